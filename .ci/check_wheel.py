@@ -1,0 +1,64 @@
+"""Check the wheel that users install: it holds `ludus` alone, and works in an environment that holds nothing else."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PROGRAM = """
+import sys
+import ludus.simulator, ludus.api, ludus.spec, ludus.wire.codec
+heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker", "pydantic"} & set(sys.modules)
+sys.exit(f"the SDK imported {sorted(heavy)}" if heavy else 0)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command away from the repository, so that only the installed package is found."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def check_contents(wheel: Path) -> None:
+    """Refuse a wheel that holds a package other than `ludus`, or lacks the stubs and the typing marker."""
+    names = zipfile.ZipFile(wheel).namelist()
+    strangers = {name for name in names if not name.startswith(("ludus/", "ludus-"))}
+    if strangers:
+        sys.exit(f"the wheel holds more than `ludus`: {sorted(strangers)[:10]}")
+    missing = {"ludus/wire/simulation_pb2.py", "ludus/py.typed", "ludus/cli/__init__.py"} - set(names)
+    if missing:
+        sys.exit(f"the wheel lacks {sorted(missing)}")
+
+
+def main() -> None:
+    """Build, look inside, install, use."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+        run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, cwd=folder)
+        (wheel,) = folder.glob("ludus-*.whl")
+        check_contents(wheel)
+
+        run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+        python = folder / "venv" / "bin" / "python"
+        constraints = ROOT / "constraints.txt"
+        run(python, *pip[1:], "install", "--constraint", constraints, wheel, cwd=folder)
+        help_text = run(folder / "venv" / "bin" / "ludus", "--help", cwd=folder)
+        for command in ("run", "config", "checkpoint", "simulate"):
+            if f"\n  {command} " not in help_text:
+                sys.exit(f"`ludus --help` of the light installation does not name `{command}`:\n{help_text}")
+        if "\n  up " in help_text:
+            sys.exit("the light installation offers `ludus up`, which it cannot run")
+        run(python, "-c", PROGRAM, cwd=folder)
+        sys.stdout.write(f"{wheel.name} holds `ludus` alone and works by itself\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+# The developer's interface. `make help` prints what there is; CI calls the same names.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMP := $(VENV)/.ready
+
+# Any Python from 3.11 on; the first one found is taken unless PYTHON names another.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+# Test processes at once. One thread each in torch and BLAS: the tests are many and small.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST := $(ONE_THREAD) $(PY) -m pytest
+HERE_ONLY := not postgres and not redis and not node and not learning and not faults and not slow
+
+PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup constraints demo test test-services faults learn soak bench lint format types imports protos check-generated \
+	check-migrations api docs check-docs compose-check wheel-check clean
+
+help: ## Print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## Make .venv with exactly the versions of constraints.txt (PYTHON=... chooses the interpreter)
+
+$(STAMP): pyproject.toml constraints.txt
+	@[ -n "$(PYTHON)" ] || { echo "Ludus needs Python 3.11 or later: install it, or say PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Installing the exact versions of constraints.txt into $(VENV) (minutes on first use) ..."
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) could not make a virtual environment (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@$(PIP) install --constraint constraints.txt pip setuptools hatchling
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+constraints: setup ## Write constraints.txt from what is installed in .venv (after changing pyproject.toml)
+	@$(PY) docs/generate.py constraints
+
+demo: setup ## The main job: start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
+	@$(PY) examples/demo/demo.py
+
+test: setup ## Run the test suite (needs no PostgreSQL, Redis or Node.js)
+	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY)" $(ARGS)
+
+test-services: setup ## Run the tests that need PostgreSQL, Redis and Node.js (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL)
+	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node) and not slow" $(ARGS)
+
+faults: setup ## Kill every part of a running stack and interrupt it: what was acknowledged survives, nothing is left behind
+	@$(PYTEST) -m "faults and not slow" $(ARGS)
+
+learn: setup ## Run the learning tests: does it learn, by a stated margin
+	@$(PYTEST) -m learning $(ARGS)
+
+soak: setup ## Train for 10 minutes and check that no process grows
+	@$(ONE_THREAD) $(PY) benchmarks/soak.py $(ARGS)
+
+bench: setup ## Run the benchmarks; prints a table of ratios and writes JSON
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,bench]'
+	@$(PY) benchmarks/run.py $(ARGS)
+
+lint: setup ## Check style and spelling (ruff, codespell)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/codespell
+
+format: setup ## Reformat the code and fix what ruff can fix
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+types: setup ## Check types (mypy strict)
+	@$(BIN)/mypy
+
+imports: setup ## Check the import rules (import-linter)
+	@$(BIN)/lint-imports --no-logo
+
+protos: setup ## Generate ludus/wire from the .proto files
+	@$(PY) proto/generate.py
+
+check-generated: setup ## Fail if a generated file is out of date
+	@$(PY) proto/generate.py --check
+	@$(PY) docs/generate.py --check
+
+check-migrations: setup ## Up, down, up, and schema == models (on PostgreSQL too where LUDUS_TEST_POSTGRES_URL is set)
+	@$(PYTEST) tests/migrations $(ARGS)
+
+api: setup ## Write tests/golden/openapi.json from the application
+	@$(PY) docs/generate.py openapi
+
+docs: setup ## Write the generated documentation (settings, configuration, .env.example, openapi.json)
+	@$(PY) docs/generate.py
+
+compose-check: ## Check docker-compose.yml (needs Docker Compose)
+	@POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x LUDUS_GATEWAY__TICKET_KEY=x LUDUS_WORKER__ADVERTISE_HOST=x \
+		docker compose --profile gpu config --quiet
+	@echo "docker-compose.yml is valid"
+
+wheel-check: setup ## Build the wheel, check that it holds `ludus` alone and works by itself
+	@$(PY) .ci/check_wheel.py
+
+clean: ## Remove .venv, caches and what the demo wrote
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,46 @@
+# Images of Ludus for hosts without a GPU.
+#
+#   docker build -f docker/cpu.Dockerfile --target server -t ludus-server .   api, gateway, steward, migrate: no torch
+#   docker build -f docker/cpu.Dockerfile --target worker -t ludus-worker .   trains on the CPU
+#
+# --build-arg PIP_EXTRA_INDEX_URL=... names a package index with CPU-only builds of torch: the worker's image is several
+# gigabytes smaller with it.
+
+FROM python:3.11-slim AS base
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    LUDUS_HOME=/var/lib/ludus
+RUN useradd --system --uid 1000 --create-home ludus && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts
+WORKDIR /opt/ludus
+COPY pyproject.toml constraints.txt README.md ./
+# The dependencies are a layer of their own: a change of the code leaves it as it is. An editable installation reads the
+# code where it lies, so empty packages are enough to resolve it.
+RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
+    && pip install --constraint constraints.txt hatchling
+
+FROM base AS server
+RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[server]'
+COPY ludus ludus
+COPY server server
+COPY migrations migrations
+USER ludus
+VOLUME /var/lib/ludus
+EXPOSE 8080 7070
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["python", "-m", "server.health", "api"]
+ENTRYPOINT ["ludus"]
+CMD ["server"]
+
+FROM base AS worker
+ARG PIP_EXTRA_INDEX_URL
+RUN pip install --constraint constraints.txt --no-build-isolation --editable '.[worker]'
+COPY ludus ludus
+COPY server server
+COPY worker worker
+COPY migrations migrations
+USER ludus
+VOLUME /var/lib/ludus
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.health", "worker"]
+ENTRYPOINT ["ludus"]
+CMD ["worker"]

@@ -1,0 +1,36 @@
+# The image of a worker that trains on NVIDIA GPUs. The host needs NVIDIA's driver and container toolkit.
+#
+#   docker build -f docker/gpu.Dockerfile -t ludus-worker-gpu .
+#
+# torch brings the CUDA libraries that it was built with; the base gives the driver's entry points and its variables.
+
+FROM nvidia/cuda:13.0.1-base-ubuntu24.04
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    LUDUS_HOME=/var/lib/ludus \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    PATH=/opt/venv/bin:$PATH
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3 -m venv /opt/venv \
+    && userdel --remove ubuntu \
+    && useradd --system --uid 1000 --create-home ludus \
+    && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts
+WORKDIR /opt/ludus
+COPY pyproject.toml constraints.txt README.md ./
+RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
+    && pip install --constraint constraints.txt hatchling \
+    && pip install --constraint constraints.txt --no-build-isolation --editable '.[worker]'
+COPY ludus ludus
+COPY server server
+COPY worker worker
+COPY migrations migrations
+USER ludus
+VOLUME /var/lib/ludus
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.health", "worker"]
+ENTRYPOINT ["ludus"]
+CMD ["worker"]

@@ -1,0 +1,211 @@
+"""Write the files that are generated from the code; `--check` fails if a committed one is out of date.
+
+    python docs/generate.py [--check] [NAME ...]     all of them, or the named ones
+
+What could become untrue in a page is written from where it is true: settings, configuration, the table of states, the
+HTTP API. `constraints` is only written when it is named: it depends on what is installed.
+"""
+
+import argparse
+import ast
+import difflib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from server.runs.states import TERMINAL, TRANSITIONS
+from server.settings import Settings
+from server.training import reference
+
+ROOT = Path(__file__).resolve().parent.parent
+WIDTH = 110
+
+COMPOSE_VARIABLES = {
+    "POSTGRES_PASSWORD": "Password of the database, letters and digits only: `openssl rand -hex 24`",
+    "LUDUS_API__TOKEN": "Bearer token of the HTTP API: `openssl rand -hex 24`",
+    "LUDUS_GATEWAY__TOKEN": "Bearer token of simulators: `openssl rand -hex 24`",
+    "LUDUS_GATEWAY__TICKET_KEY": "Signs tickets, at least 32 characters: `openssl rand -hex 32`",
+    "LUDUS_WORKER__ADVERTISE_HOST": "Name or address under which simulators reach the worker's host",
+}
+"""What docker-compose.yml refuses to start without."""
+
+
+def settings() -> Iterator[tuple[str, str, FieldInfo]]:
+    """Yield (group, environment variable, field) for every setting; the group is empty at the top."""
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            for inner, inner_field in field.annotation.model_fields.items():
+                yield name, f"LUDUS_{name}__{inner}".upper(), inner_field
+        else:
+            yield "", f"LUDUS_{name}".upper(), field
+
+
+def default_of(field: FieldInfo) -> str:
+    """Render a default as it is written in the environment; empty for what is unset or derived from `home`."""
+    value = field.get_default()
+    if value is None or value == Path():
+        return ""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def wrapped(text: str) -> Iterator[str]:
+    """Break a description into comment lines."""
+    line = "#"
+    for word in text.split():
+        if len(line) + len(word) >= WIDTH:
+            yield line
+            line = "#"
+        line += f" {word}"
+    yield line
+
+
+def env_example() -> str:
+    """`.env.example`: what compose needs, then every setting with its default."""
+    lines = [
+        "# Settings of Ludus' servers. Written by `make docs`; copy to .env, which Docker Compose reads.",
+        "# Processes read the environment, not this file: in a shell, `set -a; . ./.env; set +a`.",
+        "",
+        "# --- docker-compose.yml needs these ---",
+    ]
+    for variable, description in COMPOSE_VARIABLES.items():
+        lines += [*wrapped(description), f"{variable}="]
+    group = None
+    for name, variable, field in settings():
+        if name != group:
+            lines += ["", f"# --- {name or 'general'} ---"]
+            group = name
+        lines += wrapped(field.description or "")
+        if variable in COMPOSE_VARIABLES:
+            lines.append("# (above)")
+        else:
+            lines.append(f"# {variable}={default_of(field)}")
+    return "\n".join(lines) + "\n"
+
+
+def settings_page() -> str:
+    """`docs/settings.md`: one table per group."""
+    introduction = (
+        "<!-- Written by `make docs`; don't edit. -->\n\n# Settings\n\n"
+        "What operators decide, as environment variables. Without any of them the embedded stack results: SQLite, a "
+        "folder as queue and a folder of artifacts, all inside `LUDUS_HOME`. What users decide about a run is in "
+        "[configuration.md](configuration.md)."
+    )
+    parts = [introduction]
+    group = None
+    for name, variable, field in settings():
+        if name != group:
+            title = Settings.model_fields[name].annotation.__doc__ if name else "Where everything lies."
+            parts.append(
+                f"\n## {name or 'general'}\n\n{title}\n\n| variable | default | meaning |\n| --- | --- | --- |"
+            )
+            group = name
+        shown = f"`{default_of(field)}`" if default_of(field) else ""
+        parts.append(f"| `{variable}` | {shown} | {(field.description or '').replace('|', '&#124;')} |")
+    return "\n".join(parts) + "\n"
+
+
+def states_page() -> str:
+    """`docs/run-states.md`: the table of legal moves as a diagram."""
+    arrows = "\n".join(f"    {state} --> {to}" for state, moves in TRANSITIONS.items() for to in sorted(moves))
+    ends = "\n".join(f"    {state} --> [*]" for state in sorted(TERMINAL))
+    return (
+        "<!-- Written by `make docs` from server/runs/states.py; don't edit. -->\n\n# A run's states\n\n"
+        f"```mermaid\nstateDiagram-v2\n    [*] --> CREATED\n{arrows}\n{ends}\n```\n"
+    )
+
+
+def tree_page() -> str:
+    """`docs/tree.md`: every module with the first sentence of its docstring."""
+    parts = ["<!-- Written by `make docs` from the modules' docstrings; don't edit. -->\n\n# Every file's purpose\n"]
+    for package in ("ludus", "server", "worker"):
+        parts.append(f"\n## {package}\n\n| file | purpose |\n| --- | --- |")
+        for path in sorted((ROOT / package).rglob("*.py")):
+            documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+            if documented and "_pb2" not in path.name:
+                first = " ".join(documented.partition("\n\n")[0].split()).replace("|", "\\|")
+                parts.append(f"| [{path.relative_to(ROOT)}](../{path.relative_to(ROOT)}) | {first} |")
+    return "\n".join(parts) + "\n"
+
+
+def openapi() -> str:
+    """`tests/golden/openapi.json`: the HTTP API as its clients see it."""
+    from server.http.app import create_app  # noqa: PLC0415  the other pages don't need the web framework
+
+    return json.dumps(create_app(Settings()).openapi(), indent=2, sort_keys=True) + "\n"
+
+
+def constraints() -> str:
+    """`constraints.txt`: what is installed, without local version tags (`+cpu` names where a build came from).
+
+    Pins of packages that are not installed stay: another release of Python or another extra needs them.
+    """
+    frozen = subprocess.run(
+        [sys.executable, "-m", "pip", "freeze", "--all", "--exclude-editable"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    committed = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {}
+    for line in (*committed, *frozen):
+        name, equals, version = line.partition("==")
+        if equals:
+            pinned[canonical(name)] = f"{name}=={version.partition('+')[0]}"
+    head = "# The exact version of everything that an installation may contain. `make constraints` writes this file."
+    return "\n".join([head, *(pinned[name] for name in sorted(pinned))]) + "\n"
+
+
+def canonical(name: str) -> str:
+    """Return a package's name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+FILES: dict[str, tuple[str, Callable[[], str]]] = {
+    "env": (".env.example", env_example),
+    "settings": ("docs/settings.md", settings_page),
+    "states": ("docs/run-states.md", states_page),
+    "tree": ("docs/tree.md", tree_page),
+    "configuration": ("docs/configuration.md", reference.render),
+    "openapi": ("tests/golden/openapi.json", openapi),
+    "constraints": ("constraints.txt", constraints),
+}
+ON_REQUEST = {"constraints"}
+
+
+def main() -> None:
+    """Write, or compare with what is committed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="fail if a file is out of date")
+    parser.add_argument("names", nargs="*", choices=[[], *FILES], help="which files; default: all but constraints")
+    options = parser.parse_args()
+    stale = []
+    for name in options.names or [name for name in FILES if name not in ON_REQUEST]:
+        path, render = FILES[name]
+        fresh = render()
+        committed = (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else ""
+        if fresh == committed:
+            continue
+        if options.check:
+            stale.append(path)
+            difference = difflib.unified_diff(
+                committed.splitlines(), fresh.splitlines(), path, "generated", lineterm=""
+            )
+            sys.stderr.write("\n".join(list(difference)[:40]) + "\n")
+        else:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(fresh, encoding="utf-8")
+            sys.stdout.write(f"wrote {path}\n")
+    if stale:
+        sys.exit(f"out of date: {', '.join(stale)}. Run `make docs` and commit the result.")
+
+
+if __name__ == "__main__":
+    main()

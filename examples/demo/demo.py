@@ -1,0 +1,231 @@
+"""The main job, end to end, on the embedded stack: `make demo`.
+
+Starts `ludus up`, asks for a PPO run on CartPole-v1 over HTTP, starts simulators that dial in over gRPC, watches the
+return rise, stops the run when the task looks solved, downloads the ONNX model and plays it. What it writes is in the
+folder `demo`. The exit code is 0 only if the downloaded model really plays well, after at most 150,000 agent steps.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+
+import gymnasium
+import matplotlib as mpl
+import numpy as np
+import onnxruntime
+from matplotlib import pyplot as plt
+
+from ludus.api import TERMINAL_STATES, ApiError, Client
+from ludus.records import Run
+from server.processes import MARK, sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "server" / "training" / "presets" / "cartpole.yaml"
+FOLDER = ROOT / "demo"
+
+ENVIRONMENT = "CartPole-v1"
+BEHAVIOR = "CartPole"
+PROCESSES, ENVIRONMENTS = 2, 4
+SOLVED = 475.0
+"""Mean return at which Gymnasium calls CartPole-v1 solved; an episode is worth 500 at most."""
+STEP_LIMIT = 150_000
+OVERRIDES = {f"behaviors.{BEHAVIOR}.max_steps": 60_000}
+"""The learning rate falls to 0 at `max_steps`, and a policy settles as it falls: sooner than with the preset's."""
+SUMMARIES = 10
+"""So many summaries must be good on average before the training is stopped. While nearly every episode is a long one,
+2,000 steps hold only four starts, and a policy that still moves fast can forget how to begin."""
+MARGIN = 10.0
+"""By how much they must be better than needed."""
+EPISODES = 20
+FIRST_SEED = 1000
+RETURN_KEY = "Environment/Cumulative Reward"
+
+
+class Failed(Exception):
+    """The demo can't go on; the message says why."""
+
+
+@contextmanager
+def background(mark: str, *command: str, descriptors: tuple[int, ...] = (), log: Path | None = None) -> Iterator[None]:
+    """Run a `ludus` command beside us, and end it in any case: gently first.
+
+    It leads a session of its own, so that Ctrl-C reaches only us and we decide the order in which things stop; and the
+    kernel ends it if we are killed.
+    """
+    output = None if log is None else log.open("wb")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "server.child", str(os.getpid()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env={**os.environ, MARK: mark},
+        pass_fds=descriptors,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if output is not None:
+            output.close()
+
+
+@contextmanager
+def stack(mark: str) -> Iterator[dict[str, str]]:
+    """Start `ludus up` on a fresh home and free ports; yield its addresses when it is ready."""
+    reading, writing = os.pipe()
+    home = FOLDER / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    command = ("up", "--home", str(home), "--port", "0", "--gateway-port", "0", "--ready-fd", str(writing))
+    with background(mark, *command, descriptors=(writing,)), os.fdopen(reading, encoding="utf-8") as pipe:
+        os.close(writing)
+        line = pipe.readline()  # ends without a line if `ludus up` can't start; it has said why
+        if not line:
+            raise Failed("`ludus up` did not start")
+        yield json.loads(line)
+
+
+def train(client: Client, run: Run) -> Run:
+    """Follow the run until it looks solved or ends by itself; then stop it and return it as it ended."""
+    began = time.monotonic()
+    stopping = False
+    while True:
+        run = client.get_run(run.id)
+        metrics = client.metrics(run.id)
+        latest = {metric.key: metric.value or 0.0 for metric in metrics}
+        recent = recent_returns(client, run) if RETURN_KEY in latest else []
+        step = max([run.step, *(metric.step for metric in metrics)])  # a run's own step comes with each heartbeat
+        show(client, run, step, latest, time.monotonic() - began)
+        if run.state in TERMINAL_STATES:
+            sys.stdout.write("\n")
+            return run
+        if not stopping and len(recent) == SUMMARIES and fmean(recent) >= SOLVED + MARGIN:
+            client.stop(run.id)
+            stopping = True
+        time.sleep(0.5)
+
+
+def recent_returns(client: Client, run: Run) -> list[float]:
+    """Return the mean returns of the last summaries, oldest first."""
+    (series,) = client.series(run.id, RETURN_KEY)
+    return [value for value in series.values if value is not None][-SUMMARIES:]
+
+
+def show(client: Client, run: Run, step: int, latest: Mapping[str, float], seconds: float) -> None:
+    """Write the progress line over the last one."""
+    parts = [
+        f"{seconds:5.1f} s",
+        f"{run.state:<9}",
+        f"step {step:>7,}",
+        f"mean return {latest[RETURN_KEY]:5.1f}" if RETURN_KEY in latest else "mean return   ...",
+        f"{latest.get('Performance/Agent Steps per Second', 0.0):6,.0f} steps/s",
+        f"policy version {latest.get('Policy/Version', 0.0):3.0f}",
+        f"simulators {len(client.simulators(run.id, state='connected'))}",
+    ]
+    line = "  ".join(parts)
+    sys.stdout.write(f"\r{line}" if sys.stdout.isatty() else f"{line}\n")
+    sys.stdout.flush()
+
+
+def play(model: Path) -> list[float]:
+    """Play episodes with fixed seeds, taking the model's deterministic actions; return their returns."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    returns = []
+    with gymnasium.make(ENVIRONMENT) as environment:
+        mask = np.ones((1, 2), np.float32)  # both actions are always allowed
+        inputs = {argument.name for argument in session.get_inputs()}
+        for seed in range(FIRST_SEED, FIRST_SEED + EPISODES):
+            observation, _ = environment.reset(seed=seed)
+            total, ended = 0.0, False
+            while not ended:
+                feed = {"obs_0": observation[None].astype(np.float32), "action_masks": mask}
+                (actions,) = session.run(["deterministic_discrete_actions"], {name: feed[name] for name in inputs})
+                observation, reward, terminated, truncated, _ = environment.step(int(actions[0, 0]))
+                total += float(reward)
+                ended = terminated or truncated
+            returns.append(total)
+    return returns
+
+
+def draw_curve(client: Client, run: Run, target: Path) -> None:
+    """Draw the learning curve from the metrics API."""
+    mpl.use("Agg")
+    figure, axes = plt.subplots(figsize=(8, 4.5))
+    for series in client.series(run.id, RETURN_KEY):
+        axes.plot(series.steps, np.array(series.values, float), label=series.behavior)
+    axes.axhline(SOLVED, color="grey", linestyle="--", linewidth=1, label=f"solved ({SOLVED:g})")
+    axes.set(xlabel="agent steps", ylabel="mean return", title=f"{ENVIRONMENT}, run {run.name}")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(target, dpi=120)
+
+
+def demo(mark: str) -> bool:
+    """Do the main job; tell whether the task was solved."""
+    FOLDER.mkdir(exist_ok=True)
+    with stack(mark) as addresses, Client(addresses["api"]) as client:
+        document = CONFIG.read_text(encoding="utf-8")
+        run = client.create_run(document, overrides=OVERRIDES, name="cartpole-demo", tags=["demo"])
+        sys.stdout.write(f"run {run.id}: {addresses['api']}/v1/runs/{run.id}\n")
+        simulate = (
+            "simulate",
+            f"gymnasium:{ENVIRONMENT}",
+            *("--run", run.id, "--server", addresses["gateway"], "--behavior", BEHAVIOR),
+            *("--count", str(PROCESSES), "--envs", str(ENVIRONMENTS)),
+        )
+        with background(mark, *simulate, log=FOLDER / "simulators.log"):
+            run = train(client, run)
+        sys.stdout.write(f"the run ended: {run.state} ({run.stop_reason}) after {run.step:,} agent steps\n")
+        if run.state != "SUCCEEDED":
+            raise Failed(f"the run did not succeed: {run.stop_detail or run.stop_reason}")
+        model = client.download(run.id, "latest", f"{BEHAVIOR}.onnx", FOLDER / f"{BEHAVIOR}.onnx")
+        draw_curve(client, run, FOLDER / "learning-curve.png")
+        returns = play(model)
+    mean = fmean(returns)
+    solved = mean >= SOLVED and run.step <= STEP_LIMIT
+    sys.stdout.write(
+        f"{EPISODES} episodes with {model.relative_to(ROOT)} (onnxruntime, deterministic actions): "
+        f"mean return {mean:.1f}, lowest {min(returns):.0f}\n"
+        f"{'SOLVED' if solved else 'NOT solved'}: {SOLVED:g} within {STEP_LIMIT:,} agent steps was asked for\n"
+        f"learning curve: demo/learning-curve.png\n"
+    )
+    return solved
+
+
+def main() -> None:
+    """Run the demo and leave no process behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    mark = uuid.uuid4().hex
+    began = time.monotonic()
+    try:
+        solved = demo(mark)
+    except KeyboardInterrupt:
+        sys.stdout.write("\ninterrupted\n")
+        sys.exit(130)  # what shells say of a program that Ctrl-C ended
+    except (Failed, ApiError) as error:
+        sys.exit(f"failed: {error}")
+    finally:
+        sweep(mark)
+        sys.stdout.write(f"{time.monotonic() - began:.0f} s in all\n")
+        sys.stdout.flush()
+    sys.exit(0 if solved else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Environments of other libraries as simulators. Each module needs the library that it adapts."""

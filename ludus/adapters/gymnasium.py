@@ -1,0 +1,278 @@
+"""Gymnasium environments as simulators: several in one process, told to the server as one batch of agents.
+
+`EnvironmentSimulation` drives single environments by itself: an episode's end and the next one's beginning travel in
+one message, and no step is lost to a reset. `VectorSimulation` drives a `gymnasium.vector.VectorEnv` in whichever of
+the three autoreset modes it works. Agent i is environment i. An episode that a `TimeLimit` cut is reported as
+truncated, always with its final observation, never with the first one of the next episode.
+
+`info["action_mask"]` becomes the agent's action mask; `info["is_success"]` at an episode's end is reported as the
+metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, row
+from ludus.simulation import Simulation, Start
+from ludus.spec import BehaviorSpec
+from ludus.turn import Actions, Turn
+from ludus.wire.batches import Bytes, DecisionBatch, TerminalBatch
+
+Environment = gymnasium.Env[Any, Any]
+
+
+def behavior_name(env_id: str) -> str:
+    """Name of the behavior that an environment id stands for: `ALE/Pong-v5` -> `Pong`."""
+    name = env_id.rpartition("/")[2].rpartition(":")[2]
+    stem, dash, version = name.rpartition("-v")
+    return stem if dash and version.isdecimal() else name
+
+
+def make_simulation(
+    env_id: str, count: int = 1, *, behavior: str | None = None, seed: int | None = None
+) -> "EnvironmentSimulation":
+    """Make `count` environments of a registered id, with their time limits. Raises what `gymnasium.make` raises.
+
+    `behavior` is the name in the run's configuration, by default that of the environment. `seed` replaces the seed that
+    the run gives this simulator.
+    """
+    envs = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(count)]
+    return EnvironmentSimulation(envs, behavior or behavior_name(env_id), seed)
+
+
+def environment_seed(seed: int, index: int) -> int:
+    """Seed of one environment of a simulator. Mixed, because simulators' own seeds are consecutive numbers."""
+    return int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
+
+
+class _GymnasiumSimulation(Simulation):
+    """What single and vector environments have in common."""
+
+    def __init__(self, behavior: str, observations: Any, actions: Any) -> None:
+        self._encoder = ObservationEncoder(observations)
+        self._decoder = ActionDecoder(actions)
+        self._mask_size = self._decoder.spec.mask_size
+        self.behaviors = (BehaviorSpec(behavior, self._encoder.specs, self._decoder.spec),)
+
+    def _mask(self, mask: Any) -> npt.NDArray[np.uint8]:
+        """Flatten an action mask (an array, or one array per branch) to (K,)."""
+        parts = mask if isinstance(mask, tuple | list) else (mask,)
+        return np.concatenate([np.asarray(part).reshape(-1) != 0 for part in parts]).astype(np.uint8)
+
+
+class EnvironmentSimulation(_GymnasiumSimulation):
+    """Single environments, which may be answered and stepped independently of each other."""
+
+    def __init__(self, envs: Sequence[Environment], behavior: str, seed: int | None = None) -> None:
+        super().__init__(behavior, envs[0].observation_space, envs[0].action_space)
+        self._envs = list(envs)
+        self._seed = seed
+        self._options: dict[str, Any] | None = None
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        """Begin an episode in every environment."""
+        self._options = dict(start.parameters) or None
+        base = start.seed if self._seed is None else self._seed
+        decisions = _Decisions()
+        for agent, env in enumerate(self._envs):
+            seed = environment_seed(base, agent) if start.first else None
+            decisions.add(agent, 0.0, *env.reset(seed=seed, options=self._options))
+        self._tell(turn, decisions, _Terminals())
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        """Step the environments that were answered."""
+        decisions, terminals = _Decisions(), _Terminals()
+        for batch in actions.batches:
+            assert batch.agent_ids is not None
+            values = self._decoder.rows(batch.continuous, batch.discrete)
+            for agent, action in zip(batch.agent_ids.tolist(), values, strict=True):
+                env = self._envs[agent]
+                observation, reward, terminated, truncated, info = env.step(action)
+                if terminated or truncated:
+                    # The task's own end is final, even in the step in which the time ran out.
+                    terminals.add(agent, float(reward), observation, truncated=not terminated)
+                    _report_success(turn, info)
+                    reward = 0.0
+                    observation, info = env.reset(options=self._options)
+                decisions.add(agent, float(reward), observation, info)
+        self._tell(turn, decisions, terminals)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            env.close()
+
+    def _tell(self, turn: Turn, decisions: "_Decisions", terminals: "_Terminals") -> None:
+        if terminals.agents:
+            turn.end_batch(
+                TerminalBatch(
+                    np.array(terminals.agents, np.int32),
+                    np.array(terminals.rewards, np.float32),
+                    self._encoder.stack(terminals.observations),
+                    np.array(terminals.truncated, np.bool_),
+                )
+            )
+        if decisions.agents:
+            turn.decide_batch(
+                DecisionBatch(
+                    np.array(decisions.agents, np.int32),
+                    np.array(decisions.rewards, np.float32),
+                    self._encoder.stack(decisions.observations),
+                    self._masks(decisions.infos),
+                )
+            )
+
+    def _masks(self, infos: Sequence[Mapping[str, Any]]) -> Bytes | None:
+        if not self._mask_size or not any("action_mask" in info for info in infos):
+            return None
+        everything = np.ones(self._mask_size, np.uint8)
+        return np.stack([self._mask(info["action_mask"]) if "action_mask" in info else everything for info in infos])
+
+
+class _Decisions:
+    """Rows in the making."""
+
+    def __init__(self) -> None:
+        self.agents: list[int] = []
+        self.rewards: list[float] = []
+        self.observations: list[Any] = []
+        self.infos: list[Mapping[str, Any]] = []
+
+    def add(self, agent: int, reward: float, observation: Any, info: Mapping[str, Any]) -> None:
+        self.agents.append(agent)
+        self.rewards.append(reward)
+        self.observations.append(observation)
+        self.infos.append(info)
+
+
+class _Terminals:
+    """Rows in the making."""
+
+    def __init__(self) -> None:
+        self.agents: list[int] = []
+        self.rewards: list[float] = []
+        self.observations: list[Any] = []
+        self.truncated: list[bool] = []
+
+    def add(self, agent: int, reward: float, observation: Any, *, truncated: bool) -> None:
+        self.agents.append(agent)
+        self.rewards.append(reward)
+        self.observations.append(observation)
+        self.truncated.append(truncated)
+
+
+def _report_success(turn: Turn, info: Mapping[str, Any]) -> None:
+    if "is_success" in info:
+        turn.report("Environment/Success", float(info["is_success"]))
+
+
+class VectorSimulation(_GymnasiumSimulation):
+    """A vector environment, which steps all its environments together."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], behavior: str) -> None:
+        super().__init__(behavior, envs.single_observation_space, envs.single_action_space)
+        self._envs = envs
+        self._mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        spec = self._decoder.spec
+        self._agents = np.arange(envs.num_envs, dtype=np.int32)
+        self._continuous = np.zeros((envs.num_envs, spec.continuous_size), np.float32)
+        self._discrete = np.zeros((envs.num_envs, len(spec.discrete_branches)), np.int32)
+        self._waiting = np.zeros(envs.num_envs, np.bool_)
+        """Agents that have asked and were not answered yet."""
+        self._resetting = np.zeros(envs.num_envs, np.bool_)
+        """NEXT_STEP: environments that the next step resets, ignoring its action."""
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        """Begin an episode in every environment."""
+        seeds = [environment_seed(start.seed, agent) for agent in self._agents.tolist()] if start.first else None
+        observations, infos = self._envs.reset(
+            seed=seeds,  # type: ignore[arg-type]  # the base class declares less than every vector environment takes
+            options=dict(start.parameters) or None,
+        )
+        self._resetting[:] = False
+        self._decide(turn, self._everyone(), np.zeros(len(self._agents)), observations, infos)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        """Step all environments once the last of the waiting agents has been answered."""
+        for batch in actions.batches:
+            assert batch.agent_ids is not None
+            self._continuous[batch.agent_ids] = batch.continuous
+            self._discrete[batch.agent_ids] = batch.discrete
+            self._waiting[batch.agent_ids] = False
+        if self._waiting.any():
+            return
+        # Environments that are being reset get a zero choice again, which every action space allows.
+        self._continuous[self._resetting] = 0
+        self._discrete[self._resetting] = 0
+        values = self._decoder.batch(self._continuous, self._discrete)
+        observations, rewards, terminated, truncated, infos = self._envs.step(values)
+        done = (terminated | truncated) & ~self._resetting
+        if done.any():
+            self._end(turn, done, ~terminated, rewards, self._final(done, observations, infos))
+        asking = self._everyone()
+        rewards = np.where(done, 0, rewards)  # a new episode begins with nothing earned
+        match self._mode:
+            case AutoresetMode.NEXT_STEP:
+                self._resetting = done
+                asking = ~done
+            case AutoresetMode.DISABLED if done.any():
+                observations, infos = self._envs.reset(options={"reset_mask": done})
+        if asking.any():
+            self._decide(turn, asking, rewards, observations, infos)
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self._envs.close()
+
+    def _everyone(self) -> npt.NDArray[np.bool_]:
+        return np.ones(len(self._agents), np.bool_)
+
+    def _final(self, done: npt.NDArray[np.bool_], observations: Any, infos: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the last observations of the episodes that ended, (M, *shape) each."""
+        if self._mode is AutoresetMode.SAME_STEP:
+            return self._encoder.stack([row(infos["final_obs"], agent) for agent in np.flatnonzero(done).tolist()])
+        return tuple(values[done] for values in self._encoder.batch(observations))
+
+    def _end(
+        self,
+        turn: Turn,
+        done: npt.NDArray[np.bool_],
+        truncated: npt.NDArray[np.bool_],
+        rewards: npt.NDArray[Any],
+        observations: tuple[Any, ...],
+    ) -> None:
+        turn.end_batch(
+            TerminalBatch(self._agents[done], rewards[done].astype(np.float32), observations, truncated[done])
+        )
+
+    def _decide(
+        self,
+        turn: Turn,
+        asking: npt.NDArray[np.bool_],
+        rewards: npt.NDArray[Any],
+        observations: Any,
+        infos: Mapping[str, Any],
+    ) -> None:
+        self._waiting = asking.copy()
+        turn.decide_batch(
+            DecisionBatch(
+                self._agents[asking],
+                rewards[asking].astype(np.float32),
+                tuple(values[asking] for values in self._encoder.batch(observations)),
+                self._masks(asking, infos),
+            )
+        )
+
+    def _masks(self, asking: npt.NDArray[np.bool_], infos: Mapping[str, Any]) -> Bytes | None:
+        if not self._mask_size or "action_mask" not in infos:
+            return None
+        given = infos.get("_action_mask", self._everyone())
+        masks = np.ones((len(self._agents), self._mask_size), np.uint8)
+        for agent in np.flatnonzero(given).tolist():
+            masks[agent] = self._mask(row(infos["action_mask"], agent))
+        return masks[asking]

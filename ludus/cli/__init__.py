@@ -1,0 +1,110 @@
+"""The `ludus` command: client commands from this package, and those of `server` and `worker` where they are installed.
+
+Nothing is imported before it is asked for: `ludus run list` must not wait for Gymnasium, nor a user's machine for a
+server that it does not have. `server` and `worker` bring their commands through the entry point group
+`ludus.commands`, each a mapping from name to command.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Any
+
+import click
+
+CLIENT_COMMANDS: Mapping[str, str] = {
+    "checkpoint": "ludus.cli.checkpoint:checkpoint",
+    "config": "ludus.cli.config:config",
+    "run": "ludus.cli.run:run",
+    "simulate": "ludus.cli.simulate:simulate",
+}
+"""Name of a command -> where it is defined."""
+
+PLUG_INS = "ludus.commands"
+"""Entry point group; the wheel that users install names these entry points too, without the packages behind them."""
+
+
+OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
+
+EXTRAS: Mapping[str, str] = {
+    "gateway": "server",
+    "migrate": "server",
+    "server": "server",
+    "simulate": "gymnasium",
+    "steward": "server",
+    "up": "worker",
+    "worker": "worker",
+}
+"""Name of a command -> the extra of the installation that it needs (`pip install '.[worker]'` in the repository)."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name everything that can be run on this machine."""
+        return sorted({*super().list_commands(ctx), *CLIENT_COMMANDS, *_plugged_in()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        if cmd_name in CLIENT_COMMANDS:
+            module, _, attribute = CLIENT_COMMANDS[cmd_name].partition(":")
+            command = getattr(importlib.import_module(module), attribute)
+            assert isinstance(command, click.Command)
+            return command
+        found = _plugged_in().get(cmd_name) or super().get_command(ctx, cmd_name)
+        return _left_out(cmd_name) if found is None and cmd_name in EXTRAS else found
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a library that isn't installed is a sentence, not a traceback."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            library = (error.name or "").partition(".")[0]
+            if library in OWN_PACKAGES or ctx.invoked_subcommand is None or ctx.invoked_subcommand not in EXTRAS:
+                raise
+            raise click.ClickException(f"{library} is not installed. {_advice(ctx.invoked_subcommand)}") from error
+
+
+def _plugged_in() -> dict[str, click.Command]:
+    commands: dict[str, click.Command] = {}
+    for entry in entry_points(group=PLUG_INS):
+        commands.update(_load(entry))
+    return commands
+
+
+def _load(entry: EntryPoint) -> Mapping[str, click.Command]:
+    try:
+        commands: Mapping[str, click.Command] = entry.load()
+    except ModuleNotFoundError as error:
+        if error.name is not None and entry.module.startswith(error.name):
+            return {}  # the light installation: this package is not here
+        raise
+    return commands
+
+
+def _left_out(name: str) -> click.Command:
+    """Stand in for a command of a package that this installation does not have."""
+
+    def explain(**_arguments: object) -> None:
+        raise click.ClickException(f"This installation holds the client only. {_advice(name)}")
+
+    anything = click.Argument(["anything"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True, "help_option_names": list[str]()}
+    return click.Command(name, callback=explain, params=[anything], context_settings=settings, hidden=True)
+
+
+def _advice(name: str) -> str:
+    return f"`ludus {name}` needs the extra `{EXTRAS[name]}`: run pip install '.[{EXTRAS[name]}]' in Ludus' repository."
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("ludus"), prog_name="ludus")
+def ludus() -> None:
+    """Train game agents: start a server, ask for a run, let simulators dial in, download the model."""
+
+
+def main() -> None:
+    """Run the command line; the console script's entry point."""
+    sys.exit(ludus(prog_name="ludus"))

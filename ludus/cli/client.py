@@ -1,0 +1,62 @@
+"""What the client commands share: a connection, and errors as one sentence with an exit code."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, NoReturn, ParamSpec
+
+import click
+
+from ludus.api import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
+from ludus.cli.exits import Exit
+
+Parameters = ParamSpec("Parameters")
+Handler = Callable[Concatenate[Client, Parameters], None]
+
+
+class ClientGroup(click.Group):
+    """A group whose commands talk to a server: what goes wrong there becomes a sentence and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except ApiError as error:
+            fail(error)
+
+
+class Failure(click.ClickException):
+    """An error with an exit code of its own."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
+        self.exit_code = int(code)  # type: ignore[misc]  # click declares it for the class and reads it from the instance
+
+
+def fail(error: ApiError) -> NoReturn:
+    """Turn an error of the client into a sentence and an exit code."""
+    if isinstance(error, ServerUnreachable):
+        raise Failure(str(error), Exit.UNREACHABLE) from error
+    raise Failure(explain(error), Exit.REFUSED) from error
+
+
+def explain(error: ApiError) -> str:
+    """Say what went wrong; where the server found several mistakes, one line for each."""
+    if not isinstance(error, ProblemAnswer) or not error.errors:
+        return str(error)
+    lines = [f"  {item.path or '(document)'}: {item.message}" for item in error.errors]
+    return "\n".join([f"{len(lines)} mistake{'s' if len(lines) > 1 else ''} [{error.code}]:", *lines])
+
+
+def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
+    """Give a command `--server` and a connected client as its first argument."""
+
+    @click.option(
+        "--server", envvar="LUDUS_SERVER", default=DEFAULT_SERVER, show_default=True, help="Address [LUDUS_SERVER]."
+    )
+    @click.option("--token", envvar="LUDUS_TOKEN", help="Bearer token; better given as LUDUS_TOKEN.")
+    @functools.wraps(handler)
+    def command(*args: Any, server: str, token: str | None, **options: Any) -> None:
+        with Client(server, token) as client:
+            handler(client, *args, **options)
+
+    return command  # type: ignore[return-value]  # click adds the two options, which the caller doesn't see

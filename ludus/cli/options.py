@@ -1,0 +1,74 @@
+"""Options that several commands share, and the types of their values."""
+
+import re
+from typing import Any
+
+import click
+import yaml
+
+from ludus.cli.require import Requirement, parse_requirement
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """A duration: `90`, `90s`, `30m`, `1h30m`. The value is in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the text."""
+        if isinstance(value, int | float):
+            return float(value)
+        parts = re.fullmatch(
+            r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", value
+        )
+        if not value or parts is None:
+            self.fail(f"{value!r} is not a duration; write 90s, 30m or 1h30m", param, ctx)
+        amounts = [float(amount or 0) for amount in parts.groups()]
+        return sum(amount * length for amount, length in zip(amounts, (86400, 3600, 60, 1), strict=True))
+
+
+class Assignment(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """`dotted.path=value`. The value is read as YAML, so `3`, `true`, `null` and `[1, 2]` are what they look like."""
+
+    name = "path=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """Read the text."""
+        if isinstance(value, tuple):
+            return value
+        path, equals, text = value.partition("=")
+        if not equals or not path.strip():
+            self.fail(f"{value!r} has no '='; write for instance behaviors.CartPole.max_steps=100000", param, ctx)
+        try:
+            return path.strip(), yaml.safe_load(text)
+        except yaml.YAMLError:
+            self.fail(f"the value of {path.strip()} is not valid YAML: {text!r}", param, ctx)
+
+
+class RequirementType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """`[Behavior:]KEY op VALUE`."""
+
+    name = "requirement"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Requirement:
+        """Read the text."""
+        if isinstance(value, Requirement):
+            return value
+        try:
+            return parse_requirement(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+require_option = click.option(
+    "--require",
+    "requirements",
+    type=RequirementType(),
+    multiple=True,
+    help="A metric's newest value, as in 'reward>=475' or 'Striker:reward>=0.8'. Can be given several times.",
+)
+timeout_option = click.option("--timeout", type=Duration(), help="Longest time to wait, as in 90s, 30m, 1h30m.")
+wait_option = click.option(
+    "--wait", "wait_", is_flag=True, help="Wait for the end; the exit codes are those of `ludus run wait`."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -1,0 +1,107 @@
+"""Output: tables, facts and numbers for people, JSON for programs."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ludus.records import Event, Run
+
+
+def print_json(value: Any) -> None:
+    """Print records, or plain values, as JSON."""
+    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """Print one record as one line of JSON."""
+    click.echo(json.dumps(value, default=_plain, ensure_ascii=False))
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print columns, as wide as their contents; columns of numbers are aligned right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not cells:
+        click.echo("(none)", err=True)
+        return
+    widths = [max(len(header), *(len(row[i]) for row in cells)) for i, header in enumerate(headers)]
+    right = [all(re.fullmatch(r"-?[\d,.]+%?|-|", row[i]) for row in cells) for i in range(len(headers))]
+    for line in [[header.upper() for header in headers], *cells]:
+        padded = [
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(line, widths, right, strict=True)
+        ]
+        click.echo("  ".join(padded).rstrip())
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print names and values below each other, leaving out what there isn't."""
+    there = [(name, _cell(value)) for name, value in facts if value not in {None, "", ()}]
+    width = max(len(name) for name, _ in there)
+    for name, text in there:
+        click.echo(f"{name.ljust(width)}  {text}")
+
+
+def number(value: float | None) -> str:
+    """Write a number for people: thousands apart, four significant digits after them."""
+    if value is None:
+        return "-"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def size(value: int) -> str:
+    """Write a number of bytes for people."""
+    amount = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def ago(moment: datetime | None) -> str:
+    """Say how long ago something was."""
+    return "-" if moment is None else f"{span((datetime.now(UTC) - moment).total_seconds())} ago"
+
+
+def span(seconds: float) -> str:
+    """Write a duration in its two largest units."""
+    left = max(0, int(seconds))
+    parts = list[str]()
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def event_line(event: Event) -> str:
+    """Render an event for people."""
+    mark = {"warning": "! ", "error": "!! "}.get(event.level, "")
+    return f"{event.at.astimezone():%H:%M:%S}  {event.type:<22}  {mark}{event.message}"
+
+
+def max_steps(run: Run) -> int | None:
+    """Return the agent steps at which a run is complete."""
+    behaviors: Mapping[str, Mapping[str, Any]] = (run.config or {}).get("behaviors", {})
+    return sum(behavior["max_steps"] for behavior in behaviors.values()) or None
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(str(item) for item in value)
+    return "-" if value is None else str(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON form")

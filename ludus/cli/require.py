@@ -1,0 +1,88 @@
+"""Requirements on a run's metrics: `reward>=475`, `Striker:Environment/Episode Length < 200`, `step>=10000`.
+
+`reward` stands for `Environment/Cumulative Reward`, the mean undiscounted return of the newest summary; `length` for
+`Environment/Episode Length`; `step` is the run's agent steps. A behavior's name before a colon says whose metric is
+meant; without one it is that of the only behavior that has the metric.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ludus.records import Metric, Run
+
+ALIASES: Mapping[str, str] = {"reward": "Environment/Cumulative Reward", "length": "Environment/Episode Length"}
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "==": operator.eq,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_FORM = re.compile(
+    r"\s*(?:(?P<behavior>[^:<>!]+):)?\s*(?P<key>[^:<>=!]+?)\s*(?P<operator>>=|<=|!=|==|=|>|<)(?P<value>[^<>=!]+)"
+)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """`[Behavior:]KEY op VALUE`."""
+
+    text: str
+    behavior: str | None
+    key: str
+    operator: str
+    value: float
+
+    def holds(self, actual: float) -> bool:
+        """Compare. NaN meets no requirement."""
+        return actual == actual and _OPERATORS[self.operator](actual, self.value)  # noqa: PLR0124  # false for NaN
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a requirement."""
+
+    requirement: Requirement
+    met: bool
+    reason: str
+    """The value that was found, or why there is none."""
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read a requirement. Raises ValueError with a sentence."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a requirement; write for instance 'reward>=475' or 'Striker:reward>=0.8'")
+    try:
+        value = float(match["value"])
+    except ValueError:
+        raise ValueError(f"{match['value'].strip()!r} in {text!r} is not a number") from None
+    behavior = match["behavior"].strip() if match["behavior"] else None
+    return Requirement(text.strip(), behavior, ALIASES.get(match["key"], match["key"]), match["operator"], value)
+
+
+def judge(requirement: Requirement, run: Run, metrics: Sequence[Metric]) -> Verdict:
+    """Compare a requirement with a run's newest values."""
+    if requirement.key == "step" and requirement.behavior is None:
+        return _verdict(requirement, float(run.step))
+    found = [metric for metric in metrics if metric.key == requirement.key]
+    if requirement.behavior is not None:
+        found = [metric for metric in found if metric.behavior == requirement.behavior]
+    if not found:
+        known = sorted({metric.key for metric in metrics})
+        return Verdict(requirement, met=False, reason=f"no such metric; the run has {', '.join(known) or 'none'}")
+    if len(found) > 1:
+        names = ", ".join(metric.behavior for metric in found)
+        return Verdict(requirement, met=False, reason=f"several behaviors have it ({names}); write BEHAVIOR:KEY")
+    return _verdict(requirement, found[0].value)
+
+
+def _verdict(requirement: Requirement, actual: float | None) -> Verdict:
+    if actual is None:
+        return Verdict(requirement, met=False, reason="the newest value is not a number")
+    return Verdict(requirement, requirement.holds(actual), f"it is {actual:g}")

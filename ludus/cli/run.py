@@ -1,0 +1,211 @@
+"""`ludus run`: ask for runs, look at them, end them."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from ludus.api import Client, StoredConfig
+from ludus.cli.client import ClientGroup, connected
+from ludus.cli.follow import await_end, logs, wait, watch
+from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
+from ludus.cli.render import ago, event_line, max_steps, number, print_facts, print_json, print_table, span
+from ludus.cli.require import Requirement
+from ludus.records import Metric, Run
+
+
+@click.group(cls=ClientGroup)
+def run() -> None:
+    """Create training runs, follow them, end them. RUN is an id, or a name: the newest run of that name."""
+
+
+@run.command()
+@click.argument("file", type=click.File("rb"), required=False)
+@click.option("--config", "stored", help="Use a stored configuration, NAME or NAME@VERSION, instead of a file.")
+@click.option("--name", help="Name of the run.")
+@click.option("--tag", "tags", multiple=True, help="Tag of the run. Can be given several times.")
+@click.option(
+    "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
+)
+@click.option("--priority", type=int, default=0, help="Runs with a higher one are trained first.")
+@click.option("--validate-only", is_flag=True, help="Only check; print the configuration with every default filled in.")
+@wait_option
+@timeout_option
+@require_option
+@json_option
+@connected
+def create(
+    client: Client,
+    *,
+    file: Any,
+    stored: str | None,
+    name: str | None,
+    tags: tuple[str, ...],
+    overrides: tuple[tuple[str, Any], ...],
+    priority: int,
+    validate_only: bool,
+    wait_: bool,
+    timeout: float | None,
+    requirements: tuple[Requirement, ...],
+    as_json: bool,
+) -> None:
+    """Queue a training run with the configuration in FILE (`-` is standard input)."""
+    source = _configuration(file, stored)
+    changes = dict(overrides)
+    if validate_only:
+        planned = client.plan_run(source, overrides=changes, name=name, tags=tags, priority=priority)
+        if as_json:
+            print_json(planned)
+        else:
+            click.echo(yaml.safe_dump(planned.config, sort_keys=False, allow_unicode=True), nl=False)
+        return
+    created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority)
+    if as_json:
+        print_json(created)
+    else:
+        click.echo(created.id)
+    if wait_:
+        sys.exit(await_end(client, created.id, timeout, requirements))
+
+
+@run.command("list")
+@click.option("--filter", "filter_", default="", help="For instance: 'state = RUNNING AND tag = \"ci\"'.")
+@click.option("--state", help="Short for --filter 'state = STATE'.")
+@click.option("--tag", "tags", multiple=True, help="Short for --filter 'tag = TAG'. Can be given several times.")
+@click.option("--order-by", default="", help="A field, then asc or desc. [created_at desc]")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most runs to print.")
+@json_option
+@connected
+def list_(
+    client: Client,
+    *,
+    filter_: str,
+    state: str | None,
+    tags: tuple[str, ...],
+    order_by: str,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List runs, newest first."""
+    conditions = [filter_] if filter_ else []
+    conditions += [f'state = "{state.upper()}"'] if state else []
+    conditions += [f'tag = "{tag}"' for tag in tags]
+    runs = list(client.list_runs(" AND ".join(conditions), order_by, limit))
+    if as_json:
+        print_json(runs)
+        return
+    headers = ["id", "name", "state", "reason", "steps", "created", "tags"]
+    print_table(
+        headers,
+        [
+            (each.id, each.name, each.state, each.stop_reason, number(each.step), ago(each.created_at), each.tags)
+            for each in runs
+        ],
+    )
+
+
+@run.command()
+@click.argument("run")
+@click.option("--config", "with_config", is_flag=True, help="Print the run's configuration only, as YAML.")
+@json_option
+@connected
+def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
+    """Show one run: state, newest metrics, simulators, newest events."""
+    record = client.get_run(run)
+    if with_config:
+        click.echo(yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), nl=False)
+        return
+    metrics = client.metrics(record.id)
+    if as_json:
+        print_json({"run": record, "metrics": metrics})
+        return
+    print_facts(_facts(client, record))
+    if metrics:
+        click.echo()
+        print_table(["behavior", "metric", "value", "step"], _metric_rows(metrics))
+    events = list(client.list_events(record.id))[-8:]
+    click.echo()
+    for event in events:
+        click.echo(event_line(event))
+
+
+@run.command()
+@click.argument("run")
+@wait_option
+@timeout_option
+@json_option
+@connected
+def stop(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
+    """End a run well: with a final checkpoint and its models."""
+    _after_order(client, client.stop(run), wait_, timeout, as_json)
+
+
+@run.command()
+@click.argument("run")
+@wait_option
+@timeout_option
+@json_option
+@connected
+def cancel(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
+    """End a run at once: without a checkpoint."""
+    _after_order(client, client.cancel(run), wait_, timeout, as_json)
+
+
+run.add_command(wait)
+run.add_command(watch)
+run.add_command(logs)
+
+
+def _after_order(client: Client, record: Run, wait_: bool, timeout: float | None, as_json: bool) -> None:
+    if as_json:
+        print_json(record)
+    else:
+        doing = f", {record.intent} asked for" if record.intent else ""
+        click.echo(f"{record.id} {record.state}{doing}")
+    if wait_:
+        sys.exit(await_end(client, record.id, timeout, ()))
+
+
+def _configuration(file: Any, stored: str | None) -> str | StoredConfig:
+    if (file is None) == (stored is None):
+        raise click.UsageError("name either a FILE or a stored configuration (--config NAME)")
+    if stored is None:
+        try:
+            return str(file.read().decode())
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"{Path(file.name).name} is not UTF-8 text: {error}") from error
+    name, _, version = stored.partition("@")
+    if version and not version.isdecimal():
+        raise click.UsageError(f"{version!r} in --config {stored} is not a version number")
+    return StoredConfig(name, int(version) if version else None)
+
+
+def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
+    connected_now = client.simulators(record.id, state="connected")
+    ended = record.finished_at
+    started = record.started_at
+    length = None if started is None or ended is None else span((ended - started).total_seconds())
+    return [
+        ("id", record.id),
+        ("name", record.name),
+        ("state", record.state),
+        ("asked for", record.intent),
+        ("reason", record.stop_reason),
+        ("detail", record.stop_detail),
+        ("tags", record.tags),
+        ("configuration", record.config_name and f"{record.config_name}@{record.config_version}"),
+        ("seed", record.seed),
+        ("steps", f"{number(record.step)} of {number(max_steps(record))}"),
+        ("attempts", record.epoch),
+        ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
+        ("created", ago(record.created_at)),
+        ("finished", ended and ago(ended)),
+        ("trained for", length),
+    ]
+
+
+def _metric_rows(metrics: Sequence[Metric]) -> list[tuple[str, str, str, str]]:
+    return [(each.behavior or "-", each.key, number(each.value), number(each.step)) for each in metrics]

@@ -1,0 +1,317 @@
+"""`ludus simulate`: Gymnasium environments as simulators of a run, in supervised processes.
+
+The command checks the environment, then starts processes (`ludus.cli.simulate_process`) and keeps them running until
+the run ends: what crashes is started again, after growing pauses, until it has crashed too often.
+"""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+
+from ludus.cli.exits import Exit
+from ludus.simulator import DEFAULT_SERVER
+
+SCHEME: Final = "gymnasium:"
+TOKEN_VARIABLE: Final = "LUDUS_SIMULATOR_TOKEN"  # noqa: S105  a name
+SERVER_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
+CRASHED: Final = 70
+"""Exit code of a process that ended by an unexpected error."""
+INTERRUPTED: Final = 130
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+STEADY_SECONDS: Final = 60.0
+"""A process that lived this long has recovered: its crashes are counted anew."""
+STOP_SECONDS: Final = 5.0
+TICK_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process simulates. Travels to it as JSON; the token goes through the environment."""
+
+    env_id: str
+    envs: int
+    behavior: str | None
+    seed: int | None
+    server: str
+    run: str
+    label: str
+    ca_file: str | None
+    patience_seconds: float
+
+    def to_json(self) -> str:
+        """Render on one line."""
+        return json.dumps(asdict(self))
+
+
+@click.command()
+@click.argument("source", metavar="gymnasium:ENV")
+@click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
+@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes.")
+@click.option("--envs", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Environments per process.")
+@click.option(
+    "--server",
+    default=DEFAULT_SERVER,
+    show_default=True,
+    envvar=SERVER_VARIABLE,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="The gateway.",
+)
+@click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, help="The gateway's bearer token.")
+@click.option(
+    "--ca-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificate authority (PEM) of a gateway that speaks TLS.",
+)
+@click.option("--behavior", help="Name of the behavior in the run's configuration. [the environment's name]")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the environments, in place of the run's.")
+@click.option("--label", help="What people read in the list of simulators. [environment and host]")
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="How often in a row a process that crashes is started again.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds to go on trying while the gateway can't be reached.",
+)
+def simulate(
+    *,
+    source: str,
+    run: str,
+    count: int,
+    envs: int,
+    server: str,
+    token: str | None,
+    ca_file: Path | None,
+    behavior: str | None,
+    seed: int | None,
+    label: str | None,
+    restarts: int,
+    patience: float,
+) -> None:
+    """Play Gymnasium environments in a run until it ends: COUNT processes with ENVS environments each.
+
+    For instance `ludus simulate gymnasium:CartPole-v1 --run cartpole --count 2 --envs 4`. Processes wait for the run to
+    start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
+
+    \b
+    Exit codes:
+      0  the run finished
+      1  the server refused the simulators, or they crashed too often
+      2  the command line is wrong
+      3  the gateway cannot be reached
+      4  the run failed
+      5  the run was cancelled
+    """
+    env_id = check_environment(source)
+    plans = [
+        Plan(
+            env_id=env_id,
+            envs=envs,
+            behavior=behavior,
+            seed=None if seed is None else seed + index,
+            server=server,
+            run=run,
+            label=label or f"{env_id} x{envs} on {platform.node()}"[:200],
+            ca_file=None if ca_file is None else str(ca_file),
+            patience_seconds=patience,
+        )
+        for index in range(count)
+    ]
+    with _interruptible():
+        sys.exit(Supervisor(plans, token, restarts).run())
+
+
+def check_environment(source: str) -> str:
+    """Return the environment's id, if it can be simulated here. Raises click.UsageError, which says why not."""
+    if not source.startswith(SCHEME) or source == SCHEME:
+        raise click.UsageError(f"{source!r} names no environments; write {SCHEME}ENV, as in gymnasium:CartPole-v1")
+    env_id = source.removeprefix(SCHEME)
+    try:
+        import gymnasium  # noqa: PLC0415  an optional package
+
+        from ludus.adapters.gymnasium import make_simulation  # noqa: PLC0415  needs it
+    except ModuleNotFoundError as error:
+        if error.name != "gymnasium":
+            raise
+        raise click.UsageError("gymnasium is not installed here; pip install 'ludus[gymnasium]'") from None
+    try:
+        make_simulation(env_id).close()
+    except (gymnasium.error.Error, ValueError, ModuleNotFoundError) as error:
+        raise click.UsageError(f"{env_id} cannot be simulated: {error}") from None
+    return env_id
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end the command like Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Child:
+    """One simulating process, its crashes, and when it may be started again."""
+
+    def __init__(self, index: int, plan: Plan, token: str | None, notices: "Notices") -> None:
+        self.index = index
+        self.outcome: int | None = None
+        """Exit code, once the process shall not be started again."""
+        self._plan = plan
+        self._token = token
+        self._notices = notices
+        self._process: subprocess.Popen[str] | None = None
+        self._crashes = 0
+        self._started_at = 0.0
+        self._start_at = 0.0
+
+    def start(self) -> None:
+        """Start the process. Its standard input stays open for as long as we live: it ends when we do."""
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+        environment.pop(TOKEN_VARIABLE, None)
+        if self._token:
+            environment[TOKEN_VARIABLE] = self._token
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ludus.cli.simulate_process", self._plan.to_json()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._started_at = time.monotonic()
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+
+    def tick(self, restarts: int) -> None:
+        """Look after the process: note its end, start it again when it is time."""
+        if self.outcome is not None:
+            return
+        if self._process is None:
+            if time.monotonic() >= self._start_at:
+                self.start()
+            return
+        code = self._process.poll()
+        if code is not None:
+            self._process = None
+            self._ended(code, restarts)
+
+    def stop(self) -> None:
+        """Ask the process to end."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def kill(self, deadline: float) -> None:
+        """Wait until the deadline, then end the process for certain."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ended(self, code: int, restarts: int) -> None:
+        if code in set(Exit):
+            self.outcome = code
+            return
+        lived = time.monotonic() - self._started_at
+        self._crashes = 1 if lived > STEADY_SECONDS else self._crashes + 1
+        how = f"was killed by signal {-code}" if code < 0 else "crashed"
+        if self._crashes > restarts:
+            self.outcome = Exit.REFUSED
+            self._notices.say(self.index, f"{how} for the {self._crashes}. time in a row; it is not started again")
+            return
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._crashes - 1), LONGEST_PAUSE_SECONDS)
+        self._start_at = time.monotonic() + pause
+        self._notices.say(self.index, f"{how}; starting it again in {pause:g} s")
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._notices.say(self.index, line.rstrip("\n"))
+        process.stdout.close()
+
+
+class Notices:
+    """Prints what the processes say; what several of them say alike, only once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, int] = {}
+        """Sentence -> the process that said it last."""
+
+    def say(self, index: int, sentence: str) -> None:
+        """Print a sentence of one process."""
+        with self._lock:
+            before = self._last.setdefault(sentence, index)
+            if before == index:
+                click.echo(f"simulator {index}: {sentence}", err=True)
+
+
+class Supervisor:
+    """Runs all processes until each has come to its end."""
+
+    def __init__(self, plans: list[Plan], token: str | None, restarts: int) -> None:
+        notices = Notices()
+        self._children = [Child(index, plan, token, notices) for index, plan in enumerate(plans)]
+        self._restarts = restarts
+
+    def run(self) -> int:
+        """Return the exit code of the command."""
+        try:
+            for child in self._children:
+                child.start()
+            while any(child.outcome is None for child in self._children) and not self._finished():
+                for child in self._children:
+                    child.tick(self._restarts)
+                time.sleep(TICK_SECONDS)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        finally:
+            self._stop()
+        if self._finished():
+            return Exit.OK
+        return next(child.outcome for child in self._children if child.outcome is not None)
+
+    def _finished(self) -> bool:
+        """Whether one process saw the run finish; the others then have nothing left to do either."""
+        return any(child.outcome == Exit.OK for child in self._children)
+
+    def _stop(self) -> None:
+        # The server closes all sessions of a finished run; give them the moment that this takes.
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._finished() and any(child.outcome is None for child in self._children):
+            if time.monotonic() > deadline - STOP_SECONDS / 2:
+                break
+            for child in self._children:
+                child.tick(restarts=0)
+            time.sleep(TICK_SECONDS)
+        for child in self._children:
+            child.stop()
+        for child in self._children:
+            child.kill(deadline)

@@ -1,0 +1,51 @@
+"""What a game has to be able to do so that agents can be trained in it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ludus.spec import BehaviorSpec
+from ludus.turn import Actions, Turn
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a simulation is told when it shall begin new episodes."""
+
+    seed: int
+    """This simulator's own seed: the run's seed + `number`."""
+    parameters: Mapping[str, float]
+    """Environment parameters of the run's configuration, to apply before the new episodes."""
+    number: int
+    """Number of this simulator in the run, from 0."""
+    run_id: str
+    first: bool
+    """True the first time in this process. Seed the game only then: a later reset shall not repeat the same
+    episodes."""
+
+
+class Simulation(ABC):
+    """A game, as the server sees it. Subclass it, then hand an instance to `ludus.simulator.connect`.
+
+    `reset` and `step` play until some agent needs an action, and tell on `turn` what happened. Agents come and go as
+    they like: the first `turn.decide` of an id begins an episode, `turn.end` ends it. A turn in which nobody asks for
+    an action, while nobody waits for one, is fine too: `step` is called again at once, with no actions.
+    """
+
+    behaviors: Sequence[BehaviorSpec] = ()
+    """What the agents see and do. Further ones can be introduced later with `turn.announce`."""
+
+    @abstractmethod
+    def reset(self, turn: Turn, start: Start) -> None:
+        """Abandon all episodes and begin new ones. Called first, and again after a reconnection or on the run's
+        demand."""
+
+    @abstractmethod
+    def step(self, turn: Turn, actions: Actions) -> None:
+        """Carry out the actions and play on.
+
+        `actions` need not answer every agent that waits: the others follow in a later call.
+        """
+
+    def close(self) -> None:  # noqa: B027  most games hold nothing
+        """Release what the game holds. Called once, when the connection has ended for good."""

@@ -1,0 +1,86 @@
+"""The SDK's public face: make a game a simulator of a training run.
+
+    class Catch(Simulation):
+        behaviors = [BehaviorSpec("Catcher", (ObservationSpec((3,)),), ActionSpec(discrete_branches=(3,)))]
+
+        def reset(self, turn, start):
+            ...
+            turn.decide(agent=0, observation=[...])
+
+        def step(self, turn, actions):
+            for action in actions:
+                ...
+            turn.decide(agent=0, observation=[...], reward=1.0)
+
+    ending = connect(Catch(), run="catch")
+
+`examples/custom_simulator.py` is a whole game. Gymnasium environments need no code: `ludus.adapters.gymnasium`, or
+`ludus simulate gymnasium:CartPole-v1 --run NAME` from a shell.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from ludus.dialer import Dialer, Ending, Target
+from ludus.simulation import Simulation, Start
+from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.trouble import CannotConnect, SessionRefused, SimulatorError
+from ludus.turn import Action, Actions, Turn
+from ludus.wire.batches import ActionBatch, Aggregation, DecisionBatch, Outcome, TerminalBatch
+from ludus.wire.codes import CloseCode
+
+__all__ = [
+    "DEFAULT_SERVER",
+    "Action",
+    "ActionBatch",
+    "ActionSpec",
+    "Actions",
+    "Aggregation",
+    "BehaviorSpec",
+    "CannotConnect",
+    "CloseCode",
+    "DecisionBatch",
+    "DimensionProperty",
+    "Ending",
+    "ObservationSpec",
+    "ObservationType",
+    "Outcome",
+    "SessionRefused",
+    "Simulation",
+    "SimulatorError",
+    "Start",
+    "TerminalBatch",
+    "Turn",
+    "connect",
+]
+
+DEFAULT_SERVER: Final = "127.0.0.1:7070"
+"""Where the gateway of `ludus up` listens."""
+
+
+def connect(
+    simulation: Simulation,
+    *,
+    run: str,
+    server: str = DEFAULT_SERVER,
+    token: str | None = None,
+    label: str = "",
+    ca_file: Path | None = None,
+    patience_seconds: float | None = 300.0,
+) -> Ending:
+    """Play in a run until it ends, and say how it ended.
+
+    `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token, `label` what
+    people read in the list of simulators; `ca_file` (PEM) turns TLS on. Waits while the run is queued or paused;
+    reconnects with exponential back-off for as long as the gateway has been out of reach for less than
+    `patience_seconds` (None: for ever). What it waits for is logged to the logger `ludus.simulator`.
+
+    Raises CannotConnect when trying again is pointless (wrong token, no such run, ...) or patience is at its end, and
+    SessionRefused when the server rejected what the simulation sent. Must not be called inside a running event loop.
+    """
+    target = Target(server, run, token, label, ca_file, patience_seconds)
+    try:
+        return asyncio.run(Dialer(simulation, target).play())
+    finally:
+        simulation.close()

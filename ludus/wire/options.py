@@ -1,0 +1,50 @@
+"""Channel options that every Ludus client and server agrees on. The numbers are part of the contract in
+proto/README.md."""
+
+from typing import Final
+
+MAX_MESSAGE_BYTES: Final = 64 << 20
+"""Largest message that a client accepts, and a server's default."""
+KEEPALIVE_SECONDS: Final = 20
+"""A side that has heard nothing for this long sends an HTTP/2 ping."""
+KEEPALIVE_TIMEOUT_SECONDS: Final = 10
+"""A connection whose ping stays unanswered for this long is dead."""
+MIN_PING_SECONDS: Final = 5
+"""Servers end a connection that pings more often than this."""
+DIRECT_SECONDS: Final = 2.0
+"""A collector that cannot be reached within this time is reached through the gateway instead."""
+TICKET_METADATA: Final = "ludus-ticket"
+"""Metadata of Connect that repeats the ticket, so that a gateway can route the stream without decoding it."""
+REASON_METADATA: Final = "ludus-reason"
+"""Trailing metadata of a failed call: the error's stable name."""
+STATE_METADATA: Final = "ludus-run-state"
+"""Trailing metadata of a Join that failed with `run_ended`: the run's final state."""
+
+Options = list[tuple[str, int]]
+
+_COMMON: Final[Options] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+def client_options(host: str) -> Options:
+    """Options of a channel to `host`. Loopback is never reached through a proxy, whatever the environment says."""
+    options = [*_COMMON, ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2000)]
+    if host in {"localhost", "127.0.0.1", "::1"}:
+        options.append(("grpc.enable_http_proxy", 0))
+    return options
+
+
+def server_options(max_message_bytes: int = MAX_MESSAGE_BYTES) -> Options:
+    """Options of a server. `so_reuseport` is off, so that a taken port is an error instead of a second listener."""
+    return [
+        *(option for option in _COMMON if option[0] != "grpc.max_receive_message_length"),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_SECONDS * 1000),
+    ]

@@ -1,0 +1,297 @@
+"""Attempts: how a worker gets a run, what it writes while it holds it, and how it loses it.
+
+Every write of an attempt carries its epoch. It locks the run's row first, and is refused with LeaseLost when the run
+has a newer epoch or the attempt was ended, so that a worker that was thought dead can't disturb its successor. A lease
+that has run out may still be renewed until the reaper has taken the run away: lateness harms nobody before that.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Select, case, select, text, update
+from sqlalchemy.orm import Session
+
+from server.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
+from server.checkpoints.refs import CheckpointRef, NewCheckpoint
+from server.checkpoints.repository import CheckpointRepository, ref
+from server.db.clock import now
+from server.db.database import Database
+from server.db.texts import storable
+from server.errors import LeaseLost
+from server.events.repository import Note, lock_run, move, record
+from server.leases.repository import end_attempt, lapse
+from server.metrics.points import MetricPoint
+from server.metrics.repository import MetricRepository
+from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
+from server.runs.states import EVENT_OF, TERMINAL, Intent, RunKind, RunState, StopReason
+from server.simulators.models import Simulator
+from server.simulators.repository import LEFT, SimulatorRepository
+from server.workers.models import Worker
+
+Result = TypeVar("Result")
+
+PEACEFUL = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "run_paused", "run_moved"})
+"""Codes of sessions that the simulator or the run ended; all others are worth a warning."""
+
+
+class RunQueue:
+    """Hands runs to workers. Each call is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, worker_id: str, lease_seconds: float, hint: str | None = None) -> Claim | None:
+        """Claim the best run that waits: highest priority, then longest in the queue; None when none waits.
+
+        The race: many workers are woken for one run. Each reads the best candidate and takes it by one conditional
+        UPDATE on state and epoch; SQLite admits one writer at a time, PostgreSQL's workers skip candidates that another
+        one is taking. `hint` is the run that the wake-up named: it decides between equals only.
+        """
+        with self._database.write() as session:
+            run = session.scalars(_best(hint), execution_options={"populate_existing": True}).first()
+            return None if run is None else _begin(session, run, worker_id, lease_seconds)
+
+    def waiting(self) -> bool:
+        """Say whether any run waits for a worker."""
+        with self._database.read() as session:
+            return session.scalar(select(Run.id).where(text(CLAIMABLE_SQL)).limit(1)) is not None
+
+
+class AttemptLedger:
+    """What the supervisor of one attempt writes. Each method is one fenced transaction; all raise LeaseLost."""
+
+    def __init__(self, database: Database, claim: Claim, restart_budget: int = DEFAULT_RESTART_BUDGET) -> None:
+        self._database = database
+        self._claim = claim
+        self._restart_budget = restart_budget
+
+    def heartbeat(self, lease_seconds: float, step: int) -> Intent:
+        """Renew the lease from now on the database's clock, note the progress, and return what is wanted."""
+
+        def write(session: Session, run: Run) -> Intent:
+            self._set_attempt(session, lease_expires_at=now() + lease_seconds, heartbeat_at=now(), step=step)
+            if run.step != step:
+                session.execute(update(Run).where(Run.id == run.id).values(step=step, updated_at=now()))
+            alive = {"heartbeat_at": now(), "run_id": run.id}
+            session.execute(update(Worker).where(Worker.id == self._claim.worker_id).values(**alive))
+            return Intent(run.intent) if run.intent else Intent.NONE
+
+        return self._fenced(write)
+
+    def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
+        """Publish where the collectors listen: `{"address": "host:port", "index": 0}` each."""
+
+        def write(session: Session, run: Run) -> None:
+            self._set_attempt(session, endpoints=[dict(endpoint) for endpoint in endpoints])
+            addresses = ", ".join(str(endpoint["address"]) for endpoint in endpoints)
+            self._record(session, run, Note("trainer_listening", f"Simulators can connect: {addresses}."))
+
+        self._fenced(write)
+
+    def move(self, to: RunState, *, reason: StopReason | None = None, detail: str | None = None) -> None:
+        """Move the run. Moving it to where it is changes nothing; a terminal state or PAUSED ends the attempt.
+
+        `reason` says why a run ended or pauses; without one SUCCEEDED means `completed` and CANCELLED `user`.
+        Raises IllegalTransition.
+        """
+        if reason is None:
+            reason = {RunState.SUCCEEDED: StopReason.COMPLETED, RunState.CANCELLED: StopReason.USER}.get(to)
+        if to is RunState.FAILED and reason is None:
+            raise ValueError("a run never fails without a reason")
+
+        def write(session: Session, run: Run) -> None:
+            if run.state == to:
+                return
+            level = "error" if to is RunState.FAILED else "info"
+            note = Note(EVENT_OF[to], _sentence(to, reason, detail), level)
+            move(session, run, to, note, reason=reason, detail=detail)
+            if to in TERMINAL or to is RunState.PAUSED:
+                end_attempt(session, run, "paused" if to is RunState.PAUSED else str(reason), detail)
+
+        self._fenced(write)
+
+    def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
+        """Append an event to the run."""
+        self._fenced(lambda session, run: self._record(session, run, Note(type, message, level, data or {})))
+
+    def metrics(self, points: Sequence[MetricPoint]) -> None:
+        """Append points of metrics. Handing the same points in twice is safe."""
+        self._fenced(lambda session, run: MetricRepository(session).append(run.id, self._claim.epoch, points))
+
+    def checkpoint(self, checkpoint: NewCheckpoint) -> str:
+        """Enter a published checkpoint; return its id. One beyond the attempt's start refills the restart budget."""
+
+        def write(session: Session, run: Run) -> str:
+            row, new = CheckpointRepository(session).add(run.id, self._claim.epoch, checkpoint)
+            if not new:
+                return row.id
+            attempt = session.get_one(Attempt, (run.id, self._claim.epoch))
+            progress = {"restarts_without_progress": 0} if checkpoint.step > attempt.resume_step else {}
+            data = {"checkpoint_id": row.id, "step": checkpoint.step, "reason": checkpoint.reason, "size": row.size}
+            message = f"Saved a checkpoint at step {checkpoint.step} ({checkpoint.reason})."
+            self._record(session, run, Note("checkpoint_saved", message, data=data), **progress)
+            return row.id
+
+        return self._fenced(write)
+
+    def expired_checkpoints(self, keep: int) -> list[CheckpointRef]:
+        """Return what retention may remove, oldest first: all but the newest `keep` and the final ones. 0 keeps all."""
+        return self._fenced(
+            lambda session, run: [ref(row) for row in CheckpointRepository(session).expired(run.id, keep)]
+        )
+
+    def checkpoint_deleted(self, id: str) -> None:  # noqa: A002  # the column's name
+        """Note that the files of a checkpoint are removed."""
+        self._fenced(lambda session, run: CheckpointRepository(session).mark_deleted(run.id, id))
+
+    def resume_instead(self, damaged: str, why: str) -> CheckpointRef | None:
+        """Give up on a checkpoint that can't be restored; return the next best, or None to begin anew."""
+
+        def write(session: Session, run: Run) -> CheckpointRef | None:
+            checkpoints = CheckpointRepository(session)
+            checkpoints.mark_deleted(run.id, damaged)
+            row = checkpoints.newest(run.id)
+            resume = {"resumed_from": row.id if row else None, "resume_step": row.step if row else 0}
+            self._set_attempt(session, **resume)
+            MetricRepository(session).rewind(run.id)
+            message = f"Checkpoint {damaged} cannot be restored: {why}."
+            note = Note("checkpoint_damaged", message, "error", {"checkpoint_id": damaged, **resume})
+            self._record(session, run, note)
+            return ref(row) if row else None
+
+        return self._fenced(write)
+
+    def simulator_connected(
+        self,
+        incarnation: str,
+        *,
+        number: int,
+        collector: int,
+        behaviors: Sequence[str] = (),
+        agents: int = 0,
+        peer: str = "",
+        label: str = "",
+        client: str = "",
+    ) -> None:
+        """Note that a collector serves a simulator."""
+
+        def write(session: Session, run: Run) -> None:
+            columns: dict[str, Any] = {"number": number, "collector": collector, "behaviors": list(behaviors)}
+            texts = {"peer": storable(peer, 200), "label": storable(label, 200), "client": storable(client, 100)}
+            columns |= {"agents": agents} | {name: text for name, text in texts.items() if text}
+            SimulatorRepository(session).connected(run.id, self._claim.epoch, incarnation, **columns)
+            data = {"incarnation": incarnation, "number": number, "collector": collector, "peer": peer}
+            data["behaviors"] = list(behaviors)
+            message = f"Simulator {number} connected from {peer or 'an unknown address'}."
+            self._record(session, run, Note("simulator_connected", message, data=data))
+
+        self._fenced(write)
+
+    def simulator_left(self, incarnation: str, *, code: str, reason: str, steps: int, peer: str = "") -> None:
+        """Note that a simulator's session ended, or was refused before it began (then nobody knows its incarnation).
+
+        Handing the same end in twice leaves one event.
+        """
+
+        def write(session: Session, run: Run) -> None:
+            data: dict[str, Any] = {"incarnation": incarnation, "code": code, **({"peer": peer} if peer else {})}
+            known = session.get(Simulator, (run.id, incarnation), populate_existing=True)
+            if known is None:
+                note = Note("simulator_refused", f"Refused a simulator: {reason}", "warning", data)
+                self._record(session, run, note)
+                return
+            if known.state == LEFT and (known.leave_code, known.steps) == (storable(code, 64), steps):
+                return
+            ended = known.state != LEFT
+            simulators = SimulatorRepository(session)
+            simulators.left(run.id, self._claim.epoch, incarnation, code=code, reason=reason, steps=steps)
+            data |= {"number": known.number, "steps": steps}
+            level = "info" if code in PEACEFUL else "warning"
+            what = ("simulator_left", "left") if ended else ("simulator_refused", "was refused")
+            self._record(session, run, Note(what[0], f"Simulator {known.number} {what[1]}: {reason}", level, data))
+
+        self._fenced(write)
+
+    def log(self, name: str, path: str, size: int) -> None:
+        """Enter a log file of this attempt in the artifact store, or its new size. Allowed after the end, too."""
+        with self._database.write() as session:
+            run = lock_run(session, self._claim.run_id)
+            if session.get(Attempt, (run.id, self._claim.epoch)) is None:
+                raise LeaseLost(run.id, self._claim.epoch)
+            row = Log(run_id=run.id, epoch=self._claim.epoch, name=name, path=path, size=size, updated_at=now())
+            session.merge(row)
+
+    def release(self, outcome: str, detail: str, *, counts: bool | None = None) -> None:
+        """End the attempt and leave the run to another worker, or FAILED when the restart budget is spent.
+
+        `counts` says whether this restart is charged: by default all are but `released`, a worker's orderly shutdown.
+        """
+
+        charged = outcome != "released" if counts is None else counts
+
+        def write(session: Session, run: Run) -> None:
+            lapse(session, run, outcome, detail, self._restart_budget, counts=charged)
+
+        self._fenced(write)
+
+    def _fenced(self, write: Callable[[Session, Run], Result]) -> Result:
+        """Do a write in one transaction, with the run locked and this attempt's right to it proven."""
+        with self._database.write() as session:
+            run = lock_run(session, self._claim.run_id)
+            attempt = session.get(Attempt, (run.id, self._claim.epoch))
+            if attempt is None or attempt.ended_at is not None or run.epoch != self._claim.epoch:
+                raise LeaseLost(run.id, self._claim.epoch)
+            return write(session, run)
+
+    def _set_attempt(self, session: Session, **values: Any) -> None:
+        session.execute(
+            update(Attempt)
+            .where(Attempt.run_id == self._claim.run_id, Attempt.epoch == self._claim.epoch)
+            .values(**values)
+        )
+
+    def _record(self, session: Session, run: Run, note: Note, **changes: Any) -> None:
+        record(session, run.id, note, epoch=self._claim.epoch, **changes)
+
+
+def _best(hint: str | None) -> Select[Run]:
+    """Select the run to claim next, passing over those that another worker is just claiming (PostgreSQL)."""
+    order: list[ColumnElement[Any]] = [Run.priority.desc(), Run.queued_at.asc()]
+    if hint is not None:
+        order.append(case((Run.id == hint, 0), else_=1).asc())
+    query = select(Run).where(text(CLAIMABLE_SQL)).order_by(*order, Run.id.asc()).limit(1)
+    return query.with_for_update(skip_locked=True)
+
+
+def _begin(session: Session, run: Run, worker_id: str, lease_seconds: float) -> Claim:
+    """Open the next attempt of a locked run."""
+    epoch = run.epoch + 1
+    newest = CheckpointRepository(session).newest(run.id)
+    resume = ref(newest) if newest is not None else None
+    step = resume.step if resume else 0
+    message = f"Worker {worker_id} took the run" + (f" and resumes it at step {step}." if resume else ".")
+    data = {"worker_id": worker_id, "resumed_from": resume.id if resume else None}
+    move(session, run, RunState.STARTING, Note(EVENT_OF[RunState.STARTING], message, data=data), epoch=epoch, step=step)
+    session.add(
+        Attempt(
+            run_id=run.id,
+            epoch=epoch,
+            worker_id=worker_id,
+            lease_expires_at=now() + lease_seconds,
+            heartbeat_at=now(),
+            step=step,
+            resumed_from=resume.id if resume else None,
+            resume_step=step,
+            started_at=now(),
+        )
+    )
+    session.flush()
+    if epoch > 1:
+        MetricRepository(session).rewind(run.id)
+    working = {"run_id": run.id, "last_claim_at": now(), "heartbeat_at": now()}
+    session.execute(update(Worker).where(Worker.id == worker_id).values(working))
+    return Claim(run.id, epoch, RunKind(run.kind), run.name, run.config, run.seed, resume, worker_id)
+
+
+def _sentence(to: RunState, reason: StopReason | None, detail: str | None) -> str:
+    return detail or f"The run is {to}" + (f" ({reason})." if reason else ".")

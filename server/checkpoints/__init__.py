@@ -1,0 +1,1 @@
+"""Checkpoints: complete states of a run, published in the artifact store."""

@@ -1,0 +1,35 @@
+"""Checkpoints as values: what an attempt hands in, and what the next one resumes from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from server.artifacts import FileRef
+
+
+@dataclass(frozen=True)
+class NewCheckpoint:
+    """A checkpoint whose files are published and that gets its row now."""
+
+    step: int
+    """Agent steps of all behaviors together."""
+    steps: Mapping[str, int]
+    """Agent steps per behavior."""
+    reason: str
+    """`interval`, `final` or `requested`."""
+    path: str
+    """Its folder in the artifact store."""
+    files: Sequence[FileRef]
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    """Per behavior: mean episode return since the previous checkpoint, or None."""
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    """A published checkpoint."""
+
+    id: str
+    epoch: int
+    step: int
+    steps: Mapping[str, int]
+    path: str
+    files: tuple[FileRef, ...]

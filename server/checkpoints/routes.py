@@ -1,0 +1,128 @@
+"""Checkpoints of a run, and their files."""
+
+import base64
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+
+from server.artifacts import FileRef
+from server.checkpoints.models import Checkpoint
+from server.checkpoints.repository import CheckpointRepository, ref
+from server.checkpoints.schemas import CheckpointPage, CheckpointRead
+from server.db.database import Session
+from server.errors import ArtifactNotFound, CheckpointDeleted, CheckpointNotFound, RunNotFound
+from server.http import filters
+from server.http.errors import problems
+from server.http.fields import CheckpointKey, FileName, RunKey
+from server.http.filters import EQUALITY, Field
+from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.http.services import DatabaseDep, ServicesDep
+from server.listing import Order
+from server.runs.repository import RunRepository
+
+router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])
+
+CHECKPOINTS = ListForm(
+    name="checkpoints",
+    filters={
+        "step": Field(filters.integer),
+        "reason": Field(filters.word, EQUALITY),
+        "epoch": Field(filters.integer),
+        "created_at": Field(filters.time),
+    },
+    orders=frozenset({"created_at", "step"}),
+    default=Order("created_at"),
+)
+BLOCK = 256 * 1024
+LATEST = "latest"
+
+
+@router.get("", response_model=CheckpointPage, responses=problems(RunNotFound, *LIST_PROBLEMS))
+def list_checkpoints(
+    run: RunKey,
+    listing: ListingDep,
+    database: DatabaseDep,
+    show_deleted: Annotated[bool, Query(description="Also those whose files retention removed.")] = False,
+) -> CheckpointPage:
+    """List a run's checkpoints, newest first."""
+    query = listing.query(CHECKPOINTS)
+    with database.read() as session:
+        run_id = RunRepository(session).id_of(run)
+        page = CheckpointRepository(session).list(run_id, query, deleted=show_deleted)
+        checkpoints = [CheckpointRead.model_validate(each) for each in page.items]
+    return CheckpointPage(checkpoints=checkpoints, next_page_token=listing.token(CHECKPOINTS, page))
+
+
+@router.get("/{checkpoint:name}", response_model=CheckpointRead, responses=problems(RunNotFound, CheckpointNotFound))
+def get_checkpoint(run: RunKey, checkpoint: CheckpointKey, database: DatabaseDep) -> CheckpointRead:
+    """Return one checkpoint; `latest` is the one that the run would be resumed from."""
+    with database.read() as session:
+        return CheckpointRead.model_validate(_find(session, run, checkpoint))
+
+
+@router.get(
+    "/{checkpoint:name}/files/{name:path}",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The file. `ETag` is its SHA-256, `Repr-Digest` the same as RFC 9530 has it.",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        },
+        304: {"description": "The file is the one that `If-None-Match` names."},
+        **problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, ArtifactNotFound),
+    },
+)
+def download_file(
+    run: RunKey,
+    checkpoint: CheckpointKey,
+    name: FileName,
+    services: ServicesDep,
+    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of what the client has.")] = "",
+) -> Response:
+    """Download one file of a checkpoint."""
+    with services.database.read() as session:
+        found = ref(_stored(session, run, checkpoint))
+    file = next((file for file in found.files if file.name == name), None)
+    if file is None:
+        raise ArtifactNotFound(name)
+    headers = _headers(file)
+    if headers["ETag"] in if_none_match:
+        return Response(status_code=304, headers={"ETag": headers["ETag"]})
+    content = _blocks(services.artifacts.open(f"{found.path}/{file.name}"))
+    return StreamingResponse(content, headers=headers, media_type="application/octet-stream")
+
+
+def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
+    run_id = RunRepository(session).id_of(run)
+    checkpoints = CheckpointRepository(session)
+    if checkpoint != LATEST:
+        return checkpoints.get(run_id, checkpoint)
+    newest = checkpoints.newest(run_id)
+    if newest is None:
+        raise CheckpointNotFound(LATEST)
+    return newest
+
+
+def _stored(session: Session, run: str, checkpoint: str) -> Checkpoint:
+    found = _find(session, run, checkpoint)
+    return CheckpointRepository(session).get_stored(found.run_id, found.id)
+
+
+def _headers(file: FileRef) -> dict[str, str]:
+    digest = base64.b64encode(bytes.fromhex(file.sha256)).decode()
+    return {
+        "Content-Length": str(file.size),
+        "Content-Disposition": f'attachment; filename="{file.name.rpartition("/")[2]}"',
+        "ETag": f'"{file.sha256}"',
+        "Repr-Digest": f"sha-256=:{digest}:",
+        "Cache-Control": "private, no-cache",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while block := file.read(BLOCK):
+            yield block

@@ -1,0 +1,38 @@
+"""What the API says of checkpoints."""
+
+from pydantic import Field
+
+from server.http.fields import Read, Time
+from server.http.listing import ListPage
+
+
+class CheckpointFile(Read):
+    """One file of a checkpoint."""
+
+    name: str
+    size: int = Field(description="Bytes.")
+    sha256: str = Field(description="Lower-case hexadecimal; also the ETag of the download.")
+
+
+class CheckpointRead(Read):
+    """A complete state of a run, with its exported models."""
+
+    id: str
+    run_id: str
+    epoch: int = Field(description="Attempt that saved it.")
+    step: int = Field(description="Agent steps of all behaviors together.")
+    steps: dict[str, int] = Field(description="Agent steps per behavior.")
+    reason: str = Field(description="`interval`, `final` or `requested`.")
+    size: int = Field(description="Bytes of all files.")
+    files: list[CheckpointFile]
+    metrics: dict[str, float | None] = Field(
+        description="Per behavior: mean episode return since the previous checkpoint."
+    )
+    created_at: Time
+    deleted_at: Time | None = Field(description="When retention removed the files.")
+
+
+class CheckpointPage(ListPage):
+    """Checkpoints."""
+
+    checkpoints: list[CheckpointRead]

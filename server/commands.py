@@ -1,0 +1,169 @@
+"""The server's commands: `ludus up`, and each role by itself. Imports of the roles happen when one is run."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from server.errors import LudusError
+from server.logging import configure_logging
+from server.ports import CannotStart
+
+if TYPE_CHECKING:
+    from server.embedded import Ready
+    from server.settings import Settings
+
+STOP_SECONDS = 30.0
+
+
+def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
+    """Read the settings from the environment; what an option said goes before. Mistakes are told all at once."""
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from server.settings import Settings  # noqa: PLC0415
+
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]  # pydantic validates the groups' mappings
+    except ValidationError as error:
+        lines = [f"  {_variable(problem['loc'])}: {problem['msg']}" for problem in error.errors()]
+        raise click.UsageError("\n".join(["These settings are wrong:", *lines])) from None
+
+
+def _variable(path: tuple[int | str, ...]) -> str:
+    return "LUDUS_" + "__".join(str(part).upper() for part in path)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn an error that an operator can do something about into one sentence, without a traceback."""
+    try:
+        yield
+    except LudusError as error:
+        raise click.ClickException(str(error)) from error
+    except CannotStart as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _configure_logging(process: str, settings: "Settings") -> None:
+    configure_logging(process, log_format=settings.log.format, level=settings.log.level)
+
+
+@click.command()
+@click.option(
+    "--home", type=click.Path(file_okay=False, path_type=Path), help="Folder for everything it keeps. [.ludus]"
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the HTTP API; 0: any free one.")
+@click.option("--gateway-port", type=click.IntRange(0, 65535), help="Port of the gateway; 0: any free one.")
+@click.option("--slots", type=click.IntRange(min=1), help="Runs to train at once.")
+@click.option("--stop-seconds", type=float, default=STOP_SECONDS, show_default=True, help="Longest graceful stop.")
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False, path_type=Path), help="Write the addresses here when ready."
+)
+@click.option("--ready-fd", type=int, help="Write the addresses to this open file descriptor when ready.")
+@click.option(
+    "--show",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    help="What to show of the logs.",
+)
+def up(
+    *,
+    home: Path | None,
+    port: int | None,
+    gateway_port: int | None,
+    slots: int | None,
+    stop_seconds: float,
+    ready_file: Path | None,
+    ready_fd: int | None,
+    show: str,
+) -> None:
+    """Start everything on this machine: API, gateway, steward and worker.
+
+    Needs nothing installed: SQLite, a folder as queue and a folder of artifacts, all in the home folder. What dies is
+    started again. Ctrl-C stops (running trainings save a checkpoint and continue at the next start), twice: at once.
+    """
+    if not sys.platform.startswith("linux"):
+        raise click.ClickException("The server runs on Linux: on this system use WSL2 or Docker (docker-compose.yml).")
+    from server.console import Console  # noqa: PLC0415
+    from server.embedded import Stack  # noqa: PLC0415
+
+    overrides: dict[str, Any] = {} if home is None else {"home": home}
+    for group, field, value in (("api", "port", port), ("gateway", "port", gateway_port), ("worker", "slots", slots)):
+        if value is not None:
+            overrides[group] = {field: value}
+    settings = load_settings(**overrides)
+    console = Console(click.echo, show)
+
+    def announce(ready: "Ready") -> None:
+        console.say(f"ready: HTTP API {ready.api} (documentation: {ready.api}/docs), simulators dial {ready.gateway}")
+        console.say(f"logs in {settings.home / 'logs'}; Ctrl-C stops")
+        if ready_file is not None:
+            unfinished = ready_file.with_name(f"{ready_file.name}.tmp")
+            unfinished.write_text(f"{ready.to_json()}\n")
+            unfinished.replace(ready_file)
+        if ready_fd is not None:
+            os.write(ready_fd, f"{ready.to_json()}\n".encode())
+            os.close(ready_fd)
+
+    with told():
+        Stack(settings, console, stop_seconds=stop_seconds).run(announce)
+
+
+@click.command()
+@click.option("--fd", type=int, hidden=True, help="A listening socket that was opened by the parent.")
+def server(fd: int | None) -> None:
+    """Serve the HTTP API alone."""
+    settings = load_settings()
+    _configure_logging("api", settings)
+    from server.serve import serve_api  # noqa: PLC0415
+
+    with told():
+        serve_api(settings, fd)
+
+
+@click.command()
+def gateway() -> None:
+    """Serve the gateway alone: the gRPC front door of simulators."""
+    settings = load_settings()
+    _configure_logging("gateway", settings)
+    from server.gateway.main import serve  # noqa: PLC0415
+
+    with told():
+        serve(settings)
+
+
+@click.command()
+def steward() -> None:
+    """Run the steward alone: reaper, reconciler, retention. Any number of them may run."""
+    settings = load_settings()
+    _configure_logging("steward", settings)
+    from server.steward import main as run_steward  # noqa: PLC0415
+
+    with told():
+        run_steward(settings)
+
+
+@click.command()
+def migrate() -> None:
+    """Bring the database to this version's schema."""
+    settings = load_settings()
+    _configure_logging("migrate", settings)
+    from server.db.migrate import upgrade  # noqa: PLC0415
+
+    with told():
+        upgrade(settings.database)
+
+
+COMMANDS: dict[str, click.Command] = {
+    "gateway": gateway,
+    "migrate": migrate,
+    "server": server,
+    "steward": steward,
+    "up": up,
+}
+"""What `server` adds to `ludus`."""

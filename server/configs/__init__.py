@@ -1,0 +1,1 @@
+"""Stored configurations: named, in immutable versions."""

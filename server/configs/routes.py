@@ -1,0 +1,123 @@
+"""Stored configurations: names with immutable versions."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from server.configs.repository import ConfigRepository
+from server.configs.schemas import (
+    ConfigChange,
+    ConfigCreate,
+    ConfigDiff,
+    ConfigPage,
+    ConfigRead,
+    ConfigSummary,
+    ConfigVersionPage,
+)
+from server.configs.service import ConfigService, Stored
+from server.errors import ConfigNotFound, InvalidConfig
+from server.http import filters
+from server.http.bodies import EXAMPLE, BodyDep, declare_body
+from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.http.fields import ConfigName, Text, Version
+from server.http.filters import Field
+from server.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.http.services import CommandDep, DatabaseDep
+from server.listing import Order
+
+router = APIRouter(prefix="/v1/configs", tags=["configs"])
+
+_FILTERS = {
+    "name": Field(filters.word),
+    "version": Field(filters.integer),
+    "description": Field(filters.word),
+    "created_at": Field(filters.time),
+}
+NAMES = ListForm("configs", _FILTERS, frozenset({"name", "created_at"}), Order("name", descending=False))
+VERSIONS = ListForm("config-versions", _FILTERS, frozenset({"version", "created_at"}), Order("version"))
+
+VersionKey = Annotated[str, Path(pattern="^(latest|[1-9][0-9]{0,8})$", description="A version's number, or `latest`.")]
+
+
+@router.get("", response_model=ConfigPage, responses=problems(*LIST_PROBLEMS))
+def list_configs(listing: ListingDep, database: DatabaseDep) -> ConfigPage:
+    """List the names of stored configurations, each with its newest version."""
+    query = listing.query(NAMES)
+    with database.read() as session:
+        page = ConfigRepository(session).list_names(query)
+        configs = [ConfigSummary.model_validate(each) for each in page.items]
+    return ConfigPage(configs=configs, next_page_token=listing.token(NAMES, page))
+
+
+@router.get("/{name:name}:diff", response_model=ConfigDiff, responses=problems(ConfigNotFound))
+def diff_config(name: ConfigName, old: Version, new: Version, database: DatabaseDep) -> ConfigDiff:
+    """Compare the resolved forms of two versions."""
+    with database.read() as session:
+        changes = ConfigService(ConfigRepository(session)).diff(name, old, new)
+    return ConfigDiff(name=name, old=old, new=new, changes=[ConfigChange.model_validate(each) for each in changes])
+
+
+@router.post(
+    "/{name:name}/versions",
+    status_code=201,
+    response_model=ConfigRead,
+    responses={
+        200: {"model": ConfigRead, "description": "The newest version is equal already."},
+        **problems(InvalidConfig, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    },
+    openapi_extra=declare_body(ConfigCreate, EXAMPLE),
+)
+def create_config_version(
+    name: ConfigName,
+    body: BodyDep,
+    command: CommandDep,
+    description: Annotated[Text | None, Query(description="Sets the body's field; for YAML bodies.")] = None,
+) -> Response:
+    """Store a configuration as the next version of a name. The body is JSON, or the bare configuration as YAML."""
+    wanted = body.read(ConfigCreate, {"description": description})
+    return command.run(
+        lambda session: _stored(ConfigService(ConfigRepository(session)).store(name, wanted.config, wanted.description))
+    )
+
+
+@router.get(
+    "/{name:name}/versions", response_model=ConfigVersionPage, responses=problems(ConfigNotFound, *LIST_PROBLEMS)
+)
+def list_config_versions(name: ConfigName, listing: ListingDep, database: DatabaseDep) -> ConfigVersionPage:
+    """List the versions of a name, newest first."""
+    query = listing.query(VERSIONS)
+    with database.read() as session:
+        page = ConfigRepository(session).list_versions(name, query)
+        versions = [ConfigSummary.model_validate(each) for each in page.items]
+    return ConfigVersionPage(versions=versions, next_page_token=listing.token(VERSIONS, page))
+
+
+@router.get("/{name:name}/versions/{version}", response_model=ConfigRead, responses=problems(ConfigNotFound))
+def get_config_version(name: ConfigName, version: VersionKey, database: DatabaseDep) -> ConfigRead:
+    """Return one version: as it was sent, parsed, and with every default filled in."""
+    number = None if version == "latest" else int(version)
+    with database.read() as session:
+        return ConfigRead.model_validate(ConfigRepository(session).get_or_raise(name, number))
+
+
+@router.get(
+    "/{name:name}/versions/{version}/source",
+    response_class=Response,
+    responses={
+        200: {"content": {"application/yaml": {"schema": {}}}, "description": "The document."},
+        **problems(ConfigNotFound),
+    },
+)
+def get_config_source(name: ConfigName, version: VersionKey, database: DatabaseDep) -> Response:
+    """Return the document as it was sent, as a file."""
+    number = None if version == "latest" else int(version)
+    with database.read() as session:
+        source = ConfigRepository(session).get_or_raise(name, number).source
+    return Response(source, media_type="application/yaml")
+
+
+def _stored(stored: Stored) -> Answer:
+    version = stored.version
+    location = f"/v1/configs/{version.name}/versions/{version.version}"
+    return Answer(201 if stored.created else 200, ConfigRead.model_validate(version), location)

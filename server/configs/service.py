@@ -1,0 +1,106 @@
+"""Commands on stored configurations: store a version, compare two, and prepare what a run is created from."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from server.configs.models import ConfigVersion
+from server.configs.repository import ConfigRepository, NewConfigVersion
+from server.errors import InvalidConfig, Problem
+from server.training.config import Change, RunConfig, apply_overrides, diff, parse_document, resolve
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""Names of stored configurations: they stand in addresses and on command lines."""
+
+Document = str | bytes | Mapping[str, Any]
+"""A configuration as it is sent: YAML or JSON text, or a mapping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Answer to storing a configuration."""
+
+    version: ConfigVersion
+    created: bool
+    """False where the newest version was equal and is returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configuration that a run can be created from."""
+
+    config: RunConfig
+    name: str | None = None
+    """Of the stored configuration that it came from, with `version`."""
+    version: int | None = None
+
+
+class ConfigService:
+    """Commands on stored configurations, within the caller's transaction."""
+
+    def __init__(self, configs: ConfigRepository) -> None:
+        self._configs = configs
+
+    def store(self, name: str, document: Document, description: str = "") -> Stored:
+        """Store a configuration as the next version of a name.
+
+        Where the newest version resolves to the same, that one is returned and nothing is written.
+        Raises InvalidConfig.
+        """
+        if not NAME.fullmatch(name):
+            message = (
+                "must have 1 to 200 letters, digits, dots, underscores and hyphens, and begin with one of the first two"
+            )
+            raise InvalidConfig([Problem("name", "invalid_value", message)])
+        parsed = parse_document(document)
+        resolved = resolve(parsed).model_dump(mode="json")
+        new = NewConfigVersion(name, _source(document), parsed, resolved, digest(resolved), description)
+        version, created = self._configs.insert(new)
+        return Stored(version, created)
+
+    def diff(self, name: str, old: int | None, new: int | None) -> list[Change]:
+        """Compare the resolved forms of two versions of a name; None is the newest. Raises ConfigNotFound."""
+        before, after = self._configs.get_or_raise(name, old), self._configs.get_or_raise(name, new)
+        return diff(before.resolved, after.resolved)
+
+    def prepare(
+        self,
+        document: Document | None = None,
+        *,
+        name: str | None = None,
+        version: int | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Prepared:
+        """Resolve a document, or a stored configuration (its newest version unless one is given), under overrides.
+
+        Exactly one of `document` and `name` is needed. Overrides act on what was written, before defaults are filled
+        in. Raises InvalidConfig, ConfigNotFound.
+        """
+        if (document is None) == (name is None):
+            message = "send either a configuration or the name of a stored one"
+            raise InvalidConfig([Problem("", "missing" if name is None else "contradiction", message)])
+        if document is not None:
+            return Prepared(resolve(apply_overrides(parse_document(document), overrides or {})))
+        assert name is not None
+        stored = self._configs.get_or_raise(name, version)
+        return Prepared(resolve(apply_overrides(stored.document, overrides or {})), stored.name, stored.version)
+
+
+def digest(resolved: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a resolved configuration as canonical JSON, in hexadecimal."""
+    canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _source(document: Document) -> str:
+    """Return a document as text, for people to read again."""
+    match document:
+        case str():
+            return document
+        case bytes():
+            return document.decode("utf-8-sig")
+        case _:
+            return json.dumps(document, indent=2, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""The connection to the system of record: engine and transactions, clock, ids, migrations."""

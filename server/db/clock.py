@@ -1,0 +1,29 @@
+"""The database's clock, as seconds since 1970-01-01 UTC.
+
+Whatever is decided by time (has this lease run out?) is decided on this one clock, so that the clocks of hosts may
+differ. It is the time at which the statement runs, not the beginning of the transaction, which may have waited for a
+lock.
+"""
+
+from typing import Any
+
+from sqlalchemy import Double
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import FunctionElement
+
+
+class now(FunctionElement[float]):  # noqa: N801  # reads as the SQL function that it is
+    """SQL expression: the database's present time in seconds, with at least millisecond resolution."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(now, "sqlite")
+def _sqlite(element: now, compiler: Any, **options: Any) -> str:  # noqa: ARG001
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now, "postgresql")
+def _postgresql(element: now, compiler: Any, **options: Any) -> str:  # noqa: ARG001
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"

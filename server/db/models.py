@@ -1,0 +1,26 @@
+"""All models, so that the metadata is complete for migrations and their check."""
+
+from server.checkpoints.models import Checkpoint
+from server.configs.models import ConfigVersion
+from server.db.base import Base
+from server.http.models import IdempotencyKey
+from server.metrics.models import LatestMetric, MetricChunk
+from server.runs.models import Attempt, Event, Log, Run, RunTag
+from server.simulators.models import Simulator
+from server.workers.models import Worker
+
+__all__ = [
+    "Attempt",
+    "Base",
+    "Checkpoint",
+    "ConfigVersion",
+    "Event",
+    "IdempotencyKey",
+    "LatestMetric",
+    "Log",
+    "MetricChunk",
+    "Run",
+    "RunTag",
+    "Simulator",
+    "Worker",
+]

@@ -1,0 +1,344 @@
+"""Everything that can go wrong for a reason that a caller can understand: one tree, no HTTP or gRPC in it.
+
+    LudusError
+    ├── NotFound                 kind not_found
+    │   ├── RunNotFound          run_not_found
+    │   ├── ConfigNotFound       config_not_found
+    │   ├── CheckpointNotFound   checkpoint_not_found
+    │   ├── ArtifactNotFound     artifact_not_found
+    │   ├── LogNotFound          log_not_found
+    │   ├── MetricNotFound       metric_not_found
+    │   ├── SimulatorNotFound    simulator_not_found
+    │   └── WorkerNotFound       worker_not_found
+    ├── Gone                     kind gone
+    │   └── CheckpointDeleted    checkpoint_deleted
+    ├── Conflict                 kind conflict
+    │   ├── IllegalTransition    illegal_transition
+    │   └── LeaseLost            lease_lost
+    ├── Invalid                  kind invalid
+    │   ├── InvalidConfig        invalid_config
+    │   ├── InvalidArtifactPath  invalid_artifact_path
+    │   └── InvalidQuery         invalid_query
+    ├── Unauthenticated          kind unauthenticated: unauthenticated
+    ├── Forbidden                kind forbidden: forbidden
+    ├── Exhausted                kind exhausted
+    │   └── StorageFull          storage_full
+    └── Unavailable              kind unavailable
+        ├── DatabaseUnavailable  database_unavailable
+        ├── BrokerUnavailable    broker_unavailable
+        └── SchemaOutdated       schema_outdated
+
+Every leaf has a stable `code`, the `kind` that the HTTP and gRPC edges map to their statuses, and typed attributes from
+which its message is built: what happened, then what to do. Areas add their own leaves beside their code (for instance
+`server.http.errors`) as subclasses of the branches here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+
+class ErrorKind(StrEnum):
+    """What a caller can do about an error; the edges map it to a status."""
+
+    NOT_FOUND = "not_found"
+    GONE = "gone"
+    CONFLICT = "conflict"
+    INVALID = "invalid"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    EXHAUSTED = "exhausted"
+    UNAVAILABLE = "unavailable"
+
+
+class LudusError(Exception):
+    """Parent of all errors that are answers rather than defects."""
+
+    kind: ClassVar[ErrorKind]
+    code: ClassVar[str]
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class NotFound(LudusError):
+    """What was asked for does not exist."""
+
+    kind = ErrorKind.NOT_FOUND
+    code = "not_found"
+
+
+class RunNotFound(NotFound):
+    """No run has this id or name."""
+
+    code = "run_not_found"
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"There is no run with the id or name {run!r}. List the runs to see what there is.")
+        self.run = run
+
+
+class ConfigNotFound(NotFound):
+    """No stored configuration has this name, or it has no such version."""
+
+    code = "config_not_found"
+
+    def __init__(self, name: str, version: int | None = None) -> None:
+        which = f"{name!r}" if version is None else f"{name!r} in version {version}"
+        super().__init__(f"There is no stored configuration {which}. List the configurations to see what there is.")
+        self.name = name
+        self.version = version
+
+
+class CheckpointNotFound(NotFound):
+    """The run has no such checkpoint."""
+
+    code = "checkpoint_not_found"
+
+    def __init__(self, checkpoint_id: str) -> None:
+        super().__init__(f"There is no checkpoint {checkpoint_id!r}. List the run's checkpoints to see what there is.")
+        self.checkpoint_id = checkpoint_id
+
+
+class ArtifactNotFound(NotFound):
+    """The artifact store has no such file."""
+
+    code = "artifact_not_found"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"The artifact store has no file {path!r}. It may have been removed by retention.")
+        self.path = path
+
+
+class LogNotFound(NotFound):
+    """The attempt has no such log."""
+
+    code = "log_not_found"
+
+    def __init__(self, run_id: str, epoch: int, name: str) -> None:
+        super().__init__(
+            f"Attempt {epoch} of run {run_id} has no log {name!r}. List the run's logs to see what there is."
+        )
+        self.run_id = run_id
+        self.epoch = epoch
+        self.name = name
+
+
+class MetricNotFound(NotFound):
+    """The run has not recorded this metric."""
+
+    code = "metric_not_found"
+
+    def __init__(self, run_id: str, key: str) -> None:
+        super().__init__(f"Run {run_id} has no metric {key!r} (yet). The run's latest metrics name all keys.")
+        self.run_id = run_id
+        self.key = key
+
+
+class SimulatorNotFound(NotFound):
+    """The run has had no such simulator."""
+
+    code = "simulator_not_found"
+
+    def __init__(self, run_id: str, incarnation: str) -> None:
+        super().__init__(f"Run {run_id} has had no simulator {incarnation!r}. List the run's simulators.")
+        self.run_id = run_id
+        self.incarnation = incarnation
+
+
+class WorkerNotFound(NotFound):
+    """No worker has this id."""
+
+    code = "worker_not_found"
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(f"There is no worker {worker_id!r}. List the workers to see what there is.")
+        self.worker_id = worker_id
+
+
+class Gone(LudusError):
+    """It existed and was removed for good."""
+
+    kind = ErrorKind.GONE
+    code = "gone"
+
+
+class CheckpointDeleted(Gone):
+    """Retention has removed the files of this checkpoint."""
+
+    code = "checkpoint_deleted"
+
+    def __init__(self, checkpoint_id: str) -> None:
+        super().__init__(
+            f"The files of checkpoint {checkpoint_id} were removed by retention. Use a newer checkpoint, or raise "
+            "keep_checkpoints in later runs."
+        )
+        self.checkpoint_id = checkpoint_id
+
+
+class Conflict(LudusError):
+    """The request contradicts the present state."""
+
+    kind = ErrorKind.CONFLICT
+    code = "conflict"
+
+
+class IllegalTransition(Conflict):
+    """A run cannot move from its state to the one that was asked for."""
+
+    code = "illegal_transition"
+
+    def __init__(self, run_id: str, from_: str, to: str) -> None:
+        super().__init__(f"Run {run_id} is {from_} and cannot become {to}. Read the run again and decide anew.")
+        self.run_id = run_id
+        self.from_ = from_
+        self.to = to
+
+
+class LeaseLost(Conflict):
+    """A write came from an attempt that no longer holds its run: it was ended, or a newer attempt has begun."""
+
+    code = "lease_lost"
+
+    def __init__(self, run_id: str, epoch: int) -> None:
+        super().__init__(
+            f"Attempt {epoch} no longer holds run {run_id}; nothing was written. Stop the trainer of this attempt: the "
+            "run was ended, or another worker continues it."
+        )
+        self.run_id = run_id
+        self.epoch = epoch
+
+
+class Invalid(LudusError):
+    """The input is wrong in itself."""
+
+    kind = ErrorKind.INVALID
+    code = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a document."""
+
+    path: str
+    """Where, as dotted keys: `behaviors.CartPole.hyperparameters.batch_size`. Empty for the document as a whole."""
+    code: str
+    """What kind of mistake, from `server.training.problems.CODES`."""
+    message: str
+    """What is wrong and what would be right."""
+
+
+class InvalidConfig(Invalid):
+    """A configuration has mistakes; all of them are listed."""
+
+    code = "invalid_config"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        assert problems, "an invalid configuration has at least one problem"
+        self.problems = tuple(problems)
+        lines = [f"{problem.path}: {problem.message}" if problem.path else problem.message for problem in self.problems]
+        super().__init__("\n".join(lines))
+
+
+class InvalidArtifactPath(Invalid):
+    """A path would leave the artifact store, or is not a plain relative path."""
+
+    code = "invalid_artifact_path"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path!r} is not a path inside the artifact store. Use printable names without a leading dot or a "
+            "backslash, joined by '/'."
+        )
+        self.path = path
+
+
+class InvalidQuery(Invalid):
+    """A list was asked for by a field, or in an order, that it does not have."""
+
+    code = "invalid_query"
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"The list cannot be asked by {field!r}: {detail}.")
+        self.field = field
+
+
+class Unauthenticated(LudusError):
+    """The caller did not say who it is, or wrongly."""
+
+    kind = ErrorKind.UNAUTHENTICATED
+    code = "unauthenticated"
+
+
+class Forbidden(LudusError):
+    """The caller may not do this."""
+
+    kind = ErrorKind.FORBIDDEN
+    code = "forbidden"
+
+
+class Exhausted(LudusError):
+    """A limit is reached."""
+
+    kind = ErrorKind.EXHAUSTED
+    code = "exhausted"
+
+
+class StorageFull(Exhausted):
+    """The artifact store has no space left."""
+
+    code = "storage_full"
+
+    def __init__(self, path: str, needed: int | None = None) -> None:
+        size = "" if needed is None else f" ({needed} bytes)"
+        super().__init__(
+            f"No space is left to write {path}{size}; nothing was published and older files are untouched. Free space "
+            "on the artifact store, or lower keep_checkpoints."
+        )
+        self.path = path
+        self.needed = needed
+
+
+class Unavailable(LudusError):
+    """Something that is needed does not answer at the moment; trying again later can help."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "unavailable"
+
+
+class DatabaseUnavailable(Unavailable):
+    """The database does not answer, or stayed locked for too long."""
+
+    code = "database_unavailable"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"The database does not answer: {detail}. Nothing was written; try again.")
+        self.detail = detail
+
+
+class BrokerUnavailable(Unavailable):
+    """The broker that wakes the workers does not answer."""
+
+    code = "broker_unavailable"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"The broker does not answer: {detail}. Runs are kept; workers are told of them later.")
+        self.detail = detail
+
+
+class SchemaOutdated(Unavailable):
+    """The database's schema is not the one that this release needs."""
+
+    code = "schema_outdated"
+
+    def __init__(self, found: str | None, needed: str) -> None:
+        super().__init__(
+            f"The database's schema is at {found or 'nothing'}, this release needs {needed}. Run `ludus migrate`."
+        )
+        self.found = found
+        self.needed = needed

@@ -1,0 +1,1 @@
+"""The gRPC front door: authenticates simulators, assigns them to collectors, relays on request."""

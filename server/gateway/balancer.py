@@ -1,0 +1,57 @@
+"""Chooses a collector for each simulator: the least loaded, the same one for the same incarnation."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.simulators.repository import Assigned
+
+MEMORY_SECONDS = 10.0
+"""How long an assignment counts before the database must know the simulator as connected."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    index: int
+    at: float
+
+
+class Balancer:
+    """Remembers its last choices, because a hundred simulators may join before the first of them is seen connected."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._choices: dict[tuple[str, int], dict[str, _Choice]] = {}
+        """(run, epoch) -> incarnation -> choice."""
+
+    def choose(self, assigned: Assigned, incarnation: str) -> str:
+        """Return the address of a collector of the attempt."""
+        now = self._clock()
+        recent = self._recent((assigned.run_id, assigned.epoch), now)
+        addresses = {int(endpoint["index"]): str(endpoint["address"]) for endpoint in assigned.endpoints}
+        before = recent.get(incarnation)
+        if before is not None and before.index in addresses:
+            return addresses[before.index]
+        promised = [choice.index for choice in recent.values()]
+        index = min(sorted(addresses), key=lambda each: assigned.load.get(each, 0) + promised.count(each))
+        recent[incarnation] = _Choice(index, now)
+        return addresses[index]
+
+    def _recent(self, attempt: tuple[str, int], now: float) -> dict[str, _Choice]:
+        """Return the attempt's choices that still count; forget all others, also those of attempts that are over."""
+        for key, choices in list(self._choices.items()):
+            for incarnation in _outdated(choices, now):
+                del choices[incarnation]
+            if not choices:
+                del self._choices[key]
+        return self._choices.setdefault(attempt, {})
+
+
+def _outdated(choices: dict[str, _Choice], now: float) -> Sequence[str]:
+    """Choices are in the order of their times, so this reads only what it returns, and one more."""
+    outdated = []
+    for incarnation, choice in choices.items():
+        if now - choice.at < MEMORY_SECONDS:
+            break
+        outdated.append(incarnation)
+    return outdated

@@ -1,0 +1,100 @@
+"""What the gateway refuses, and how errors of every kind look on a gRPC call.
+
+A failed call carries a status, a sentence as its details, and the error's stable name in the trailing metadata
+`ludus-reason`. A run that has ended adds its final state as `ludus-run-state`. The names are listed in proto/README.md.
+"""
+
+from typing import Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from ludus.wire.options import REASON_METADATA, STATE_METADATA
+from server.errors import Conflict, ErrorKind, Invalid, LudusError, Unauthenticated, Unavailable
+
+STATUS: Final = {
+    ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    ErrorKind.GONE: grpc.StatusCode.NOT_FOUND,
+    ErrorKind.CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorKind.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    ErrorKind.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorKind.EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class BadJoin(Invalid):
+    """A field of a JoinRequest is missing or malformed."""
+
+    code = "bad_join"
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"JoinRequest.{field} {problem}.")
+        self.field = field
+
+
+class RunEnded(Conflict):
+    """The run takes no simulators any more."""
+
+    code = "run_ended"
+
+    def __init__(self, run_id: str, state: str) -> None:
+        super().__init__(f"Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run.")
+        self.run_id = run_id
+        self.state = state
+
+
+class ProtocolNotSpoken(Conflict):
+    """Client and server speak different versions of the protocol."""
+
+    code = "protocol_version"
+
+    def __init__(self, spoken: int, asked: int) -> None:
+        super().__init__(
+            f"The client speaks version {asked} of the protocol, this server version {spoken}. "
+            f"Use a client library for version {spoken}."
+        )
+        self.spoken = spoken
+        self.asked = asked
+
+
+class TokenRefused(Unauthenticated):
+    """The bearer token is missing or wrong."""
+
+    code = "unauthenticated"
+
+    def __init__(self, *, given: bool) -> None:
+        what = "The token is not the gateway's" if given else "The gateway wants a token"
+        super().__init__(f"{what}. Send `authorization: Bearer TOKEN` as metadata.")
+
+
+class BadTicket(Unauthenticated):
+    """The `ludus-ticket` of a stream to be relayed is missing, wrong or of another installation."""
+
+    code = "bad_ticket"
+
+
+class OldTicket(Unauthenticated):
+    """The `ludus-ticket` of a stream to be relayed has expired."""
+
+    code = "ticket_expired"
+
+
+class CollectorUnreachable(Unavailable):
+    """The gateway itself cannot reach the collector that a stream should be relayed to."""
+
+    code = "collector_unreachable"
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(f"The collector at {endpoint} does not answer. Join again for another one.")
+        self.endpoint = endpoint
+
+
+async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: LudusError) -> NoReturn:
+    """Fail a call with an error of ours."""
+    metadata = [(REASON_METADATA, error.code)]
+    if isinstance(error, RunEnded):
+        metadata.append((STATE_METADATA, error.state))
+    await context.abort(STATUS[error.kind], str(error), tuple(metadata))
+    raise AssertionError("abort raises")

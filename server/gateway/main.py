@@ -1,0 +1,97 @@
+"""Runs the gateway in this process: the body of `ludus gateway`."""
+
+import asyncio
+import ipaddress
+import signal
+import sys
+from contextlib import suppress
+from typing import Final
+
+import grpc.aio
+import structlog
+
+from ludus.wire.options import server_options
+from server.db.database import Database
+from server.gateway.service import Gateway
+from server.gateway.tickets import MIN_KEY_BYTES
+from server.settings import GatewaySettings, Settings
+from server.simulators.repository import SimulatorDesk
+
+GRACE_SECONDS: Final = 5.0
+"""How long calls that are under way may take when the gateway stops."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CannotServe(Exception):
+    """The gateway can't start; the message says why and what to do."""
+
+
+def serve(settings: Settings, database: Database | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Exits with a sentence if it can't start."""
+    database = database or Database.from_settings(settings.database)
+    try:
+        check(settings.gateway)
+        asyncio.run(_serve(settings.gateway, database))
+    except CannotServe as error:
+        sys.exit(f"Error: {error}")
+    finally:
+        database.close()
+
+
+def check(settings: GatewaySettings) -> None:
+    """Refuse settings that would let anybody in. Raises CannotServe."""
+    if settings.token is None and not is_loopback(settings.host):
+        raise CannotServe(
+            f"The gateway would listen on {settings.host} for everybody: set LUDUS_GATEWAY__TOKEN, "
+            "or listen on 127.0.0.1 (LUDUS_GATEWAY__HOST)."
+        )
+    if settings.ticket_key is not None and len(settings.ticket_key.get_secret_value().encode()) < MIN_KEY_BYTES:
+        raise CannotServe(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.aio.Server, Gateway, int]:
+    """Start a server; return it with its gateway and its port. Raises CannotServe."""
+    gateway = Gateway(settings, desk)
+    server = grpc.aio.server(options=server_options())
+    server.add_generic_rpc_handlers(tuple(gateway.handlers()))
+    address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise CannotServe(
+            f"The gateway can't listen on {address} ({error}). If the port is in use, choose another one with "
+            "LUDUS_GATEWAY__PORT."
+        ) from None
+    await server.start()
+    return server, gateway, port
+
+
+async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
+    """Send relayed simulators away, let calls finish for a while, and end."""
+    gateway.close()
+    await server.stop(GRACE_SECONDS)
+    gateway.release()
+
+
+async def _serve(settings: GatewaySettings, database: Database) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server, gateway, port = await start(settings, SimulatorDesk(database))
+    _log.info("gateway_started", host=settings.host, port=port, authenticated=settings.token is not None)
+    await stopping.wait()
+    _log.info("gateway_stopping", relayed=gateway.relay.streams)
+    with suppress(asyncio.CancelledError):
+        await stop(server, gateway)

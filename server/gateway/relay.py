@@ -1,0 +1,136 @@
+"""Forwards Connect streams to collectors, byte for byte.
+
+For simulators that cannot reach a collector's address. The stream is not decoded: the collector is named by the ticket
+in the metadata `ludus-ticket`, which the gateway signed itself. When the gateway shuts down it ends relayed streams
+with `Close(collector_closing, rejoin)`, the only message that it ever makes up.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.codes import CloseCode
+from ludus.wire.options import REASON_METADATA, TICKET_METADATA, client_options
+from server.gateway.errors import BadTicket, CollectorUnreachable, OldTicket
+from server.gateway.tickets import TicketExpired, TicketInvalid, verify
+
+CONNECT: Final = "/ludus.v1.SimulationService/Connect"
+REACH_SECONDS: Final = 5.0
+"""A collector that does not answer for this long counts as unreachable."""
+
+_EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
+_log = structlog.get_logger(__name__)
+
+Context = Any
+"""grpc.aio.ServicerContext, whose type stubs lack `read` and `write` of bytes."""
+
+
+class Relay:
+    """The streams that this gateway forwards."""
+
+    def __init__(self, ticket_key: bytes) -> None:
+        self._key = ticket_key
+        self._closing = asyncio.Event()
+        self.streams = 0
+        """How many are open."""
+
+    async def forward(self, context: Context) -> None:
+        """Forward one stream until either side ends it. Raises LudusError before the first byte."""
+        metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
+        ticket = str(metadata.get(TICKET_METADATA, ""))
+        endpoint = self._endpoint(ticket)
+        host = endpoint.rpartition(":")[0].strip("[]")
+        async with grpc.aio.insecure_channel(endpoint, client_options(host)) as channel:
+            try:
+                await asyncio.wait_for(channel.channel_ready(), REACH_SECONDS)
+            except TimeoutError:
+                raise CollectorUnreachable(endpoint) from None
+            # Without serializers gRPC hands the bytes through.
+            connect: Any = channel.stream_stream
+            call = connect(CONNECT)(metadata=((TICKET_METADATA, ticket),))
+            self.streams += 1
+            try:
+                await self._pump(context, call)
+            finally:
+                self.streams -= 1
+                call.cancel()
+
+    def close(self) -> None:
+        """Tell every relayed simulator to join again."""
+        self._closing.set()
+
+    def _endpoint(self, ticket: str) -> str:
+        if not ticket:
+            raise BadTicket(
+                f"A stream to the gateway needs the ticket of its assignment as metadata {TICKET_METADATA}."
+            )
+        try:
+            claims = verify(self._key, ticket, time.time())
+        except TicketInvalid as error:
+            raise BadTicket(str(error)) from None
+        except TicketExpired as error:
+            raise OldTicket(str(error)) from None
+        if not claims.endpoint:
+            raise BadTicket("The ticket names no collector. Join again.")
+        return claims.endpoint
+
+    async def _pump(self, context: Context, call: Any) -> None:
+        upward = asyncio.ensure_future(_upward(context, call))
+        downward = asyncio.ensure_future(_downward(context, call))
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait({downward, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if downward.done():
+                downward.result()
+            else:
+                await _stop(downward)
+                await context.write(_going_away())
+                return
+        finally:
+            for task in (upward, downward, closing):
+                await _stop(task)
+        await _pass_on_status(context, call)
+
+
+async def _upward(context: Context, call: Any) -> None:
+    """Simulator to collector. A collector that has ended the stream is noticed by the other direction."""
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while (message := await context.read()) is not _EOF:
+            await call.write(message)
+        await call.done_writing()
+
+
+async def _downward(context: Context, call: Any) -> None:
+    """Collector to simulator."""
+    with suppress(grpc.aio.AioRpcError):
+        while (message := await call.read()) is not _EOF:
+            await context.write(message)
+
+
+async def _stop(task: "asyncio.Future[Any]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def _pass_on_status(context: Context, call: Any) -> None:
+    code = await call.code()
+    if code is not grpc.StatusCode.OK:
+        metadata = {str(key): value for key, value in await call.trailing_metadata() or ()}
+        reason = metadata.get(REASON_METADATA)
+        await context.abort(code, await call.details(), ((REASON_METADATA, reason),) if reason else ())
+
+
+def _going_away() -> bytes:
+    close = pb.Close(
+        code=CloseCode.COLLECTOR_CLOSING,
+        reason="The gateway that relays this stream is shutting down; join again.",
+        rejoin=True,
+    )
+    return pb.ConnectResponse(close=close).SerializeToString()

@@ -1,0 +1,89 @@
+"""Tickets: signed, expiring proofs that a simulator was assigned to an attempt of a run.
+
+The gateway signs them, collectors verify them without a database, and a gateway that relays a stream reads from them
+where the stream goes. Opaque to clients. Format: `1.<claims>.<signature>`, claims as JSON in unpadded base64url,
+signature = HMAC-SHA256 over everything before its dot, under one key that gateways and workers share. Not encrypted: a
+ticket holds no secret but its signature. It does not forbid use by two streams: a collector lets the newer stream of
+an incarnation win.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from dataclasses import asdict, dataclass
+
+MIN_KEY_BYTES = 32
+MAX_TICKET_BYTES = 2048
+"""Longer texts are refused unread."""
+
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class TicketClaims:
+    """What a ticket says."""
+
+    run_id: str
+    epoch: int
+    """The attempt: after a restart on another worker old tickets are worthless."""
+    incarnation: str
+    number: int
+    """The simulator's number in the run; its seed is the run's seed + number."""
+    expires_at: float
+    """Seconds since 1970. The ticket opens a session until then; an open session lives on."""
+    endpoint: str = ""
+    """`host:port` of the assigned collector, for a gateway that relays the stream."""
+
+
+class TicketInvalid(Exception):
+    """The text is no ticket, or it was not signed with this key."""
+
+
+class TicketExpired(Exception):
+    """The ticket was valid once. Joining again gives a fresh one."""
+
+
+def sign(key: bytes, claims: TicketClaims) -> str:
+    """Make a ticket. `key` has at least 32 bytes."""
+    _check_key(key)
+    body = f"{_VERSION}.{_encode(json.dumps(asdict(claims), separators=(',', ':')).encode())}"
+    return f"{body}.{_encode(_signature(key, body))}"
+
+
+def verify(key: bytes, ticket: str, now: float) -> TicketClaims:
+    """Return what a ticket says. `now` in seconds since 1970. Raises TicketInvalid or TicketExpired."""
+    _check_key(key)
+    body, _, signature = ticket.rpartition(".")
+    if len(ticket) > MAX_TICKET_BYTES or not body:
+        raise TicketInvalid("this is no ticket; join at the gateway to get one")
+    if not hmac.compare_digest(_signature(key, body), _decode(signature)):
+        raise TicketInvalid("the ticket was not signed by a gateway of this installation")
+    version, _, payload = body.partition(".")
+    if version != _VERSION:
+        raise TicketInvalid(f"the ticket is of version {version}, this server reads version {_VERSION}")
+    claims = TicketClaims(**json.loads(_decode(payload)))  # signed by us, so it is what `sign` wrote
+    if now >= claims.expires_at:
+        raise TicketExpired(f"the ticket expired {now - claims.expires_at:.0f} s ago; join again for a fresh one")
+    return claims
+
+
+def _check_key(key: bytes) -> None:
+    if len(key) < MIN_KEY_BYTES:
+        raise ValueError(f"a ticket key needs at least {MIN_KEY_BYTES} bytes, this one has {len(key)}")
+
+
+def _signature(key: bytes, body: str) -> bytes:
+    return hmac.digest(key, b"ludus ticket " + body.encode(errors="replace"), hashlib.sha256)
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise TicketInvalid("this is no ticket; join at the gateway to get one") from None

@@ -1,0 +1,1 @@
+"""The HTTP API: application factory, problems, paging, idempotency, event streams. Features bring their own routes."""

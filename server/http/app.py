@@ -1,0 +1,84 @@
+"""The application factory. Importing this module does nothing; `create_app` builds everything, without torch."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from server.attempts.routes import router as attempts
+from server.checkpoints.routes import router as checkpoints
+from server.configs.routes import router as configs
+from server.errors import LudusError
+from server.events.routes import router as events
+from server.http.errors import on_http_exception, on_ludus_error, on_validation_error
+from server.http.middleware import Authentication, BodyLimit, RequestContext
+from server.http.openapi import describe
+from server.http.routes import router as operation
+from server.http.services import Services
+from server.http.waits import LIMIT as WAITERS
+from server.metrics.routes import router as metrics
+from server.runs.routes import router as runs
+from server.settings import Settings
+from server.simulators.routes import router as simulators
+from server.workers.routes import router as workers
+
+ROUTERS: tuple[APIRouter, ...] = (runs, events, metrics, checkpoints, attempts, simulators, configs, workers, operation)
+BODY_LIMIT_BYTES = 2 * 1024 * 1024
+THREADS = 40
+"""Requests that are handled at once; those that wait for a state come on top. The database has more connections."""
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
+    """Build the application. `services` replaces what is built from the settings."""
+    services = services or Services.build(settings)
+    token = settings.api.token
+    app = FastAPI(
+        title="Ludus",
+        version="v1",
+        summary="Training runs for game agents.",
+        lifespan=_lifespan,
+        generate_unique_id_function=_operation_id,
+        redoc_url=None,
+    )
+    app.state.services = services
+    app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(LudusError, on_ludus_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_middleware(BodyLimit, limit=BODY_LIMIT_BYTES)
+    app.add_middleware(
+        Authentication,
+        token=None if token is None else token.get_secret_value(),
+        loopback=settings.api.host in LOOPBACK_HOSTS,
+    )
+    app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = describe(plain())
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the description
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    current_default_thread_limiter().total_tokens = THREADS + WAITERS
+    yield
+    services.tailer.close()
+    services.database.close()
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

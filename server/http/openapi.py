@@ -1,0 +1,40 @@
+"""Completes FastAPI's description: problems, bodies that are read by hand, the form of a configuration."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from server.configs.schemas import ConfigCreate
+from server.http.errors import Problem
+from server.http.fields import REFERS_TO
+from server.runs.schemas import RunCreate
+from server.training.config import RunConfig
+
+REFERENCE = "#/components/schemas/{model}"
+MODELS: tuple[type[BaseModel], ...] = (Problem, RunConfig, RunCreate, ConfigCreate)
+"""Models that routes refer to by name."""
+OPEN = frozenset({"/healthz", "/readyz", "/version"})
+
+
+def describe(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add what FastAPI can't know to its description, and return it."""
+    components = schema.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for model in MODELS:
+        own = model.model_json_schema(
+            ref_template=REFERENCE, mode="serialization" if model is RunConfig else "validation"
+        )
+        schemas.update(own.pop("$defs", {}))
+        schemas[model.__name__] = own
+    for own in schemas.values():
+        for name, field in own.get("properties", {}).items():
+            if REFERS_TO in field:
+                own["properties"][name] = {"$ref": REFERENCE.format(model=field[REFERS_TO])}
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "Where the server has a token (LUDUS_API__TOKEN)."}
+    }
+    for path, item in schema["paths"].items():
+        for operation in item.values():
+            operation["security"] = [{}] if path in OPEN else [{"token": []}, {}]
+    components["schemas"] = dict(sorted(schemas.items()))
+    return schema

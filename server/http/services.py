@@ -1,0 +1,133 @@
+"""What the routes work with: built once per application, handed to handlers as dependencies."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from fastapi import Depends, Header, Request
+
+from server.artifacts import ArtifactStore, FolderStore
+from server.db.database import Database
+from server.events.repository import EventRepository
+from server.events.schemas import EventRead
+from server.http.bell import Bell
+from server.http.bodies import BodyDep
+from server.http.idempotency import Command, InFlight, RequestMark, fingerprint_of, read_key
+from server.http.readiness import Readiness
+from server.http.repository import EventHeads
+from server.http.streams import EventStreams, StreamLimits, encode_event
+from server.http.tailer import Entry, Head, Tailer
+from server.http.telemetry import HttpTelemetry
+from server.http.waits import Waits
+from server.queue import Doorbell, make_celery
+from server.settings import Settings
+
+
+class DatabaseEvents:
+    """Events of runs as the streams want them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def heads(self, run_ids: Collection[str]) -> Mapping[str, Head]:
+        """Return where the logs of these runs stand."""
+        with self._database.read() as session:
+            return EventHeads(session).of(run_ids)
+
+    def after(self, run_id: str, seq: int, limit: int) -> Sequence[Entry]:
+        """Return encoded events."""
+        with self._database.read() as session:
+            events = EventRepository(session).page(run_id, seq, limit)
+        return [
+            Entry(event.seq, encode_event(event.seq, EventRead.model_validate(event).model_dump(mode="json")))
+            for event in events
+        ]
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything that one application shares between requests."""
+
+    settings: Settings
+    database: Database
+    bell: Bell
+    artifacts: ArtifactStore
+    telemetry: HttpTelemetry
+    tailer: Tailer
+    streams: EventStreams
+    waits: Waits
+    readiness: Readiness
+    in_flight: InFlight
+
+    @classmethod
+    def build(
+        cls,
+        settings: Settings,
+        *,
+        database: Database | None = None,
+        bell: Bell | None = None,
+        artifacts: ArtifactStore | None = None,
+        limits: StreamLimits | None = None,
+    ) -> Self:
+        """Build what is not given as the settings say."""
+        database = database or Database.from_settings(settings.database)
+        bell = Doorbell(make_celery(settings)) if bell is None else bell
+        telemetry = HttpTelemetry()
+        source = DatabaseEvents(database)
+        tailer = Tailer(source)
+        return cls(
+            settings=settings,
+            database=database,
+            bell=bell,
+            artifacts=artifacts or FolderStore(settings.storage.root),
+            telemetry=telemetry,
+            tailer=tailer,
+            streams=EventStreams(tailer, source, telemetry, limits),
+            waits=Waits(tailer, telemetry),
+            readiness=Readiness(database, bell),
+            in_flight=InFlight(),
+        )
+
+
+def services_of(request: Request) -> Services:
+    """Return the application's services."""
+    services = request.app.state.services
+    assert isinstance(services, Services)
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(services_of)]
+
+
+def database_of(services: ServicesDep) -> Database:
+    """Return the database."""
+    return services.database
+
+
+DatabaseDep = Annotated[Database, Depends(database_of)]
+
+
+def command_of(
+    request: Request,
+    services: ServicesDep,
+    body: BodyDep,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            max_length=600,
+            description="A text of your choice that names this request, for instance a UUID: repeating the request "
+            "with it repeats the answer, not the effect. Kept for 24 hours.",
+        ),
+    ] = None,
+) -> Command:
+    """Return the command that this request is."""
+    path = request.url.path
+    mark = RequestMark(
+        scope=f"{request.method} {path}"[:200],
+        key=read_key(idempotency_key),
+        fingerprint=fingerprint_of(path.encode(), request.url.query.encode(), body.media_type.encode(), body.content),
+    )
+    return Command(services.database, services.in_flight, mark)
+
+
+CommandDep = Annotated[Command, Depends(command_of)]

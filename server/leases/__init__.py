@@ -1,0 +1,1 @@
+"""How attempts end, and how runs are taken from workers that fell silent."""

@@ -1,0 +1,1 @@
+"""Metrics: the newest value of each key, and its history."""

@@ -1,0 +1,184 @@
+"""Metrics: the newest value of each key, and the history in packed chunks.
+
+The history carries the attempt that recorded it. An attempt that resumed at step s supersedes what earlier attempts had
+recorded beyond s: those points stay in the database and are hidden from every reader, so that a curve never runs twice.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from server.checkpoints.models import Checkpoint
+from server.errors import MetricNotFound
+from server.metrics.models import LatestMetric, MetricChunk
+from server.metrics.points import CHUNK_POINTS, MetricPoint, Points, Series, thin
+from server.runs.models import Attempt
+
+NO_LIMIT = 2**62
+
+
+class MetricRepository:
+    """Metrics of runs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def latest(self, run_id: str) -> Sequence[LatestMetric]:
+        """Return the newest value of every key of a run, by behavior and key."""
+        order = (LatestMetric.behavior, LatestMetric.key)
+        return self._session.scalars(select(LatestMetric).where(LatestMetric.run_id == run_id).order_by(*order)).all()
+
+    def latest_of(self, run_ids: Sequence[str], keys: Sequence[str]) -> dict[str, list[LatestMetric]]:
+        """Return the newest values of some keys for many runs at once: what a list of runs shows beside each."""
+        query = select(LatestMetric).where(LatestMetric.run_id.in_(run_ids), LatestMetric.key.in_(keys))
+        found: dict[str, list[LatestMetric]] = {run_id: [] for run_id in run_ids}
+        for metric in self._session.scalars(query.order_by(LatestMetric.behavior, LatestMetric.key)):
+            found[metric.run_id].append(metric)
+        return found
+
+    def series(self, run_id: str, behavior: str, key: str, points: int = 500) -> Series:
+        """Return a metric's history in at most `points` buckets (`server.metrics.points`). Raises MetricNotFound."""
+        history = self.history(run_id, behavior, key)
+        if history is None:
+            raise MetricNotFound(run_id, key)
+        return thin(behavior, key, history, points)
+
+    def all_series(self, run_id: str, key: str, points: int = 500) -> list[Series]:
+        """Return the history of a key for each behavior that has it (and the run as a whole). Raises MetricNotFound."""
+        query = select(LatestMetric.behavior).where(LatestMetric.run_id == run_id, LatestMetric.key == key)
+        behaviors = self._session.scalars(query.order_by(LatestMetric.behavior)).all()
+        if not behaviors:
+            raise MetricNotFound(run_id, key)
+        return [self.series(run_id, behavior, key, points) for behavior in behaviors]
+
+    def history(self, run_id: str, behavior: str, key: str) -> Points | None:
+        """Return all points that no later attempt superseded, or None when there never was one."""
+        columns = (MetricChunk.epoch, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
+        rows = self._session.execute(
+            select(*columns)
+            .where(MetricChunk.run_id == run_id, MetricChunk.behavior == behavior, MetricChunk.key == key)
+            .order_by(MetricChunk.epoch, MetricChunk.number)
+        ).all()
+        if not rows:
+            return None
+        limits = self._limits(run_id, behavior)
+        visible = [Points.unpack(*packed).until(limits.get(epoch, NO_LIMIT)) for epoch, *packed in rows]
+        return sum(visible, Points.empty())
+
+    def append(self, run_id: str, epoch: int, points: Iterable[MetricPoint]) -> None:
+        """Add points of an attempt. Those not beyond its newest step of a key are dropped: adding twice is safe."""
+        by_key: defaultdict[tuple[str, str], list[MetricPoint]] = defaultdict(list)
+        for point in points:
+            by_key[point.behavior, point.key].append(point)
+        latest = []
+        for (behavior, key), group in sorted(by_key.items()):
+            added = self._append(run_id, epoch, behavior, key, Points.of(group))
+            if len(added):
+                latest.append({"run_id": run_id, "behavior": behavior, "key": key} | _newest(added))
+        self._upsert_latest(latest)
+
+    def rewind(self, run_id: str) -> None:
+        """Set the newest values back to what the present attempt did not supersede (called when it begins)."""
+        for metric in self.latest(run_id):
+            history = self.history(run_id, metric.behavior, metric.key)
+            same = (
+                LatestMetric.run_id == run_id,
+                LatestMetric.behavior == metric.behavior,
+                LatestMetric.key == metric.key,
+            )
+            if history is None or not len(history):
+                self._session.execute(delete(LatestMetric).where(*same))
+            elif int(history.steps[-1]) != metric.step:
+                self._session.execute(update(LatestMetric).where(*same).values(_newest(history)))
+
+    def _limits(self, run_id: str, behavior: str) -> dict[int, int]:
+        """Return, for each attempt but the last, the step up to which its points still count."""
+        query = (
+            select(Attempt.epoch, Attempt.resume_step, Checkpoint.steps)
+            .outerjoin(Checkpoint, Checkpoint.id == Attempt.resumed_from)
+            .where(Attempt.run_id == run_id)
+            .order_by(Attempt.epoch.desc())
+        )
+        limits: dict[int, int] = {}
+        limit = NO_LIMIT
+        for epoch, resume_step, steps in self._session.execute(query):
+            limits[epoch] = limit
+            limit = min(limit, _restored(resume_step, steps, behavior))
+        return limits
+
+    def _append(self, run_id: str, epoch: int, behavior: str, key: str, points: Points) -> Points:
+        """Add to one key's history; return what was new."""
+        same = (
+            MetricChunk.run_id == run_id,
+            MetricChunk.behavior == behavior,
+            MetricChunk.key == key,
+            MetricChunk.epoch == epoch,
+        )
+        last = self._session.execute(
+            select(MetricChunk.number, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
+            .where(*same)
+            .order_by(MetricChunk.number.desc())
+            .limit(1)
+        ).one_or_none()
+        number, chunk = (0, Points.empty()) if last is None else (last[0], Points.unpack(*last[1:]))
+        new = points.after(int(chunk.steps[-1])) if len(chunk) else points
+        if not len(new):
+            return new
+        open_chunk = last is not None and len(chunk) < CHUNK_POINTS
+        pending = chunk + new if open_chunk else new
+        if open_chunk:
+            self._session.execute(
+                update(MetricChunk).where(*same, MetricChunk.number == number).values(_columns(pending[:CHUNK_POINTS]))
+            )
+            pending = pending[CHUNK_POINTS:]
+        first = 0 if last is None else number + 1
+        rows = [
+            {"run_id": run_id, "behavior": behavior, "key": key, "epoch": epoch, "number": first + index}
+            | _columns(pending[start : start + CHUNK_POINTS])
+            for index, start in enumerate(range(0, len(pending), CHUNK_POINTS))
+        ]
+        if rows:
+            self._session.execute(insert(MetricChunk), rows)
+        return new
+
+    def _upsert_latest(self, rows: list[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
+        statement = dialect.insert(LatestMetric)
+        keys = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
+        new = {name: statement.excluded[name] for name in ("step", "value", "at")}
+        self._session.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)
+
+
+def _newest(points: Points) -> dict[str, Any]:
+    value = float(points.values[-1])
+    return {
+        "step": int(points.steps[-1]),
+        "value": value if math.isfinite(value) else None,
+        "at": float(points.times[-1]),
+    }
+
+
+def _columns(points: Points) -> dict[str, Any]:
+    steps, times, values = points.pack()
+    return {
+        "count": len(points),
+        "first_step": int(points.steps[0]),
+        "last_step": int(points.steps[-1]),
+        "steps": steps,
+        "times": times,
+        "values": values,
+    }
+
+
+def _restored(resume_step: int, steps: Mapping[str, int] | None, behavior: str) -> int:
+    """Return the step at which an attempt took up a behavior (with no name: the run as a whole)."""
+    if steps is None or not behavior:
+        return resume_step
+    return int(steps.get(behavior, 0))

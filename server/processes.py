@@ -1,0 +1,111 @@
+"""What only POSIX, and partly only Linux, has: locks, the death of a parent, and finding one's descendants.
+
+`ludus up` must leave nothing behind, however it ends. Process groups alone don't give that: a trainer leads a group of
+its own so that a signal to the worker doesn't reach it. So everything that `ludus up` starts inherits a mark in its
+environment, and what carries the mark can be found and ended (`sweep`).
+"""
+
+import ctypes
+import fcntl
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Self
+
+MARK = "LUDUS_STACK_ID"
+"""Environment variable that everything below one `ludus up` carries."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_SWEEP_SECONDS = 10.0
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send SIGKILL to this process when the thread that started it ends.
+
+    `parent` is the expected parent's process id: if it is gone already, this process ends at once.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the live processes, other than this one, that were started with `LUDUS_STACK_ID` = `mark`."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            # A zombie's environment is empty: the dead are not counted.
+            if needle in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:  # it ended meanwhile, or it is another user's
+            continue
+    return found
+
+
+def sweep(mark: str, timeout: float = _SWEEP_SECONDS, *, spare: frozenset[int] = frozenset()) -> int:
+    """Kill everything that carries the mark, until nothing does; return how many processes it took.
+
+    Processes may be starting others while we look, so one pass is not enough. Those in `spare` are left alone.
+    """
+    deadline = time.monotonic() + timeout
+    ended: set[int] = set()
+    while left := [pid for pid in marked(mark) if pid not in spare]:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        ended.update(left)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return len(ended)
+
+
+class AlreadyLocked(Exception):
+    """Another process holds the lock; `owner` is what it wrote into the file."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        super().__init__(f"{path} is locked by {owner or 'another process'}")
+        self.path = path
+        self.owner = owner
+
+
+class FileLock:
+    """An exclusive lock on a file for as long as a process lives that has the descriptor open."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        """Pass it on to a child, and the lock is held until that child is gone too."""
+
+    @classmethod
+    def take(cls, path: Path, owner: str, patience_seconds: float = 0.0) -> Self:
+        """Lock `path` and write `owner` into it. Raises `AlreadyLocked` after `patience_seconds`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                    os.close(descriptor)
+                    raise AlreadyLocked(path, holder) from None
+                time.sleep(0.05)
+            else:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{owner}\n".encode(), 0)
+                return cls(path, descriptor)
+
+    def release(self) -> None:
+        """Give the lock up, as far as this process holds it."""
+        os.close(self.descriptor)

@@ -1,0 +1,147 @@
+"""Runs, their attempts, their events, and the workers that execute them."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from server.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text
+
+CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
+"""`server.runs.states.CLAIMABLE` in SQL. Queries use these words, so that SQLite sees that the index below applies."""
+
+
+class Run(Base):
+    """One job: a kind, a resolved configuration, a state. See `server.runs.states` for its life."""
+
+    __tablename__ = "runs"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(ordered_text(200))
+    """Not unique; where a name stands for a run, the newest of that name is meant."""
+    tags: Mapped[list[Any]] = mapped_column(Json, default=list)
+    """Copy of `run_tags` for reading, sorted."""
+    state: Mapped[str] = mapped_column(String(16))
+    stop_reason: Mapped[str | None] = mapped_column(String(32))
+    stop_detail: Mapped[str | None] = mapped_column(Text)
+    """A sentence for people."""
+    config_name: Mapped[str | None] = mapped_column(String(200))
+    """Stored configuration that it came from, with `config_version`."""
+    config_version: Mapped[int | None] = mapped_column(Integer)
+    seed: Mapped[int] = mapped_column(BigInteger)
+    priority: Mapped[int] = mapped_column(Integer, default=0)
+    """Higher first."""
+    epoch: Mapped[int] = mapped_column(Integer, default=0)
+    """Fencing number: raised by each claim; a write that carries an older one is refused."""
+    intent: Mapped[str | None] = mapped_column(String(16))
+    """What the supervisor shall do next: `stop`, `cancel`, or nothing."""
+    step: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Agent steps of all behaviors together, as of the last heartbeat."""
+    restarts_without_progress: Mapped[int] = mapped_column(Integer, default=0)
+    event_seq: Mapped[int] = mapped_column(Integer, default=0)
+    """Sequence number of the newest event."""
+    simulator_seq: Mapped[int] = mapped_column(Integer, default=0)
+    """Number that the next simulator gets."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+    queued_at: Mapped[float | None] = mapped_column(Timestamp)
+    started_at: Mapped[float | None] = mapped_column(Timestamp)
+    """First time RUNNING."""
+    finished_at: Mapped[float | None] = mapped_column(Timestamp)
+    updated_at: Mapped[float] = mapped_column(Timestamp)
+    config: Mapped[dict[str, Any]] = mapped_column(Json)
+    """Resolved: every default filled in. The last column, because it is the big one: SQLite then reads the others
+    without touching it. Lists leave it out."""
+
+    # Each order of the list has an index of its own and one behind the state, so that a page is read in order, whatever
+    # state is asked for. The other fields have one each for telling rare conditions from common ones; see
+    # `server.runs.repository`.
+    __table_args__ = (
+        Index(None, "created_at", "id"),
+        Index(None, "updated_at", "id"),
+        Index(None, "name", "id"),
+        Index(None, "step", "id"),
+        Index(None, "state", "id"),
+        Index(None, "state", "created_at", "id"),
+        Index(None, "state", "updated_at", "id"),
+        Index(None, "state", "name", "id"),
+        Index(None, "state", "step", "id"),
+        Index(None, "name", "created_at", "id"),
+        Index(None, "finished_at", "id"),
+        Index(None, "kind", "id"),
+        Index(None, "stop_reason", "id"),
+        Index(
+            "ix_runs_claimable",
+            "priority",
+            "queued_at",
+            sqlite_where=text(CLAIMABLE_SQL),
+            postgresql_where=text(CLAIMABLE_SQL),
+        ),
+    )
+
+
+class RunTag(Base):
+    """One tag of a run, for filters."""
+
+    __tablename__ = "run_tags"
+
+    tag: Mapped[str] = mapped_column(ordered_text(100), primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, index=True)
+
+    __table_args__ = CLUSTERED
+
+
+class Attempt(Base):
+    """One execution of a run by one worker, with its lease."""
+
+    __tablename__ = "attempts"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(Integer, primary_key=True)
+    worker_id: Mapped[str] = mapped_column(String(80), index=True)
+    lease_expires_at: Mapped[float | None] = mapped_column(Timestamp, index=True)
+    """On the database's clock. None once the attempt has ended."""
+    heartbeat_at: Mapped[float] = mapped_column(Timestamp)
+    endpoints: Mapped[list[Any]] = mapped_column(Json, default=list)
+    """Collectors: `[{"address": "host:port", "index": 0}]`, empty until they listen."""
+    step: Mapped[int] = mapped_column(BigInteger, default=0)
+    resumed_from: Mapped[str | None] = mapped_column(String(40))
+    """Checkpoint id."""
+    resume_step: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Step of that checkpoint; 0 from the beginning. A checkpoint beyond it is progress."""
+    outcome: Mapped[str | None] = mapped_column(String(32))
+    """How it ended: a StopReason, `paused`, `lease_expired`, or what the supervisor gave when it released the run."""
+    detail: Mapped[str | None] = mapped_column(Text)
+    started_at: Mapped[float] = mapped_column(Timestamp)
+    ended_at: Mapped[float | None] = mapped_column(Timestamp)
+
+
+class Event(Base):
+    """Something that happened to a run. Append-only; `seq` counts 1, 2, 3, ... per run without gaps."""
+
+    __tablename__ = "events"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(Integer, primary_key=True)
+    at: Mapped[float] = mapped_column(Timestamp)
+    epoch: Mapped[int | None] = mapped_column(Integer)
+    type: Mapped[str] = mapped_column(String(64))
+    """Past tense, snake case: `run_created`, `simulator_left`, `checkpoint_saved`."""
+    level: Mapped[str] = mapped_column(String(8), default="info")
+    message: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+
+    __table_args__ = CLUSTERED
+
+
+class Log(Base):
+    """A log file of an attempt in the artifact store (`trainer.log`, `supervisor.log`)."""
+
+    __tablename__ = "logs"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(Integer, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    path: Mapped[str] = mapped_column(Text)
+    size: Mapped[int] = mapped_column(BigInteger)
+    updated_at: Mapped[float] = mapped_column(Timestamp)

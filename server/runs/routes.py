@@ -1,0 +1,167 @@
+"""Runs: ask for one, look at it, wait for it, end it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from server.configs.repository import ConfigRepository
+from server.configs.service import ConfigService, Prepared
+from server.db.database import Database
+from server.errors import ConfigNotFound, IllegalTransition, InvalidConfig, RunNotFound
+from server.http import filters
+from server.http.bodies import EXAMPLE, BodyDep, declare_body
+from server.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
+from server.http.fields import Name, RunKey, Tag
+from server.http.filters import EQUALITY, Field
+from server.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.http.services import CommandDep, DatabaseDep, ServicesDep
+from server.http.waits import MAX_SECONDS, states_of
+from server.listing import Order
+from server.runs.models import Run
+from server.runs.repository import RunRepository
+from server.runs.schemas import RunCreate, RunPage, RunPlan, RunRead, RunSummary
+from server.runs.service import RunService
+from server.runs.states import RunKind, RunState, StopReason
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+RUNS = ListForm(
+    name="runs",
+    filters={
+        "state": Field(filters.choice(RunState), EQUALITY),
+        "tag": Field(filters.word, EQUALITY),
+        "name": Field(filters.word),
+        "kind": Field(filters.choice(RunKind), EQUALITY),
+        "stop_reason": Field(filters.choice(StopReason), EQUALITY),
+        "step": Field(filters.integer),
+        "priority": Field(filters.integer),
+        "created_at": Field(filters.time),
+        "updated_at": Field(filters.time),
+        "finished_at": Field(filters.time),
+    },
+    orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority"}),
+    default=Order("created_at"),
+)
+
+_STATE = "|".join(["terminal", *RunState])
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=RunRead,
+    responses={
+        200: {"model": RunPlan, "description": "With `validate_only`: what the run would be."},
+        **problems(InvalidConfig, ConfigNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    },
+    openapi_extra=declare_body(RunCreate, EXAMPLE),
+)
+def create_run(
+    body: BodyDep,
+    command: CommandDep,
+    services: ServicesDep,
+    name: Annotated[Name | None, Query(description="Sets the body's field; for YAML bodies.")] = None,
+    tag: Annotated[list[Tag] | None, Query(max_length=50, description="Sets the body's `tags`.")] = None,
+    validate_only: Annotated[bool | None, Query(description="Sets the body's field.")] = None,
+) -> Response:
+    """Queue a training run. The body is JSON, or the bare configuration as YAML."""
+    wanted = body.read(RunCreate, {"name": name, "tags": tag, "validate_only": validate_only})
+    prepared = _prepare(services.database, wanted)
+    if wanted.validate_only:
+        return command.preview(_plan(wanted, prepared))
+    return command.run(
+        lambda session: _created(
+            RunService(session, services.bell).create(
+                prepared.config.model_dump(mode="json"),
+                name=wanted.name,
+                tags=wanted.tags,
+                priority=wanted.priority,
+                kind=wanted.kind,
+                config_name=prepared.name,
+                config_version=prepared.version,
+            )
+        )
+    )
+
+
+@router.get("", response_model=RunPage, responses=problems(*LIST_PROBLEMS))
+def list_runs(listing: ListingDep, database: DatabaseDep) -> RunPage:
+    """List runs, newest first. A filter's text that ends in `*` matches a prefix: `name = "nightly-*"`."""
+    query = listing.query(RUNS)
+    with database.read() as session:
+        page = RunRepository(session).list(query)
+        runs = [RunSummary.model_validate(run) for run in page.items]
+    return RunPage(runs=runs, next_page_token=listing.token(RUNS, page))
+
+
+@router.get("/{run:name}", response_model=RunRead, responses=problems(RunNotFound, TooManyWaiters))
+def get_run(
+    run: RunKey,
+    services: ServicesDep,
+    wait: Annotated[
+        str | None,
+        Query(
+            pattern=f"^({_STATE})(,({_STATE}))*$",
+            description="Answer only when the run is in one of these states (`terminal` = any final one), when it has "
+            "ended, or after `timeout`.",
+        ),
+    ] = None,
+    timeout: Annotated[float, Query(ge=0, le=MAX_SECONDS, description="Seconds to wait at most.")] = 20.0,
+) -> RunRead:
+    """Return one run, at once or when it has reached a state."""
+    found = _read(services.database, run)
+    wanted = states_of(wait or ",".join(RunState))
+    if found.state in wanted:
+        return found
+    services.waits.until(found.id, wanted, timeout)
+    return _read(services.database, found.id)
+
+
+@router.post(
+    "/{run:name}:stop", response_model=RunRead, responses=problems(RunNotFound, IllegalTransition, *COMMAND_PROBLEMS)
+)
+def stop_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
+    """End a run well: final checkpoint and export, then SUCCEEDED with reason `user`."""
+    return command.run(lambda session: _changed(RunService(session, services.bell).stop(run)))
+
+
+@router.post(
+    "/{run:name}:cancel", response_model=RunRead, responses=problems(RunNotFound, IllegalTransition, *COMMAND_PROBLEMS)
+)
+def cancel_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
+    """End a run at once: CANCELLED, without a checkpoint."""
+    return command.run(lambda session: _changed(RunService(session, services.bell).cancel(run)))
+
+
+def _read(database: Database, run: str) -> RunRead:
+    with database.read() as session:
+        return RunRead.model_validate(RunRepository(session).get(run))
+
+
+def _prepare(database: Database, wanted: RunCreate) -> Prepared:
+    """Read and check the configuration before the writing transaction begins: a large one takes a while."""
+    with database.read() as session:
+        return ConfigService(ConfigRepository(session)).prepare(
+            wanted.config, name=wanted.config_name, version=wanted.config_version, overrides=wanted.overrides
+        )
+
+
+def _plan(wanted: RunCreate, prepared: Prepared) -> RunPlan:
+    return RunPlan(
+        kind=wanted.kind,
+        name=wanted.name,
+        tags=sorted(set(wanted.tags)),
+        priority=wanted.priority,
+        config_name=prepared.name,
+        config_version=prepared.version,
+        config=prepared.config.model_dump(mode="json"),
+    )
+
+
+def _created(run: Run) -> Answer:
+    return Answer(201, RunRead.model_validate(run), f"/v1/runs/{run.id}")
+
+
+def _changed(run: Run) -> Answer:
+    return Answer(200, RunRead.model_validate(run))

@@ -1,0 +1,88 @@
+"""What the API says of runs, and what it is told."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from server.http.fields import Name, Read, ResolvedConfig, Tag, Time, Write
+from server.http.listing import ListPage
+from server.runs.states import RunKind, RunState, StopReason
+
+
+class RunSummary(Read):
+    """A run in a list."""
+
+    id: str
+    kind: RunKind
+    name: str = Field(description="Not unique; in an address it stands for the newest run of that name.")
+    tags: list[str]
+    state: RunState
+    stop_reason: StopReason | None = Field(description="Why the run stopped or paused.")
+    stop_detail: str | None = Field(description="The same as a sentence for people.")
+    intent: str | None = Field(description="`stop` or `cancel`, asked for and not done yet.")
+    config_name: str | None = Field(description="Stored configuration that the run was created from.")
+    config_version: int | None
+    seed: int
+    priority: int = Field(description="Runs with a higher one are trained first.")
+    epoch: int = Field(description="Number of the newest attempt; 0 before the first.")
+    step: int = Field(description="Agent steps of all behaviors together.")
+    restarts_without_progress: int
+    created_at: Time
+    queued_at: Time | None
+    started_at: Time | None = Field(description="When the first attempt was RUNNING.")
+    finished_at: Time | None
+    updated_at: Time
+
+
+class RunRead(RunSummary):
+    """A run."""
+
+    config: ResolvedConfig = Field(description="The configuration with every default filled in.")
+
+
+class RunPage(ListPage):
+    """Runs, without their configurations."""
+
+    runs: list[RunSummary]
+
+
+class RunPlan(Read):
+    """What a run would be: the answer to `validate_only`."""
+
+    kind: RunKind
+    name: str | None
+    tags: list[str]
+    priority: int
+    config_name: str | None
+    config_version: int | None
+    config: ResolvedConfig = Field(description="The configuration with every default filled in.")
+
+
+class RunCreate(Write):
+    """A run to be queued. Its configuration is `config`, or a stored one, named by `config_name`."""
+
+    config: dict[str, Any] | Annotated[str, StringConstraints(max_length=2**21)] | None = Field(
+        default=None,
+        description="A configuration as ML-Agents has it (`behaviors: {Name: {trainer_type: ppo, ...}}`): an object, "
+        "or its text as YAML or JSON.",
+    )
+    config_name: Name | None = Field(default=None, description="Name of a stored configuration.")
+    config_version: int | None = Field(default=None, ge=1, le=2**31 - 1, description="The newest one by default.")
+    overrides: dict[str, Any] = Field(
+        default={},
+        description="Changes to the configuration by dotted path.",
+        examples=[{"behaviors.CartPole.max_steps": 100000}],
+    )
+    name: Name | None = Field(default=None, description="Called like its id by default.")
+    tags: list[Tag] = Field(default=[], max_length=50, description="For filters.")
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Runs with a higher one are trained first.")
+    kind: RunKind = RunKind.TRAIN
+    validate_only: bool = Field(default=False, description="Only check, and answer what the run would be.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.config is None) == (self.config_name is None):
+            raise ValueError("give either config or config_name")
+        if self.config_version is not None and self.config_name is None:
+            raise ValueError("config_version needs config_name")
+        return self

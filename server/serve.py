@@ -1,0 +1,62 @@
+"""Runs the HTTP API in this process: uvicorn around the application."""
+
+import gc
+import socket
+
+import uvicorn
+
+from server.http.app import LOOPBACK_HOSTS, create_app
+from server.http.services import Services
+from server.ports import CannotStart, listen
+from server.settings import ApiSettings, Settings
+
+STOP_SECONDS = 5
+"""How long a stopping API waits for its requests."""
+UNSENT_SECONDS = 30
+"""A connection whose peer takes nothing of what was sent to it for so long is cut by the kernel."""
+
+
+class Exposed(CannotStart):
+    """The API would listen beyond this machine and let everybody in."""
+
+    exit_code = 2
+
+    def __init__(self, settings: ApiSettings) -> None:
+        super().__init__(
+            f"The API would listen on {settings.host} without a token: set LUDUS_API__TOKEN, "
+            "or listen on 127.0.0.1 (LUDUS_API__HOST)."
+        )
+
+
+class ApiServer(uvicorn.Server):
+    """A server that, when it stops, first lets those go who watch or wait: they would stay for ever."""
+
+    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+        super().__init__(config)
+        self._services = services
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop gracefully."""
+        self._services.tailer.close()
+        await super().shutdown(sockets)
+
+
+def serve_api(settings: Settings, descriptor: int | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, on the open socket `descriptor` if given, else on the settings' port.
+
+    Raises CannotStart.
+    """
+    if settings.api.token is None and settings.api.host not in LOOPBACK_HOSTS:
+        raise Exposed(settings.api)
+    listening = listen(settings.api.host, settings.api.port) if descriptor is None else socket.socket(fileno=descriptor)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNSENT_SECONDS * 1000)
+    services = Services.build(settings)
+    config = uvicorn.Config(
+        create_app(settings, services), log_config=None, access_log=False, timeout_graceful_shutdown=STOP_SECONDS
+    )
+    # What the imports left behind lives as long as the process: a full collection of it costs 50 to 100 ms each time.
+    gc.collect()
+    gc.freeze()
+    with listening:
+        ApiServer(config, services).run(sockets=[listening])

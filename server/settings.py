@@ -1,0 +1,208 @@
+"""Settings of the servers: what operators decide, read from the environment (`LUDUS_...`, groups joined by `__`).
+
+    LUDUS_HOME=/var/lib/ludus  LUDUS_DATABASE__URL=postgresql+psycopg://...  LUDUS_WORKER__SLOTS=2
+
+Only the `main`s construct `Settings()`; everything else is handed the part that it needs. Without any variable the
+embedded stack results: SQLite, Celery's file transport and a folder of artifacts, all inside `home`.
+What users decide about a training run is not here but in `server.training.config`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Group(BaseModel):
+    """Parent of the groups of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DatabaseSettings(Group):
+    """The system of record."""
+
+    url: SecretStr = Field(
+        default=SecretStr(""),
+        description="SQLAlchemy address: `sqlite:///file` or `postgresql+psycopg://user:password@host/name`. "
+        "Default: `ludus.db` in `home`.",
+    )
+    synchronous: Literal["FULL", "NORMAL"] = Field(
+        default="FULL",
+        description="SQLite only. FULL syncs each commit to disk: what is acknowledged survives a power failure. "
+        "With NORMAL it survives the death of any process, but the last commits can be lost with the machine.",
+    )
+    busy_seconds: Seconds = Field(
+        default=15,
+        description="How long a writer waits for another one (SQLite's busy time-out, PostgreSQL's lock_timeout).",
+    )
+    statement_seconds: Seconds = Field(default=30, description="PostgreSQL's statement_timeout.")
+    pool_size: int = Field(
+        default=48, ge=1, description="Connections that one process keeps at most, for reading and for writing."
+    )
+
+
+class QueueSettings(Group):
+    """The doorbell: Celery. It carries run ids and no state."""
+
+    broker_url: SecretStr = Field(
+        default=SecretStr(""),
+        description="`redis://host:6379/0` (a database of its own), or empty for the file transport in `folder`.",
+    )
+    folder: Path = Field(
+        default=Path(), description="Folder of the file transport, on a local disk. Default: `queue` in `home`."
+    )
+    polling_seconds: Seconds = Field(default=0.05, description="How often an idle worker looks into the folder.")
+
+
+class StorageSettings(Group):
+    """Artifacts: checkpoints, models, logs."""
+
+    root: Path = Field(default=Path(), description="Folder of the artifact store. Default: `artifacts` in `home`.")
+
+
+class ApiSettings(Group):
+    """The HTTP API."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=8080, description="Port to listen on; 0 lets the system choose.")
+    token: SecretStr | None = Field(
+        default=None,
+        description="Bearer token that requests must carry. Without one the API listens on loopback only.",
+    )
+
+
+class GatewaySettings(Group):
+    """The gRPC front door of simulators."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=7070, description="Port to listen on; 0 lets the system choose.")
+    advertise: str | None = Field(
+        default=None, description="`host:port` under which simulators reach the gateway from outside, where it differs."
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        description="Bearer token that simulators must carry. Without one the gateway listens on loopback only.",
+    )
+    ticket_key: SecretStr | None = Field(
+        default=None,
+        description="Secret, at least 32 bytes, with which gateways sign tickets and collectors verify them; the same "
+        "for all of them. Without one collectors take no tickets and listen on loopback only.",
+    )
+    ticket_seconds: int = Field(default=120, ge=1, description="How long a ticket opens a session.")
+
+
+class WorkerSettings(Group):
+    """A worker host: the supervisors and trainers on it."""
+
+    slots: int = Field(
+        default=1, ge=1, description="Runs that this host trains at once: one per GPU, or one for the CPU."
+    )
+    collectors: int = Field(default=1, ge=1, description="Collector processes of each attempt.")
+    advertise_host: str = Field(default="127.0.0.1", description="Name under which simulators reach this host.")
+    bind_host: str = Field(default="127.0.0.1", description="Address that collectors listen on.")
+    port_range: tuple[Port, Port] | None = Field(
+        default=None,
+        description="First and last port for collectors, as JSON: `[41000, 41100]`. Default: any free port.",
+    )
+    lease_seconds: Seconds = Field(
+        default=10, description="A run whose supervisor is silent for this long goes to another worker."
+    )
+    heartbeat_seconds: Seconds = Field(
+        default=2, description="How often a supervisor renews its lease; at most a third of it."
+    )
+    stop_seconds: Seconds = Field(
+        default=60, description="How long a trainer may take for its final checkpoint before it is killed."
+    )
+    scratch: Path = Field(default=Path(), description="Folder for files in the making. Default: `scratch` in `home`.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.heartbeat_seconds * 3 > self.lease_seconds:
+            raise ValueError(
+                f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be at most a third of lease_seconds "
+                f"({self.lease_seconds:g}), or one lost beat loses the run; raise lease_seconds"
+            )
+        if self.port_range is not None and self.port_range[0] > self.port_range[1]:
+            raise ValueError(f"port_range {list(self.port_range)} is empty; write [first, last]")
+        return self
+
+
+class StewardSettings(Group):
+    """The caretaker of the database: reaper, reconciler, retention."""
+
+    interval_seconds: Seconds = Field(default=1, description="Pause between two rounds.")
+    ring_seconds: Seconds = Field(
+        default=4, le=5, description="A run that has waited this long for a worker is announced to them again."
+    )
+    restart_budget: int = Field(
+        default=3,
+        ge=0,
+        description="Restarts of a run without a new checkpoint in between, before it counts as FAILED.",
+    )
+    idempotency_seconds: Seconds = Field(
+        default=86400, description="How long the answer to an idempotent request is kept."
+    )
+    worker_seconds: Seconds = Field(
+        default=86400, description="How long a worker that fell silent or stopped stays in the list."
+    )
+
+
+class LogSettings(Group):
+    """What the processes write to standard error."""
+
+    format: Literal["json", "console"] = Field(
+        default="json", description="One JSON object per line, or lines for people."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least level that is written."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings of a server process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LUDUS_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        validate_default=False,
+        nested_model_default_partial_update=False,
+    )
+
+    home: Path = Field(default=Path(".ludus"), description="Folder of everything that the embedded stack keeps.")
+    database: DatabaseSettings = DatabaseSettings()
+    queue: QueueSettings = QueueSettings()
+    storage: StorageSettings = StorageSettings()
+    api: ApiSettings = ApiSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    worker: WorkerSettings = WorkerSettings()
+    steward: StewardSettings = StewardSettings()
+    log: LogSettings = LogSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inside_home(cls, data: Any) -> Any:
+        """Fill in the embedded defaults, which depend on `home`."""
+        if not isinstance(data, Mapping):
+            return data
+        home = Path(data.get("home") or ".ludus").expanduser().absolute()
+        filled: dict[str, Any] = {**data, "home": home}
+        for group, field, default in (
+            ("database", "url", f"sqlite:///{home / 'ludus.db'}"),
+            ("queue", "folder", home / "queue"),
+            ("storage", "root", home / "artifacts"),
+            ("worker", "scratch", home / "scratch"),
+        ):
+            given = filled.get(group, {})
+            if isinstance(given, BaseModel):
+                given = given.model_dump(exclude_unset=True)
+            if isinstance(given, Mapping):
+                filled[group] = {**given, field: given.get(field) or default}
+        return filled

@@ -1,0 +1,1 @@
+"""Simulators, connected and past, and the desk at which they join."""

@@ -1,0 +1,39 @@
+"""Simulators, connected and past."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from server.db.base import Base, Json, Timestamp, ordered_text
+
+
+class Simulator(Base):
+    """One incarnation: a process connection that joined a run. The gateway inserts it, the supervisor keeps it."""
+
+    __tablename__ = "simulators"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    incarnation: Mapped[str] = mapped_column(String(64), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer)
+    """Its seed is the run's seed + number."""
+    label: Mapped[str] = mapped_column(ordered_text(200), default="")
+    client: Mapped[str] = mapped_column(String(100), default="")
+    peer: Mapped[str] = mapped_column(String(200), default="")
+    state: Mapped[str] = mapped_column(String(16))
+    """`joined` (has a ticket), `connected`, `left`."""
+    epoch: Mapped[int] = mapped_column(Integer)
+    collector: Mapped[int | None] = mapped_column(Integer)
+    relayed: Mapped[bool] = mapped_column(default=False)
+    behaviors: Mapped[list[Any]] = mapped_column(Json, default=list)
+    agents: Mapped[int] = mapped_column(Integer, default=0)
+    steps: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Agent steps that it has contributed in its current session."""
+    joined_at: Mapped[float] = mapped_column(Timestamp)
+    connected_at: Mapped[float | None] = mapped_column(Timestamp)
+    left_at: Mapped[float | None] = mapped_column(Timestamp)
+    leave_code: Mapped[str | None] = mapped_column(String(64))
+    """Stable name of why it left, the code of the Close message where there was one."""
+    leave_reason: Mapped[str | None] = mapped_column(Text)
+
+    __table_args__ = (Index(None, "run_id", "state"), Index(None, "run_id", "number"))

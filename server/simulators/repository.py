@@ -1,0 +1,232 @@
+"""Simulators: the desk at which they ask for a place in a run, and the rows that say who is and was connected."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session, defer
+
+from server.db.clock import now
+from server.db.database import Database
+from server.db.keyset import Columns, select_page
+from server.db.texts import storable
+from server.errors import SimulatorNotFound
+from server.events.repository import Note, lock_run, move
+from server.listing import ListQuery, Order, Page
+from server.runs.models import Attempt, Run
+from server.runs.states import LEASED, TERMINAL, RunState, StopReason
+from server.simulators.models import Simulator
+
+NEWEST_FIRST = ListQuery(Order("joined_at"))
+JOINED, CONNECTED, LEFT = "joined", "connected", "left"
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """No run has this id or name."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run is over and takes no simulators any more."""
+
+    run_id: str
+    state: RunState
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """The run has no listening attempt at the moment; ask again."""
+
+    run_id: str
+    reason: str
+    """A sentence for people."""
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A place in the live attempt."""
+
+    run_id: str
+    epoch: int
+    number: int
+    """Of this simulator in the run, counted from 0 in the order of first joining."""
+    endpoints: tuple[dict[str, Any], ...]
+    """Collectors: `{"address": "host:port", "index": 0}`, at least one."""
+    load: dict[int, int]
+    """Simulators that are joined or connected, per collector index, as far as known."""
+
+
+JoinAnswer = NotFound | Ended | NotReady | Assigned
+
+
+class SimulatorDesk:
+    """Gives simulators places in runs. Each call is one transaction; waiting simulators cost only reads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def join(
+        self,
+        run: str,
+        incarnation: str,
+        label: str = "",
+        client: str = "",
+        peer: str = "",
+        relay: bool = False,  # a column's value, passed by name
+    ) -> JoinAnswer:
+        """Assign a simulator to the live attempt of a run (id, or name of the newest such run).
+
+        Idempotent per incarnation: the same one gets the same number again, in later attempts too.
+        """
+        with self._database.read() as session:
+            found = SimulatorRepository(session).find_run(run)
+            if found is None:
+                return NotFound(run)
+            waiting = _waiting(session, found)
+        if found.state == RunState.PAUSED and found.stop_reason == StopReason.SIMULATORS_LOST:
+            return self._wake(found.id)
+        if waiting is not None:
+            return waiting
+        with self._database.write() as session:
+            locked = lock_run(session, found.id)
+            return _waiting(session, locked) or _assign(session, locked, incarnation, label, client, peer, relay=relay)
+
+    def _wake(self, run_id: str) -> JoinAnswer:
+        """Queue a run again that had paused because all its simulators were gone: here is one."""
+        with self._database.write() as session:
+            run = lock_run(session, run_id)
+            if run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST:
+                message = "A simulator came back; the run waits for a worker again."
+                move(session, run, RunState.QUEUED, Note("run_queued", message))
+            return _waiting(session, run) or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
+
+
+class SimulatorRepository:
+    """Rows of simulators."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "state": Simulator.state,
+        "label": Simulator.label,
+        "number": Simulator.number,
+        "joined_at": Simulator.joined_at,
+        "leave_code": Simulator.leave_code,
+        "epoch": Simulator.epoch,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list(self, run_id: str, query: ListQuery = NEWEST_FIRST) -> Page[Simulator]:
+        """Return a page of a run's simulators, connected and past."""
+        statement = select(Simulator).where(Simulator.run_id == run_id)
+        return select_page(self._session, statement, query, self.COLUMNS, Simulator.incarnation)
+
+    def get(self, run_id: str, incarnation: str) -> Simulator:
+        """Return one simulator. Raises SimulatorNotFound."""
+        simulator = self._session.get(Simulator, (run_id, incarnation))
+        if simulator is None:
+            raise SimulatorNotFound(run_id, incarnation)
+        return simulator
+
+    def find_run(self, run: str) -> Run | None:
+        """Return the run with this id, or the newest with this name, without its configuration."""
+        query = select(Run).options(defer(Run.config))
+        by_name = query.where(Run.name == run).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
+        return self._session.scalars(query.where(Run.id == run)).one_or_none() or self._session.scalars(by_name).first()
+
+    def connected(self, run_id: str, epoch: int, incarnation: str, **columns: Any) -> None:
+        """Note that a collector serves a simulator, whether or not it had joined at the desk."""
+        values = columns | {"state": CONNECTED, "epoch": epoch, "connected_at": now(), "left_at": None, "steps": 0}
+        values |= {"leave_code": None, "leave_reason": None}
+        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
+        row = {"run_id": run_id, "incarnation": incarnation, "joined_at": now(), **values}
+        self._session.execute(
+            dialect.insert(Simulator)
+            .values(row)
+            .on_conflict_do_update(index_elements=[Simulator.run_id, Simulator.incarnation], set_=values)
+        )
+
+    def left(self, run_id: str, epoch: int, incarnation: str, *, code: str, reason: str, steps: int) -> None:
+        """Note that a simulator's session in this attempt ended."""
+        self._session.execute(
+            update(Simulator)
+            .where(Simulator.run_id == run_id, Simulator.incarnation == incarnation)
+            .where(Simulator.epoch == epoch, Simulator.state != LEFT)
+            .values(
+                state=LEFT, left_at=now(), leave_code=storable(code, 64), leave_reason=storable(reason), steps=steps
+            )
+        )
+
+    def dismiss(self, run_id: str, epoch: int, code: str, reason: str) -> None:
+        """Note that all simulators of an attempt are gone, because the attempt is."""
+        self._session.execute(
+            update(Simulator)
+            .where(Simulator.run_id == run_id, Simulator.epoch == epoch, Simulator.state != LEFT)
+            .values(state=LEFT, left_at=now(), leave_code=code, leave_reason=reason)
+        )
+
+
+def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
+    """Say why a simulator can't be placed in this run now, or None when it can."""
+    state = RunState(run.state)
+    if state in TERMINAL:
+        return Ended(run.id, state, run.stop_reason)
+    if state not in LEASED:
+        return NotReady(run.id, f"Run {run.id} is {state}; no worker trains it at the moment.")
+    if not _endpoints(session, run):
+        return NotReady(run.id, f"Run {run.id} is {state}; its trainer does not listen yet.")
+    return None
+
+
+def _endpoints(session: Session, run: Run) -> Sequence[dict[str, Any]]:
+    query = select(Attempt.endpoints).where(
+        Attempt.run_id == run.id, Attempt.epoch == run.epoch, Attempt.ended_at.is_(None)
+    )
+    return session.scalars(query).one_or_none() or []
+
+
+def _assign(
+    session: Session, run: Run, incarnation: str, label: str, client: str, peer: str, *, relay: bool
+) -> Assigned:
+    known = session.get(Simulator, (run.id, incarnation))
+    if known is None:
+        number = run.simulator_seq
+        session.execute(update(Run).where(Run.id == run.id).values(simulator_seq=Run.simulator_seq + 1))
+        session.add(
+            Simulator(
+                run_id=run.id,
+                incarnation=incarnation,
+                number=number,
+                label=storable(label, 200),
+                client=storable(client, 100),
+                peer=storable(peer, 200),
+                state=JOINED,
+                epoch=run.epoch,
+                relayed=relay,
+                joined_at=now(),
+            )
+        )
+    else:
+        number = known.number
+        known.relayed, known.peer, known.epoch = relay, storable(peer, 200) or known.peer, run.epoch
+        if known.state != CONNECTED:
+            known.state = JOINED
+    session.flush()
+    return Assigned(run.id, run.epoch, number, tuple(_endpoints(session, run)), _load(session, run))
+
+
+def _load(session: Session, run: Run) -> dict[int, int]:
+    query = select(Simulator.collector).where(
+        Simulator.run_id == run.id, Simulator.epoch == run.epoch, Simulator.state == CONNECTED
+    )
+    load: dict[int, int] = {}
+    for collector in session.scalars(query):
+        if collector is not None:
+            load[collector] = load.get(collector, 0) + 1
+    return load

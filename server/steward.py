@@ -1,0 +1,161 @@
+"""The steward: takes runs from workers that are gone, wakes workers for runs that wait, and forgets what is old.
+
+Any number of stewards may run: every act is decided again in the database, under the run's lock.
+
+The steward itself could be what is late: after an outage of the database, a pause of its host or its own start, every
+lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
+without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+import structlog
+
+from server.db.database import Database
+from server.errors import Unavailable
+from server.http.repository import IdempotencyRepository
+from server.leases.repository import ExpiredLease, LeaseRepository
+from server.queue import Doorbell, make_celery
+from server.runs.states import RunState
+from server.settings import Settings
+from server.workers.repository import WorkerRepository
+
+RETENTION_SECONDS = 60.0
+"""Pause between two rounds of forgetting."""
+_log = structlog.get_logger(__name__)
+
+
+class Bell(Protocol):
+    """Wakes workers, and knows how many rings no worker has heard yet."""
+
+    def ring(self, run_id: str) -> None:
+        """Tell the workers that a run waits."""
+        ...
+
+    def pending(self) -> int:
+        """Return how many rings wait for a worker. Raises BrokerUnavailable."""
+        ...
+
+
+class Watch:
+    """Knows for how long the database has been read without a gap, on the database's own clock."""
+
+    def __init__(self, gap_seconds: float) -> None:
+        self._gap = gap_seconds
+        self._since: float | None = None
+        self._last = 0.0
+
+    def observe(self, now: float) -> float:
+        """Note a reading; return for how many seconds there has been no gap (nor a clock that went backwards)."""
+        if self._since is None or not 0 <= now - self._last <= self._gap:
+            self._since = now
+        self._last = now
+        return now - self._since
+
+    def lose(self) -> None:
+        """Note that the database could not be read."""
+        self._since = None
+
+
+class Steward:
+    """One round of care per `tick`. Keeps nothing that another steward, or its own successor, would miss."""
+
+    def __init__(
+        self, database: Database, bell: Bell, settings: Settings, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = database
+        self._bell = bell
+        self._settings = settings.steward
+        self._lease_seconds = settings.worker.lease_seconds
+        self._monotonic = monotonic
+        self._watch = Watch(gap_seconds=settings.worker.lease_seconds / 2)
+        self._rung: dict[str, float] = {}
+        self._forgot = -RETENTION_SECONDS
+
+    def tick(self) -> None:
+        """Reap, ring, forget. A database or broker that doesn't answer is waited for."""
+        try:
+            self._reap()
+            self._ring()
+            self._forget()
+        except Unavailable as error:
+            self._watch.lose()
+            _log.warning("steward_round_failed", code=error.code, error=str(error))
+
+    def run(self, stop: threading.Event) -> None:
+        """Take care until `stop` is set."""
+        _log.info("steward_started", lease_seconds=self._lease_seconds, restart_budget=self._settings.restart_budget)
+        while not stop.is_set():
+            self.tick()
+            stop.wait(self._settings.interval_seconds)
+        _log.info("steward_stopped")
+
+    def _reap(self) -> None:
+        with self._database.read() as session:
+            leases = LeaseRepository(session)
+            watched = self._watch.observe(leases.clock())
+            expired = leases.expired()
+        if watched < self._lease_seconds:
+            return
+        for lease in expired:
+            self._take(lease)
+
+    def _take(self, lease: ExpiredLease) -> None:
+        with self._database.write() as session:
+            state = LeaseRepository(session).reap(lease, self._settings.restart_budget)
+        if state is None:
+            return
+        _log.warning("lease_expired", run_id=lease.run_id, epoch=lease.epoch, state=state)
+        if state is RunState.RECOVERING:
+            self._rung[lease.run_id] = self._monotonic()
+            self._bell.ring(lease.run_id)
+
+    def _ring(self) -> None:
+        """Ring again for runs that have waited since the last ring for longer than a ring should take.
+
+        Not while earlier rings wait: each of them wakes a worker that takes whatever run is best, so more would only
+        pile up while all workers are busy.
+        """
+        with self._database.read() as session:
+            waiting = LeaseRepository(session).waiting()
+        now = self._monotonic()
+        self._rung = {run_id: self._rung.get(run_id, now) for run_id in waiting}
+        due = [run_id for run_id, rung in self._rung.items() if now - rung >= self._settings.ring_seconds]
+        if not due or self._bell.pending() > 0:
+            return
+        for run_id in due:
+            self._bell.ring(run_id)
+            self._rung[run_id] = now
+        _log.info("doorbell_rung_again", runs=len(due))
+
+    def _forget(self) -> None:
+        now = self._monotonic()
+        if now - self._forgot < RETENTION_SECONDS:
+            return
+        with self._database.write() as session:
+            keys = IdempotencyRepository(session).forget(self._settings.idempotency_seconds)
+            workers = WorkerRepository(session).forget(self._settings.worker_seconds)
+        self._forgot = now
+        if keys or workers:
+            _log.info("old_rows_deleted", idempotency_keys=keys, workers=workers)
+
+
+def main(settings: Settings) -> None:
+    """Run a steward until SIGTERM or SIGINT."""
+    stop = threading.Event()
+
+    def finish(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, finish)
+    signal.signal(signal.SIGINT, finish)
+    database = Database.from_settings(settings.database)
+    try:
+        Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
+    finally:
+        database.close()

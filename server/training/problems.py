@@ -1,0 +1,75 @@
+"""The codes of mistakes in a configuration, and the paths that point at them.
+
+A path joins keys by dots: `behaviors.CartPole.hyperparameters.batch_size`. A key that holds a dot, a quote or a
+bracket, or nothing at all, stands in JSON quotes: `behaviors."my.bot".max_steps`. A list's element is its number in
+brackets.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Final
+
+CODES: Final = {
+    "alias_refused": "YAML aliases that expand without measure, or point nowhere or at themselves.",
+    "contradiction": "Two values that are legal alone don't go together.",
+    "duplicate_key": "The same key twice in one mapping.",
+    "empty_document": "There is nothing in the document.",
+    "invalid_encoding": "Text that isn't valid UTF-8, or holds a NUL character or half a surrogate pair.",
+    "invalid_syntax": "Neither YAML nor JSON; the message says line and column.",
+    "invalid_value": "Not one of the legal values.",
+    "key_not_text": "A key that YAML reads as a number, a truth value or nothing.",
+    "missing": "A required key isn't there.",
+    "not_a_mapping": "The document isn't a mapping of keys to values.",
+    "not_finite": "NaN or an infinite number.",
+    "old_format": "A format of ML-Agents before `behaviors:`, or a section of it.",
+    "out_of_range": "A number, or a number of entries, beyond what is legal.",
+    "path_refused": "A path. Paths never mean the server's disk.",
+    "tag_refused": "A YAML tag that isn't one of the plain types.",
+    "too_deep": "Nested too deeply.",
+    "too_large": "More bytes, or more values, than a configuration may have.",
+    "too_many_problems": "There are more mistakes than were listed.",
+    "unknown_key": "Not a key of this section; the message names the nearest one and those that are legal.",
+    "unsupported": "Legal in ML-Agents, but not supported by Ludus yet.",
+    "wrong_type": "A value of another type than the key has.",
+}
+"""Every code that a `Problem` can have, with its meaning."""
+
+_PLAIN_KEY = re.compile(r'[^."\[\]]+')
+_QUOTED_KEY = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def join_path(parts: Iterable[str | int]) -> str:
+    """Write a path: keys joined by dots, list indices in brackets."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+            continue
+        key = part if _PLAIN_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=False)
+        path += f".{key}" if path else key
+    return path
+
+
+def split_path(path: str) -> list[str]:
+    """Read a path of keys, the reverse of `join_path`. Raises ValueError if it isn't one, or has list indices."""
+    keys: list[str] = []
+    position = 0
+    while True:
+        match = _QUOTED_KEY.match(path, position) or _PLAIN_KEY.match(path, position)
+        if match is None:
+            raise ValueError(f"{path!r} is not a path of keys joined by dots")
+        text = match.group()
+        keys.append(json.loads(text) if text.startswith('"') else text)
+        position = match.end()
+        if position == len(path):
+            return keys
+        if path[position] != ".":
+            raise ValueError(f"{path!r} is not a path of keys joined by dots")
+        position += 1
+
+
+def show(value: object, limit: int = 60) -> str:
+    """Write a value for a message, cut to `limit` characters."""
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool | None) else repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

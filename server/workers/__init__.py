@@ -1,0 +1,1 @@
+"""Worker hosts and their slots."""

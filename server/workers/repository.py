@@ -1,0 +1,111 @@
+"""Workers: who is there, when it was last heard of, and what it does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from server.db.clock import now
+from server.db.database import Database
+from server.db.keyset import Columns, select_page
+from server.errors import WorkerNotFound
+from server.listing import ListQuery, Order, Page
+from server.workers.models import Worker
+
+NEWEST_FIRST = ListQuery(Order("started_at"))
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a slot says of itself when it starts."""
+
+    id: str
+    """`host/pid/start` of the slot's process."""
+    host: str
+    pid: int
+    version: str
+    labels: Sequence[str] = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WorkerRegistry:
+    """What a worker writes about itself. Each call is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def register(self, worker: WorkerInfo) -> None:
+        """Enter a worker, or enter it anew."""
+        values: dict[str, Any] = {
+            "host": worker.host,
+            "pid": worker.pid,
+            "version": worker.version,
+            "labels": list(worker.labels),
+            "resources": dict(worker.resources),
+            "started_at": now(),
+            "heartbeat_at": now(),
+            "run_id": None,
+            "stopped_at": None,
+        }
+        with self._database.write() as session:
+            dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+            session.execute(
+                dialect.insert(Worker)
+                .values(id=worker.id, **values)
+                .on_conflict_do_update(index_elements=[Worker.id], set_=values)
+            )
+
+    def beat(self, worker_id: str) -> None:
+        """Say that an idle worker is alive (a busy one says so with each heartbeat of its attempt)."""
+        self._set(worker_id, heartbeat_at=now())
+
+    def claimed(self, worker_id: str, run_id: str | None) -> None:
+        """Note what a worker works on; None when it is idle again. The queue and the ledger do this themselves."""
+        self._set(worker_id, heartbeat_at=now(), run_id=run_id)
+
+    def stopped(self, worker_id: str) -> None:
+        """Note that a worker has gone in peace."""
+        self._set(worker_id, heartbeat_at=now(), run_id=None, stopped_at=now())
+
+    def _set(self, worker_id: str, **values: Any) -> None:
+        with self._database.write() as session:
+            session.execute(update(Worker).where(Worker.id == worker_id).values(**values))
+
+
+class WorkerRepository:
+    """Reads workers, and forgets old ones."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "host": Worker.host,
+        "started_at": Worker.started_at,
+        "heartbeat_at": Worker.heartbeat_at,
+        "run_id": Worker.run_id,
+        "version": Worker.version,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Worker]:
+        """Return a page of all workers, also those that stopped or fell silent a while ago."""
+        return select_page(self._session, select(Worker), query, self.COLUMNS, Worker.id)
+
+    def get(self, worker_id: str) -> Worker:
+        """Return one worker. Raises WorkerNotFound."""
+        worker = self._session.get(Worker, worker_id)
+        if worker is None:
+            raise WorkerNotFound(worker_id)
+        return worker
+
+    def alive(self, within_seconds: float) -> Sequence[Worker]:
+        """Return the workers that were heard of within so many seconds and have not stopped."""
+        query = select(Worker).where(Worker.stopped_at.is_(None), Worker.heartbeat_at > now() - within_seconds)
+        return self._session.scalars(query.order_by(Worker.id)).all()
+
+    def forget(self, silent_seconds: float) -> int:
+        """Delete the rows of workers that were not heard of for so long; return how many."""
+        old = Worker.heartbeat_at < now() - silent_seconds
+        return len(self._session.scalars(delete(Worker).where(or_(old)).returning(Worker.id)).all())

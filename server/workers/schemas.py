@@ -1,0 +1,30 @@
+"""What the API says of workers."""
+
+from typing import Any
+
+from pydantic import Field
+
+from server.http.fields import Read, Time
+from server.http.listing import ListPage
+
+
+class WorkerRead(Read):
+    """One slot of a worker host."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    labels: list[str]
+    resources: dict[str, Any] = Field(description='For instance `{"gpu": "cuda:0"}`.')
+    run_id: str | None = Field(description="What it works on.")
+    started_at: Time
+    heartbeat_at: Time
+    last_claim_at: Time | None
+    stopped_at: Time | None
+
+
+class WorkerPage(ListPage):
+    """Workers, also those that stopped or fell silent."""
+
+    workers: list[WorkerRead]

@@ -1,0 +1,107 @@
+"""House rules that no linter knows, as checks of the syntax tree. `# allow: RULE, because ...` escapes one."""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("ludus", "server", "worker")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Something that must not be written, except in some places."""
+
+    name: str
+    """As it is written in the escape comment."""
+    matches: Callable[[ast.AST], bool]
+    applies: Callable[[str], bool]
+    """Whether the rule holds in this file (path from the root, with slashes)."""
+    why: str
+
+
+def calls(name: str) -> Callable[[ast.AST], bool]:
+    """Match `name(...)`."""
+    return lambda node: isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def calls_method(name: str) -> Callable[[ast.AST], bool]:
+    """Match `anything.name(...)`."""
+    return lambda node: isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
+
+
+def imports_annotations(node: ast.AST) -> bool:
+    """Match `from __future__ import annotations`."""
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+MAINS = ("server/commands.py", "server/health.py", "worker/commands.py", "server/db/migrate.py", "migrations/env.py")
+
+RULES = [
+    Rule(
+        "commit",
+        calls_method("commit"),
+        lambda path: not path.startswith("server/db/"),
+        "a transaction ends at the edge that began it: use Database.write()",
+    ),
+    Rule(
+        "settings",
+        calls("Settings"),
+        lambda path: path not in MAINS,
+        "settings are built in mains and handed down",
+    ),
+    Rule(
+        "item",
+        calls_method("item"),
+        lambda path: path.startswith("worker/algorithms/"),
+        "each .item() waits for the device: return tensors, copy once per update",
+    ),
+    Rule("locals", calls("locals"), lambda _path: True, "pass a typed object"),
+    Rule("print", calls("print"), lambda _path: True, "commands use click.echo, processes log"),
+    Rule("future", imports_annotations, lambda _path: True, "annotations are evaluated at run time"),
+]
+
+
+def violations(rule: Rule, source: str) -> Iterator[int]:
+    """Yield the numbers of the lines that break a rule and don't say why."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if rule.matches(node):
+            number = getattr(node, "lineno", 1)
+            if f"# allow: {rule.name}, because " not in lines[number - 1]:
+                yield number
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_no_file_breaks_the_rule(rule: Rule) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {rule.why}"
+        for package in (*PACKAGES, "migrations")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if rule.applies(path.relative_to(ROOT).as_posix())
+        for number in violations(rule, path.read_text())
+    ]
+
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("commit", "session.commit()"),
+        ("settings", "x = Settings()"),
+        ("item", "loss.item()"),
+        ("locals", "save(locals())"),
+        ("print", "print(1)"),
+        ("future", "from __future__ import annotations"),
+    ],
+)
+def test_the_rule_bites_and_can_be_escaped_with_a_reason(name: str, source: str) -> None:
+    (rule,) = [rule for rule in RULES if rule.name == name]
+
+    assert list(violations(rule, source)) == [1]
+    assert list(violations(rule, f"{source}  # allow: {name}, because this is a test")) == []
+    assert list(violations(rule, f"{source}  # allow: {name}")) == [1]

@@ -1,0 +1,124 @@
+"""Importing does no work, and imports run one way (design §3)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+POSIX_ONLY = ["fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"]
+ENVIRONMENTS = ("ludus.adapters.", "ludus.cli.simulate_process")
+"""What imports the environments' own packages."""
+
+IMPORT_EVERYTHING = """
+import importlib, json, logging, os, pkgutil, signal, sys, threading, warnings
+
+def modules(name):
+    yield name
+    package = importlib.import_module(name)
+    for info in pkgutil.walk_packages(package.__path__, f"{name}."):
+        yield info.name
+
+def state():
+    return {
+        "threads": [thread.name for thread in threading.enumerate()],
+        "environment": {key: value for key, value in os.environ.items() if key in before},
+        "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
+        "log handlers": [str(handler) for handler in logging.getLogger().handlers],
+        "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
+        "files here": os.listdir(),
+    }
+
+before = set(os.environ)
+clean = state()
+imported = [name for package in sys.argv[1:] for name in modules(package)]
+for name in imported:
+    importlib.import_module(name)
+assert state() == clean, (clean, state())
+print(json.dumps(imported))
+"""
+
+
+def run_isolated(program: str, *arguments: str, cwd: Path) -> str:
+    """Run a program without any environment variable, in an empty folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=cwd,
+        env={"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("package", ["ludus", "server", "worker"])
+def test_importing_every_module_with_an_empty_environment_does_no_work(package: str, tmp_path: Path) -> None:
+    """No thread, child, file, signal handler, log handler or change of the environment."""
+    imported = json.loads(run_isolated(IMPORT_EVERYTHING, package, cwd=tmp_path))
+
+    files = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
+    assert len(imported) >= len(files), "a folder lacks its __init__.py"
+
+
+def test_the_import_rules_hold() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+
+    done = subprocess.run(
+        [lint, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_importing_the_web_application_does_not_import_torch(tmp_path: Path) -> None:
+    run_isolated("import sys, server.http.app; assert 'torch' not in sys.modules", cwd=tmp_path)
+
+
+def test_importing_the_parent_of_the_embedded_stack_imports_no_framework(tmp_path: Path) -> None:
+    program = """
+import sys, server.embedded, server.commands
+heavy = {"torch", "fastapi", "uvicorn", "sqlalchemy", "alembic", "celery", "grpc", "numpy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    run_isolated(program, cwd=tmp_path)
+
+
+def test_ludus_imports_with_posix_only_modules_blocked(tmp_path: Path) -> None:
+    """As on Windows. What the standard library had imported by itself at start-up is not ours to block."""
+    program = f"""
+import importlib, pkgutil, sys
+import subprocess, tempfile, asyncio, selectors, socket  # the library's own platform switches look at these first
+import click, grpc, httpx, numpy, yaml, google.protobuf
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name in {POSIX_ONLY!r}:
+            raise ImportError(f"{{name}} does not exist on Windows")
+
+for name in {POSIX_ONLY!r}:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Blocked())
+import ludus
+for info in pkgutil.walk_packages(ludus.__path__, "ludus."):
+    if not info.name.startswith({ENVIRONMENTS!r}):
+        importlib.import_module(info.name)
+"""
+    run_isolated(program, cwd=tmp_path)
+
+
+def test_ludus_imports_only_what_the_light_installation_has(tmp_path: Path) -> None:
+    program = f"""
+import importlib, pkgutil, sys
+import ludus
+for info in pkgutil.walk_packages(ludus.__path__, "ludus."):
+    if not info.name.startswith({ENVIRONMENTS!r}):
+        importlib.import_module(info.name)
+heavy = {{"torch", "fastapi", "pydantic", "sqlalchemy", "celery", "structlog", "gymnasium", "server", "worker"}}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    run_isolated(program, cwd=tmp_path)

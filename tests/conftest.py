@@ -1,0 +1,88 @@
+"""Fixtures that several parts share: a database built by migrations, on SQLite and, where one is named, PostgreSQL."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.engine import URL
+
+from server.db.database import Database
+from server.db.migrate import upgrade_database
+from server.db.models import Base
+from tests.factories import RecordingBell
+
+POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
+BACKENDS = ["sqlite", *([pytest.param("postgresql", marks=pytest.mark.postgres)] if POSTGRES_URL else [])]
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a migrated SQLite file that tests copy."""
+    path = tmp_path_factory.mktemp("template") / "ludus.db"
+    database = Database(f"sqlite:///{path}", synchronous="NORMAL")
+    upgrade_database(database)
+    with database.engine.connect() as connection:
+        connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    return path
+
+
+@contextmanager
+def postgresql_database() -> Iterator[URL]:
+    """Create an empty PostgreSQL database, and drop it at the end."""
+    assert POSTGRES_URL, "only tests with the marker `postgres` come here"
+    server = make_url(POSTGRES_URL)
+    name = f"ludus_test_{secrets.token_hex(6)}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    try:
+        yield server.set(database=name)
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[URL]:
+    """Return a migrated PostgreSQL database for this session."""
+    with postgresql_database() as url:
+        database = Database(url)
+        upgrade_database(database)
+        database.close()
+        yield url
+
+
+@pytest.fixture(params=BACKENDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the address of an empty, migrated database of this test's own."""
+    if request.param == "sqlite":
+        path = tmp_path / "ludus.db"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        return f"sqlite:///{path}"
+    url: URL = request.getfixturevalue("postgresql_url")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(f"TRUNCATE {', '.join(Base.metadata.tables)} CASCADE"))
+    engine.dispose()
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """Return a connection to an empty, migrated database."""
+    database = Database(database_url, synchronous="NORMAL")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def bell() -> RecordingBell:
+    """Return a doorbell that remembers its rings."""
+    return RecordingBell()

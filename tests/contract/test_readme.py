@@ -1,0 +1,132 @@
+"""proto/README.md says what the code does: codes, limits, time-outs, and every byte of its examples."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from ludus.wire import options, specs
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
+from server.errors import DatabaseUnavailable, LudusError, RunNotFound
+from server.gateway import errors as gateway_errors
+from server.gateway.errors import STATUS
+from server.gateway.service import MAX_JOIN_BYTES
+from server.settings import GatewaySettings
+from worker.collector import hub, session, tracker
+from worker.collector.settings import CollectorSettings
+
+README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
+
+
+def section(title: str) -> str:
+    _, _, rest = README.partition(f"\n## {title}\n")
+    assert rest, title
+    return rest.partition("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of all tables, headings left out."""
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    return [
+        cells
+        for cells, below in zip(table, [*table[1:], [""]], strict=True)
+        if not set("".join(cells + below)) <= {"-"}
+    ]
+
+
+def test_every_close_code_is_explained_in_its_own_words() -> None:
+    documented = {cells[0]: tuple(cells[1:]) for cells in rows(section("8. Close")) if cells[0].startswith("`")}
+
+    assert documented == {f"`{code}`": ("yes" if code.rejoin else "no", code.sentence) for code in CloseCode}
+
+
+def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
+    refusals = [
+        error
+        for error in vars(gateway_errors).values()
+        if isinstance(error, type) and issubclass(error, LudusError) and error.__module__ == gateway_errors.__name__
+    ]
+    expected = {error.code: STATUS[error.kind].name for error in [*refusals, RunNotFound, DatabaseUnavailable]}
+
+    table = rows(section("3. Joining").partition("**Errors.**")[2])
+    documented = {cells[0].strip("`"): cells[1] for cells in table if cells[0].startswith("`") and "†" not in cells[0]}
+
+    assert documented == {**expected, "internal_error": "INTERNAL"}
+
+
+def test_limits_are_those_of_the_code() -> None:
+    limits = {cells[0]: cells[1] for cells in rows(section("11. Limits and versions"))}
+
+    assert str(CollectorSettings(run_id="", epoch=1, seed=0).max_message_bytes) in limits["message on a stream"]
+    assert str(MAX_JOIN_BYTES) in limits["`JoinRequest`"]
+    assert limits["behaviors of a simulator"] == str(specs.MAX_BEHAVIORS)
+    assert limits["observations of a behavior"] == str(specs.MAX_OBSERVATIONS)
+    assert limits["dimensions of an observation"].startswith(f"1 to {specs.MAX_DIMENSIONS},")
+    assert limits["elements of an observation"] == str(specs.MAX_ELEMENTS)
+    assert limits["continuous actions"] == str(specs.MAX_CONTINUOUS)
+    assert limits["discrete branches"].startswith(f"{specs.MAX_BRANCHES},")
+    assert f"at most {specs.MAX_CHOICES} choices" in limits["discrete branches"]
+    assert limits["agents of a simulator, per behavior"].startswith(f"{tracker.MAX_AGENTS} ")
+    assert limits["name of a behavior, key of a stat"].startswith(f"1 to {specs.MAX_NAME_BYTES} ")
+    assert limits["stats of a step"] == str(specs.MAX_STATS)
+    assert limits["steps before the first answer"].startswith(f"{session.MAX_UNADMITTED_STEPS} ")
+
+
+def test_times_are_those_of_the_code() -> None:
+    times = section("9. Time-outs and keepalive")
+    settings = CollectorSettings(run_id="", epoch=1, seed=0)
+
+    assert f"| reaching a collector's address | {options.DIRECT_SECONDS:g} s |" in times
+    assert f"`Hello` | {hub.HELLO_SECONDS:g} s |" in times
+    assert f"({settings.startup_timeout:g} s; may be off)" in times
+    assert f"({settings.step_timeout:g} s unless configured)" in times
+    assert f"nothing for {options.KEEPALIVE_SECONDS} s sends a ping" in times
+    assert f"unanswered for\n{options.KEEPALIVE_TIMEOUT_SECONDS} s" in times
+    assert f"more often than every {options.MIN_PING_SECONDS} s" in times
+    assert f"port {GatewaySettings().port} unless" in README
+
+
+def example(name: str) -> bytes:
+    """Read the bytes of an example: everything on the left of its comments."""
+    found = re.search(rf"\*\*{name}\*\*:.*?```text\n(.*?)```", section("13. Worked examples"), re.DOTALL)
+    assert found is not None
+    return bytes.fromhex("".join(line.strip().partition("   ")[0] for line in found[1].splitlines()))
+
+
+def test_the_worked_session_is_what_the_codec_reads() -> None:
+    hello = pb.ConnectRequest.FromString(example("Hello")).hello
+    welcome = pb.ConnectResponse.FromString(example("Welcome")).welcome
+    spec = spec_from_message(hello.behaviors[0])
+    layouts = {spec.name: BehaviorLayout(spec)}
+
+    (first,) = decode_step(pb.ConnectRequest.FromString(example("Step 1")).step, layouts)
+    (answer,) = decode_actions(pb.ConnectResponse.FromString(example("Actions")).actions, layouts)
+    (second,) = decode_step(pb.ConnectRequest.FromString(example("Step 2")).step, layouts)
+    close = pb.ConnectResponse.FromString(example("Close")).close
+
+    assert (hello.ticket, hello.protocol_version, hello.incarnation) == ("t", 1, "i")
+    assert (welcome.seed, welcome.step_timeout_seconds) == (45, 60)
+    assert first.decisions is not None
+    np.testing.assert_array_equal(first.decisions.observations[0], [[0.5, 1], [0.25, -1]])
+    assert answer.discrete.tolist() == [[2], [0]]
+    assert second.decisions is not None
+    assert second.decisions.rewards.tolist() == [0.5, 0]
+    assert second.terminals is not None
+    assert second.terminals.agent_ids.tolist() == [1]
+    assert not second.terminals.truncated.any()
+    assert (close.code, close.rejoin) == (CloseCode.RUN_FINISHED, False)
+
+
+def test_the_examples_are_written_as_protobuf_writes_them() -> None:
+    for name, message in [
+        ("Hello", pb.ConnectRequest),
+        ("Welcome", pb.ConnectResponse),
+        ("Step 1", pb.ConnectRequest),
+        ("Actions", pb.ConnectResponse),
+        ("Step 2", pb.ConnectRequest),
+        ("Close", pb.ConnectResponse),
+    ]:
+        assert message.FromString(example(name)).SerializeToString(deterministic=True) == example(name)

@@ -1,0 +1,144 @@
+"""kill -9, one part after the other: nothing acknowledged is lost, the run goes on or ends in a true state."""
+
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from ludus.api import ApiError, Client
+from ludus.records import Run
+from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+Play = Callable[..., Player]
+
+
+def playing(client: Client, play: Play, step: int = 1100, **settings: int) -> Run:
+    """Start a run with one player and wait until it has a checkpoint."""
+    run = client.create_run(cartpole(**settings))
+    play(run.id)
+    wait_for_step(client, run, step)
+    eventually(lambda: client.checkpoints(run.id), "a checkpoint")
+    return run
+
+
+def finish(client: Client, run: Run) -> Run:
+    """Stop a run and return how it ended."""
+    client.stop(run.id)
+    return client.wait(run.id, timeout=40)
+
+
+def the(processes: list[psutil.Process]) -> psutil.Process:
+    """Return the one process, where there are two with the warm one that waits for the next run."""
+    return max(processes, key=lambda process: process.cpu_times().user)
+
+
+def test_a_killed_simulator_costs_only_itself(client: Client, play: Play) -> None:
+    run = client.create_run(cartpole())
+    survivor, victim = play(run.id), play(run.id)
+    eventually(lambda: len(client.simulators(run.id, "connected")) == 2, "two simulators")
+
+    victim.kill()
+    eventually(lambda: len(client.simulators(run.id, "connected")) == 1, "one left")
+    step = client.get_run(run.id).step
+    wait_for_step(client, run, step + 600)
+
+    assert survivor.process.poll() is None
+    (left,) = client.simulators(run.id, "left")
+    assert left.leave_reason
+    assert finish(client, run).state == "SUCCEEDED"
+
+
+def test_a_killed_collector_is_started_again_and_the_run_goes_on(stack: LudusUp, client: Client, play: Play) -> None:
+    run = playing(client, play)
+
+    the(stack.processes("worker.collector")).kill()
+    eventually(lambda: [e for e in client.list_events(run.id) if e.type == "collector_died"], "the event")
+    wait_for_step(client, run, client.get_run(run.id).step + 600)
+
+    ended = finish(client, run)
+    assert (ended.state, ended.epoch) == ("SUCCEEDED", 1), "the same attempt went on"
+
+
+def test_a_killed_trainer_is_replaced_and_resumes_from_the_checkpoint(
+    stack: LudusUp, client: Client, play: Play
+) -> None:
+    run = playing(client, play)
+    acknowledged = max(checkpoint.step for checkpoint in client.checkpoints(run.id))
+
+    the(stack.processes("worker.trainer")).kill()
+    eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt")
+    wait_for_step(client, run, acknowledged + 1100)
+
+    ended = finish(client, run)
+    first, second = sorted(client.attempts(run.id), key=lambda attempt: attempt.epoch)
+    assert first.outcome == "trainer_lost"
+    assert second.resumed_from in {checkpoint.id for checkpoint in client.checkpoints(run.id)} | {second.resumed_from}
+    assert ended.state == "SUCCEEDED"
+    types = [event.type for event in client.list_events(run.id)]
+    assert "trainer_lost" in types
+    (series,) = client.series(run.id, "Policy/Entropy")
+    assert list(series.steps) == sorted(set(series.steps)), "one curve, without the steps that were lost twice"
+
+
+def test_a_killed_worker_leaves_the_run_to_its_successor(stack: LudusUp, client: Client, play: Play) -> None:
+    run = playing(client, play)
+    acknowledged = max(checkpoint.step for checkpoint in client.checkpoints(run.id))
+
+    stack.children()["worker"].kill()
+    eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt", 60)
+    wait_for_step(client, run, acknowledged + 600)
+
+    assert finish(client, run).state == "SUCCEEDED"
+    assert len(stack.processes("worker.trainer")) <= 2, "the first attempt's trainer is gone"
+
+
+def test_a_killed_api_comes_back_with_everything_that_was_acknowledged(
+    stack: LudusUp, client: Client, play: Play
+) -> None:
+    run = playing(client, play)
+    queued = client.create_run(cartpole(), name="acknowledged-before-the-kill")
+
+    stack.children()["api"].kill()
+
+    def back() -> Run | None:
+        try:
+            return client.get_run(queued.id)
+        except ApiError:
+            return None
+
+    assert eventually(back, "the api is back").name == "acknowledged-before-the-kill"
+    wait_for_step(client, run, client.get_run(run.id).step + 500)
+    client.cancel(queued.id)
+    assert finish(client, run).state == "SUCCEEDED"
+
+
+def test_a_killed_gateway_and_a_killed_steward_come_back(stack: LudusUp, client: Client, play: Play) -> None:
+    run = playing(client, play)
+
+    before = stack.children()
+    before["gateway"].kill()
+    before["steward"].kill()
+    eventually(lambda: {"gateway", "steward"} <= stack.children().keys(), "both roles are back")
+    play(run.id)
+    eventually(lambda: len(client.simulators(run.id, "connected")) == 2, "a newcomer gets in")
+
+    assert finish(client, run).state == "SUCCEEDED"
+
+
+def test_a_run_whose_simulators_are_all_gone_pauses_and_goes_on_when_one_comes_back(client: Client, play: Play) -> None:
+    document = cartpole()
+    document["simulators"] = {"grace_seconds": 1.0}
+    run = client.create_run(document)
+    player = play(run.id)
+    wait_for_step(client, run, 600)
+
+    player.kill()
+    eventually(lambda: client.get_run(run.id).state == "PAUSED", "the pause")
+    assert client.get_run(run.id).stop_reason == "simulators_lost"
+    step = client.get_checkpoint(run.id, "latest").step
+    play(run.id)
+    wait_for_step(client, run, step + 600)
+
+    assert finish(client, run).state == "SUCCEEDED"

@@ -1,0 +1,153 @@
+"""Collectors out of reach, disks that are full, simulators that send nonsense: told, and survived where possible."""
+
+import math
+import queue
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import pytest
+
+from ludus.api import Client
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.simulation_pb2_grpc import SimulationServiceStub
+from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 100 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting needs root: {mounted.stderr}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_simulator_that_asks_for_relay_plays_through_the_gateway(
+    stack: LudusUp, client: Client, play: Callable[..., Player]
+) -> None:
+    run = client.create_run(cartpole())
+    play(run.id)
+    wait_for_step(client, run, 600)
+
+    with Session(stack.gateway, run.id, "relayed-one", relay=True) as session:
+        assert session.address == "", "there is nowhere else to go"
+        assert session.act([0.0] * 4) == 1, "one action for one agent"
+        assert session.act([0.1] * 4) == 1
+        (relayed,) = [one for one in client.simulators(run.id, "connected") if one.incarnation == "relayed-one"]
+        assert relayed.relayed
+
+    client.cancel(run.id)
+    client.wait(run.id, timeout=30)
+
+
+def test_a_full_disk_costs_checkpoints_and_a_run_without_its_last_one_fails_by_name(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    (small_disk / "filler").write_bytes(b"x" * 80_000)
+    stack = LudusUp(tmp_path / "home", LUDUS_STORAGE__ROOT=str(small_disk))
+    try:
+        with stack.client() as client:
+            run = client.create_run(cartpole(network_settings={"hidden_units": 128}))
+            player = Player(stack, run.id)
+
+            def failures() -> list[str]:
+                events = client.list_events(run.id)
+                return [event.data["code"] for event in events if event.type == "checkpoint_failed"]
+
+            eventually(failures, "the first checkpoint finds no room", 60)
+            wait_for_step(client, run, client.get_run(run.id).step + 600)
+            client.stop(run.id)
+            ended = client.wait(run.id, timeout=40)
+            player.kill()
+
+            assert set(failures()) == {"storage_full"}
+            assert (ended.state, ended.stop_reason) == ("FAILED", "storage_full")
+            assert client.checkpoints(run.id) == []
+    finally:
+        stack.stop()
+
+
+def test_nonsense_ends_one_session_by_name_while_the_others_train_on(
+    stack: LudusUp, client: Client, play: Callable[..., Player]
+) -> None:
+    run = client.create_run(cartpole())
+    play(run.id)
+    wait_for_step(client, run, 600)
+
+    with Session(stack.gateway, run.id, "nan-sender") as session:
+        session.send([math.nan] * 4)
+        assert session.receive("close").code == "not_finite"
+
+    def told() -> list[str]:
+        events = client.list_events(run.id)
+        return [event.message for event in events if event.data.get("code") == "not_finite"]
+
+    eventually(told, "an event says so")
+    wait_for_step(client, run, client.get_run(run.id).step + 600)
+    (left,) = client.simulators(run.id, "left")
+    assert left.leave_code == "not_finite"
+    client.cancel(run.id)
+    client.wait(run.id, timeout=30)
+
+
+class Session:
+    """A simulator of one agent by hand, as any client in any language would do it."""
+
+    def __init__(self, gateway: str, run: str, incarnation: str, *, relay: bool = False) -> None:
+        self._stack = ExitStack()
+        front = self._stack.enter_context(grpc.insecure_channel(gateway))
+        join = pb.JoinRequest(run=run, incarnation=incarnation, protocol_version=1, relay=relay)
+        assignment = SimulationServiceStub(front).Join(join).assignment
+        self.address = assignment.address
+        channel = front if assignment.relay else self._stack.enter_context(grpc.insecure_channel(assignment.address))
+        self._requests: queue.SimpleQueue[pb.ConnectRequest | None] = queue.SimpleQueue()
+        self._responses = SimulationServiceStub(channel).Connect(
+            iter(self._requests.get, None), metadata=(("ludus-ticket", assignment.ticket),)
+        )
+        spec = pb.BehaviorSpec(
+            name="CartPole",
+            observations=[pb.ObservationSpec(shape=[4], dtype=pb.DTYPE_FLOAT32)],
+            actions=pb.ActionSpec(discrete_branches=[2]),
+        )
+        hello = pb.Hello(ticket=assignment.ticket, protocol_version=1, incarnation=incarnation, behaviors=[spec])
+        self._requests.put(pb.ConnectRequest(hello=hello))
+        self._step = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._requests.put(None)
+        self._stack.close()
+
+    def send(self, observation: list[float]) -> None:
+        """Ask for an action."""
+        self._step += 1
+        tensor = pb.Tensor(dtype=pb.DTYPE_FLOAT32, shape=[1, 4], data=struct.pack("<4f", *observation))
+        decisions = pb.DecisionSteps(agent_ids=b"\0" * 4, rewards=b"\0" * 4, observations=[tensor])
+        step = pb.Step(step_id=self._step, behaviors=[pb.BehaviorStep(behavior="CartPole", decisions=decisions)])
+        self._requests.put(pb.ConnectRequest(step=step))
+
+    def receive(self, what: str) -> Any:
+        """Return the next message of a kind."""
+        for response in self._responses:
+            if response.HasField(what):
+                return getattr(response, what)
+        raise AssertionError(f"the stream ended without {what}")
+
+    def act(self, observation: list[float]) -> int:
+        """Return for how many agents an action came."""
+        self.send(observation)
+        return len(self.receive("actions").behaviors[0].discrete) // 4

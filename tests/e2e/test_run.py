@@ -1,0 +1,90 @@
+"""The main job, from the request to a model that plays: through HTTP, gRPC, Celery and a trainer process."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from ludus.api import Client
+from tests.e2e.stack import Player, cartpole, wait_for_step
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
+
+
+def test_a_run_from_the_request_to_a_model_that_answers(
+    client: Client, play: Callable[..., Player], tmp_path: Path
+) -> None:
+    run = client.create_run(cartpole(max_steps=4096), name="whole-life", tags=["e2e"])
+    play(run.id)
+    play(run.id)
+
+    ended = client.wait(run.id, timeout=60)
+
+    assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
+    assert ended.step == 4096, "a run ends at max_steps exactly"
+    states = [event.type for event in client.list_events(run.id)]
+    assert states[0] == "run_created"
+    assert "simulator_connected" in states
+    assert "checkpoint_saved" in states
+    assert [event.seq for event in client.list_events(run.id)] == list(range(1, len(states) + 1))
+    latest = {metric.key: metric for metric in client.metrics(run.id)}
+    assert latest["Environment/Cumulative Reward"].value > 5
+    (series,) = client.series(run.id, "Environment/Cumulative Reward", points=4)
+    assert len(series.steps) == 4
+    assert series.total == 8, "one point for each multiple of summary_freq up to 4096"
+    simulators = client.simulators(run.id)
+    assert [simulator.leave_code for simulator in simulators] == ["run_finished", "run_finished"]
+    assert {simulator.number for simulator in simulators} == {0, 1}
+    (log,) = client.logs(run.id)
+    assert "trainer" in client.read_log(run.id, log.epoch, log.name).text
+
+    checkpoint = client.get_checkpoint(run.id, "latest")
+    assert (checkpoint.reason, checkpoint.step) == ("final", 4096)
+    model = client.download(run.id, checkpoint.id, "CartPole.onnx", tmp_path / "CartPole.onnx")
+    session = onnxruntime.InferenceSession(model)
+    (actions,) = session.run(
+        ["deterministic_discrete_actions"],
+        {"obs_0": np.zeros((3, 4), np.float32), "action_masks": np.ones((3, 2), np.float32)},
+    )
+    assert actions.shape == (3, 1)
+
+
+def test_stop_ends_a_run_with_a_checkpoint(client: Client, play: Callable[..., Player]) -> None:
+    run = client.create_run(cartpole())
+    play(run.id)
+    wait_for_step(client, run, 600)
+
+    client.stop(run.id)
+    ended = client.wait(run.id, timeout=30)
+
+    assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "user")
+    assert client.get_checkpoint(run.id, "latest").reason == "final"
+
+
+def test_cancel_ends_a_run_without_a_checkpoint(client: Client, play: Callable[..., Player]) -> None:
+    run = client.create_run(cartpole(checkpoint_interval=1_000_000))
+    play(run.id)
+    wait_for_step(client, run, 600)
+
+    client.cancel(run.id)
+    ended = client.wait(run.id, timeout=30)
+
+    assert (ended.state, ended.stop_reason) == ("CANCELLED", "user")
+    assert client.checkpoints(run.id) == []
+
+
+def test_a_behavior_that_the_configuration_lacks_is_refused_by_name(
+    client: Client, play: Callable[..., Player]
+) -> None:
+    run = client.create_run({"behaviors": {"SomethingElse": {}}})
+    player = play(run.id)
+
+    assert player.process.wait(30) != 0
+    refusals = [event for event in client.list_events(run.id) if event.type == "behavior_refused"]
+    assert "'CartPole'" in refusals[0].message
+    assert "SomethingElse" in refusals[0].message
+    assert client.get_run(run.id).state == "RUNNING", "it cost that simulator its session, and nobody else anything"
+    client.cancel(run.id)
+    client.wait(run.id, timeout=30)

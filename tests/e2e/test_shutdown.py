@@ -1,0 +1,70 @@
+"""`ludus up` ends without leaving anything behind, and goes on where it was at the next start."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from server.processes import marked
+from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+QUICK = {"LUDUS_WORKER__LEASE_SECONDS": "3", "LUDUS_WORKER__HEARTBEAT_SECONDS": "0.5"}
+
+
+def test_one_interrupt_hands_the_run_back_and_the_next_start_resumes_it(tmp_path: Path) -> None:
+    up = LudusUp(tmp_path / "home", **QUICK)
+    with up.client() as client:
+        run = client.create_run(cartpole(checkpoint_interval=1_000_000))
+        player = Player(up, run.id)
+        wait_for_step(client, run, 600)
+    code = up.stop()
+    player.kill()
+
+    assert code == 0
+    assert marked(up.mark) == []
+    again = LudusUp(tmp_path / "home", **QUICK)
+    try:
+        with again.client() as client:
+            player = Player(again, run.id)
+            eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt")
+            resumed = wait_for_step(client, run, 1500)
+            assert resumed.restarts_without_progress == 0, "an orderly shutdown is nobody's fault"
+            assert client.attempts(run.id)[-1].resumed_from or client.attempts(run.id)[0].resumed_from
+    finally:
+        player.kill()
+        again.interrupt()
+        again.interrupt()
+        again.stop()
+    assert marked(again.mark) == []
+
+
+def test_two_interrupts_in_the_middle_of_a_run_leave_nothing(tmp_path: Path) -> None:
+    up = LudusUp(tmp_path / "home", **QUICK)
+    with up.client() as client:
+        run = client.create_run(cartpole())
+        player = Player(up, run.id)
+        wait_for_step(client, run, 600)
+
+    up.interrupt()
+    up.interrupt()
+    up.stop()
+    player.kill()
+
+    assert marked(up.mark) == []
+
+
+def test_a_killed_ludus_up_leaves_nothing(tmp_path: Path) -> None:
+    up = LudusUp(tmp_path / "home", **QUICK)
+    with up.client() as client:
+        run = client.create_run(cartpole())
+        player = Player(up, run.id)
+        wait_for_step(client, run, 600)
+
+    psutil.Process(up.process.pid).kill()
+    up.process.wait()
+    player.kill()
+    up.output.close()
+
+    eventually(lambda: not marked(up.mark), "everything is gone", 15)

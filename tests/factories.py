@@ -1,0 +1,76 @@
+"""Makers of things that tests need: plain functions with defaults that keyword arguments override."""
+
+from typing import Any
+
+from server.attempts.claim import Claim
+from server.attempts.repository import AttemptLedger, RunQueue
+from server.checkpoints.refs import NewCheckpoint
+from server.db.database import Database
+from server.runs.models import Run
+from server.runs.repository import RunRepository
+from server.runs.service import RunService
+from server.runs.states import RunState
+
+CONFIG: dict[str, Any] = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}, "seed": 7}
+LEASE_SECONDS = 10.0
+
+
+class RecordingBell:
+    """A doorbell that remembers its rings."""
+
+    def __init__(self) -> None:
+        self.rung: list[str] = []
+        self.unheard = 0
+
+    def ring(self, run_id: str) -> None:
+        """Remember a ring."""
+        self.rung.append(run_id)
+
+    def ping(self) -> None:
+        """Answer."""
+
+    def pending(self) -> int:
+        """Return how many rings no worker has heard, as the test set it."""
+        return self.unheard
+
+
+def make_run(database: Database, bell: RecordingBell | None = None, **overrides: Any) -> Run:
+    """Queue a run."""
+    config = overrides.pop("config", CONFIG)
+    with database.write() as session:
+        return RunService(session, bell or RecordingBell()).create(config, **overrides)
+
+
+def make_claim(database: Database, worker_id: str = "worker-1", lease_seconds: float = LEASE_SECONDS) -> Claim:
+    """Claim the best run that waits; there must be one."""
+    claim = RunQueue(database).claim(worker_id, lease_seconds)
+    assert claim is not None
+    return claim
+
+
+def make_ledger(database: Database, *, state: RunState = RunState.RUNNING, **overrides: Any) -> AttemptLedger:
+    """Queue and claim a run, and move it to STARTING or RUNNING."""
+    make_run(database, **overrides)
+    ledger = AttemptLedger(database, make_claim(database))
+    if state is RunState.RUNNING:
+        ledger.move(RunState.RUNNING)
+    return ledger
+
+
+def make_checkpoint(step: int = 1000, **overrides: Any) -> NewCheckpoint:
+    """Describe a checkpoint without files."""
+    values: dict[str, Any] = {
+        "step": step,
+        "steps": {"CartPole": step},
+        "reason": "interval",
+        "path": f"runs/x/1/checkpoints/{step}",
+        "files": [],
+        "metrics": {"CartPole": 20.0},
+    }
+    return NewCheckpoint(**{**values, **overrides})
+
+
+def read_run(database: Database, run: str) -> Run:
+    """Return a run as it is now."""
+    with database.read() as session:
+        return RunRepository(session).get(run)

@@ -1,0 +1,281 @@
+"""Gymnasium environments keep their rewards, ends and final observations on the way to the server.
+
+The environment counts: observation = (episode, tick), so that a mixed-up observation is seen at once.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from ludus.adapters.gymnasium import (
+    EnvironmentSimulation,
+    VectorSimulation,
+    behavior_name,
+    environment_seed,
+    make_simulation,
+)
+from ludus.session import Session
+from ludus.simulation import Simulation, Start
+from ludus.turn import Actions
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.batches import ActionBatch, BehaviorBatch
+from ludus.wire.codec import decode_step, encode_actions
+
+START = Start(seed=5, parameters={}, number=0, run_id="run-1", first=True)
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Terminates after `length` steps, or is truncated after `limit` steps. Reward = tick."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 3, limit: int = 99, observation: str = "box") -> None:
+        self.length, self.limit, self.kind = length, limit, observation
+        self.episode, self.tick = 0, 0
+        self.seeds: list[int | None] = []
+        self.actions: list[int] = []
+        box = spaces.Box(-1, 100, (2,), np.float32)
+        self.observation_space = spaces.Dict({"a": box, "b": spaces.Tuple((box,))}) if observation == "dict" else box
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.options = options
+        self.episode, self.tick = self.episode + 1, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.actions.append(int(action))
+        self.tick += 1
+        return (
+            self._observe(),
+            float(self.tick),
+            self.tick >= self.length,
+            self.tick >= self.limit,
+            {"is_success": True},
+        )
+
+    def _observe(self) -> Any:
+        value = np.array([self.episode, self.tick], np.float32)
+        return {"a": value, "b": (value.copy(),)} if self.kind == "dict" else value
+
+
+class Masked(Counting):
+    """Allows only the second choice after a reset."""
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**arguments)[0], {"action_mask": np.array([0, 1], np.int8)}
+
+
+def vector(mode: AutoresetMode) -> Callable[..., Simulation]:
+    def make(*makers: Callable[[], Counting]) -> Simulation:
+        return VectorSimulation(SyncVectorEnv(list(makers), autoreset_mode=mode), "Counter")
+
+    return make
+
+
+def singles(*makers: Callable[[], Counting]) -> Simulation:
+    return EnvironmentSimulation([make() for make in makers], "Counter")
+
+
+KINDS = {
+    "single": singles,
+    "same_step": vector(AutoresetMode.SAME_STEP),
+    "next_step": vector(AutoresetMode.NEXT_STEP),
+    "disabled": vector(AutoresetMode.DISABLED),
+}
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest) -> Callable[..., Simulation]:
+    return KINDS[request.param]
+
+
+def play(simulation: Simulation, decisions: int, start: Start = START) -> Iterator[BehaviorBatch]:
+    """Answer everything with choice 0 at once, and yield what the simulation says."""
+    session = Session(simulation.behaviors)
+    turn = session.turn()
+    simulation.reset(turn, start)
+    while decisions > 0:
+        actions = Actions()
+        for request in session.requests(turn):
+            (batch,) = decode_step(request.step, session._layouts)
+            yield batch
+            if batch.decisions is not None:
+                decisions -= 1
+                count = len(batch.decisions.agent_ids)
+                answer = ActionBatch("Counter", None, np.zeros((count, 0), np.float32), np.zeros((count, 1), np.int32))
+                actions = session.actions(encode_actions(request.step.step_id, [answer]))
+        turn = session.turn()
+        simulation.step(turn, actions)
+
+
+def history(batches: Iterator[BehaviorBatch], agent: int) -> list[tuple[Any, ...]]:
+    """Per event of an agent: D or T or X (truncated), the reward, and the observation."""
+    events: list[tuple[Any, ...]] = []
+    for batch in batches:
+        if batch.terminals is not None and agent in batch.terminals.agent_ids:
+            row = batch.terminals.agent_ids.tolist().index(agent)
+            kind = "X" if batch.terminals.truncated[row] else "T"
+            events.append((kind, batch.terminals.rewards[row], *batch.terminals.observations[0][row]))
+        if batch.decisions is not None and agent in batch.decisions.agent_ids:
+            row = batch.decisions.agent_ids.tolist().index(agent)
+            events.append(("D", batch.decisions.rewards[row], *batch.decisions.observations[0][row]))
+    return events
+
+
+def test_every_episode_ends_with_its_own_last_observation(make: Callable[..., Simulation]) -> None:
+    events = history(play(make(Counting, lambda: Counting(length=5)), decisions=12), agent=0)
+
+    assert events[:8] == [
+        ("D", 0, 1, 0),
+        ("D", 1, 1, 1),
+        ("D", 2, 1, 2),
+        ("T", 3, 1, 3),
+        ("D", 0, 2, 0),
+        ("D", 1, 2, 1),
+        ("D", 2, 2, 2),
+        ("T", 3, 2, 3),
+    ]
+
+
+def test_environments_that_end_together_go_on_together(make: Callable[..., Simulation]) -> None:
+    events = history(play(make(Counting, Counting), decisions=6), agent=1)
+
+    assert [event[0] for event in events[:8]] == ["D", "D", "D", "T", "D", "D", "D", "T"][: len(events)]
+    assert len(events) >= 7
+
+
+def test_a_time_limit_truncates_and_an_end_in_the_same_step_terminates(make: Callable[..., Simulation]) -> None:
+    truncated = history(play(make(lambda: Counting(length=9, limit=2)), decisions=4), agent=0)
+    both = history(play(make(lambda: Counting(length=2, limit=2)), decisions=4), agent=0)
+
+    assert truncated[2] == ("X", 2, 1, 2)
+    assert both[2] == ("T", 2, 1, 2)
+
+
+def test_nested_observations_survive_the_end_of_an_episode(make: Callable[..., Simulation]) -> None:
+    nested = make(lambda: Counting(length=2, observation="dict"), lambda: Counting(length=4, observation="dict"))
+
+    for batch in play(nested, decisions=8):
+        for part in (batch.decisions, batch.terminals):
+            if part is not None:
+                assert len(part.observations) == 2
+                np.testing.assert_array_equal(part.observations[0], part.observations[1])
+    assert [spec.name for spec in nested.behaviors[0].observations] == ["a", "b/0"]
+
+
+def test_action_masks_of_the_environment_reach_the_server(make: Callable[..., Simulation]) -> None:
+    batches = list(play(make(Masked), decisions=2))
+
+    assert batches[0].decisions is not None
+    assert batches[0].decisions.action_masks is not None
+    assert batches[0].decisions.action_masks.tolist() == [[0, 1]]
+    assert batches[1].decisions is not None
+    assert batches[1].decisions.action_masks is None
+
+
+def test_a_vector_environment_waits_until_all_its_agents_are_answered() -> None:
+    simulation = vector(AutoresetMode.SAME_STEP)(Counting, Counting)
+    session = Session(simulation.behaviors)
+    turn = session.turn()
+    simulation.reset(turn, START)
+    session.requests(turn)
+
+    def answer(agent: int) -> list[pb.ConnectRequest]:
+        batch = ActionBatch(
+            "Counter", np.array([agent], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32)
+        )
+        turn = session.turn()
+        simulation.step(turn, session.actions(encode_actions(1, [batch])))
+        return session.requests(turn)
+
+    assert answer(1) == []
+    assert len(answer(0)) == 1
+
+
+def test_single_environments_step_as_they_are_answered() -> None:
+    simulation = singles(Counting, Counting)
+    session = Session(simulation.behaviors)
+    turn = session.turn()
+    simulation.reset(turn, START)
+    session.requests(turn)
+    batch = ActionBatch("Counter", np.array([1], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
+
+    turn = session.turn()
+    simulation.step(turn, session.actions(encode_actions(1, [batch])))
+
+    (request,) = session.requests(turn)
+    assert np.frombuffer(request.step.behaviors[0].decisions.agent_ids, np.int32).tolist() == [1]
+
+
+def test_environments_are_seeded_once_and_each_differently() -> None:
+    envs = [Counting(), Counting()]
+    simulation = EnvironmentSimulation(envs, "Counter")
+
+    list(play(simulation, decisions=8))
+    list(play(simulation, decisions=1, start=Start(5, {"gravity": 2.0}, 0, "run-1", first=False)))
+
+    seeds = [env.seeds[0] for env in envs]
+    assert seeds == [environment_seed(START.seed, 0), environment_seed(START.seed, 1)]
+    assert len(set(seeds)) == 2
+    assert envs[0].seeds[1:] == [None] * (len(envs[0].seeds) - 1)
+    assert envs[0].options == {"gravity": 2.0}
+
+
+def test_a_seed_of_ones_own_replaces_the_runs() -> None:
+    env = Counting()
+
+    list(play(EnvironmentSimulation([env], "Counter", seed=9), decisions=1))
+
+    assert env.seeds == [environment_seed(9, 0)]
+
+
+def test_neighbouring_simulators_do_not_share_seeds() -> None:
+    seeds = {environment_seed(seed, agent) for seed in range(50) for agent in range(20)}
+
+    assert len(seeds) == 1000
+
+
+def test_success_is_reported_at_the_end_of_an_episode() -> None:
+    simulation = singles(Counting)
+    session = Session(simulation.behaviors)
+    stats = []
+    turn = session.turn()
+    simulation.reset(turn, START)
+    for step in range(1, 5):
+        session.requests(turn)
+        answer = ActionBatch("Counter", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
+        turn = session.turn()
+        simulation.step(turn, session.actions(encode_actions(step, [answer])))
+        stats.extend(turn.stats)
+
+    assert [(stat.key, stat.value) for stat in stats] == [("Environment/Success", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [
+        ("CartPole-v1", "CartPole"),
+        ("ALE/Pong-v5", "Pong"),
+        ("my_game.envs:Hunt-v0", "Hunt"),
+        ("Hunt-very", "Hunt-very"),
+    ],
+)
+def test_a_behavior_is_named_after_its_environment(env_id: str, name: str) -> None:
+    assert behavior_name(env_id) == name
+
+
+def test_cartpole_has_the_spec_that_its_space_says() -> None:
+    simulation = make_simulation("CartPole-v1", 2)
+
+    (spec,) = simulation.behaviors
+    assert spec.name == "CartPole"
+    assert spec.observations[0].shape == (4,)
+    assert spec.actions.discrete_branches == (2,)
+    simulation.close()

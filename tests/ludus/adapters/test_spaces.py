@@ -1,0 +1,174 @@
+"""Spaces become specs, and values of them columns, without a number out of place."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, UnsupportedSpace
+from ludus.spec import ActionSpec
+
+
+def test_a_box_becomes_a_flat_float_vector() -> None:
+    encoder = ObservationEncoder(spaces.Box(-1, 1, (2, 3), np.float64))
+
+    (column,) = encoder.stack([np.arange(6.0).reshape(2, 3)])
+
+    assert encoder.specs[0].shape == (6,)
+    assert encoder.specs[0].dtype == "float32"
+    np.testing.assert_array_equal(column, np.arange(6, dtype=np.float32)[None])
+    assert column.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("shape", "announced"),
+    [((4, 5, 3), (3, 4, 5)), ((4, 5), (1, 4, 5)), ((6, 84, 84), (6, 84, 84))],
+)
+def test_an_image_stays_bytes_with_its_channels_first(shape: tuple[int, ...], announced: tuple[int, ...]) -> None:
+    space = spaces.Box(0, 255, shape, np.uint8)
+    encoder = ObservationEncoder(space)
+
+    (column,) = encoder.stack([space.sample(), space.sample()])
+
+    assert encoder.specs[0].shape == announced
+    assert encoder.specs[0].dtype == "uint8"
+    assert column.dtype == np.uint8
+    assert column.shape == (2, *announced)
+
+
+def test_a_pixel_keeps_its_place_when_channels_move() -> None:
+    image = np.zeros((4, 5, 3), np.uint8)
+    image[1, 2, 0] = 9
+
+    (column,) = ObservationEncoder(spaces.Box(0, 255, (4, 5, 3), np.uint8)).stack([image])
+
+    assert column[0, 0, 1, 2] == 9
+    assert column.sum() == 9
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "expected"),
+    [
+        (spaces.Discrete(3), 1, [0, 1, 0]),
+        (spaces.Discrete(3, start=-1), 1, [0, 0, 1]),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
+        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
+        (spaces.Box(0, 255, (3,), np.uint8), np.array([1, 2, 3], np.uint8), [1, 2, 3]),
+        (spaces.Box(-1, 1, (), np.float32), np.float32(0.5), [0.5]),
+    ],
+)
+def test_a_value_becomes_a_row(space: Any, value: Any, expected: list[float]) -> None:
+    encoder = ObservationEncoder(space)
+
+    (column,) = encoder.stack([value])
+
+    assert encoder.specs[0].shape == (len(expected),)
+    np.testing.assert_array_equal(column, np.array([expected], np.float32))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_a_stack_of_discrete_values_is_one_hot(values: list[int]) -> None:
+    (column,) = ObservationEncoder(spaces.Discrete(5)).stack(values)
+
+    assert column.argmax(axis=1).tolist() == values
+    assert (column.sum(axis=1) == 1).all()
+
+
+def test_nested_spaces_give_one_observation_per_leaf() -> None:
+    space = spaces.Dict(
+        {"where": spaces.Box(-1, 1, (2,)), "bag": spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3)))}
+    )
+    encoder = ObservationEncoder(space)
+
+    columns = encoder.stack([space.sample(), space.sample()])
+
+    assert [spec.name for spec in encoder.specs] == ["bag/0", "bag/1", "where"]
+    assert [column.shape for column in columns] == [(2, 2), (2, 3), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({"a": spaces.Text(2)})]
+)
+def test_an_unsupported_observation_is_refused_with_a_way_out(space: Any) -> None:
+    with pytest.raises(UnsupportedSpace, match=r"the observation space.* wrap the environment"):
+        ObservationEncoder(space)
+
+
+def test_an_integer_box_of_actions_is_refused() -> None:
+    with pytest.raises(UnsupportedSpace, match="the action space"):
+        ActionDecoder(spaces.Box(0, 10, (2,), np.int64))
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def one(decoder: ActionDecoder, continuous: np.ndarray, discrete: np.ndarray) -> Any:
+    (value,) = decoder.rows(continuous[None], discrete[None])
+    return value
+
+
+def test_continuous_actions_are_rescaled_to_the_bounds() -> None:
+    decoder = ActionDecoder(spaces.Box(np.array([-2, 0]), np.array([2, 10]), dtype=np.float32))
+
+    assert decoder.spec == ActionSpec(2)
+    np.testing.assert_allclose(one(decoder, floats(-1, -1), ints()), [-2, 0])
+    np.testing.assert_allclose(one(decoder, floats(0, 0.5), ints()), [0, 7.5])
+    np.testing.assert_allclose(one(decoder, floats(1, 1), ints()), [2, 10])
+
+
+def test_an_unbounded_dimension_gets_the_action_as_it_is() -> None:
+    decoder = ActionDecoder(spaces.Box(floats(-np.inf, 0), floats(np.inf, 4)))
+
+    np.testing.assert_allclose(one(decoder, floats(0.25, 0.5), ints()), [0.25, 3])
+
+
+@given(hnp.arrays(np.float32, (3, 4), elements=st.floats(-1, 1, width=32)))
+def test_rescaled_actions_lie_in_their_space(actions: np.ndarray) -> None:
+    space = spaces.Box(floats(-3, 0, 1e-3, -1e6).reshape(2, 2), floats(3, 1, 2e-3, 1e6).reshape(2, 2))
+    decoder = ActionDecoder(space)
+
+    for action in decoder.batch(actions, np.zeros((3, 0), np.int32)):
+        assert space.contains(action)
+
+
+@pytest.mark.parametrize(
+    ("space", "branches"),
+    [
+        (spaces.Discrete(4, start=2), (4,)),
+        (spaces.MultiDiscrete([2, 3]), (2, 3)),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), (2, 3, 4, 5)),
+        (spaces.MultiBinary(3), (2, 2, 2)),
+        (spaces.MultiBinary([2, 2]), (2, 2, 2, 2)),
+    ],
+)
+def test_discrete_actions_become_values_of_their_space(space: Any, branches: tuple[int, ...]) -> None:
+    decoder = ActionDecoder(space)
+
+    assert decoder.spec == ActionSpec(0, branches)
+    for choice in (np.zeros(len(branches), np.int32), np.array(branches, np.int32) - 1):
+        assert space.contains(one(decoder, floats(), choice))
+
+
+def test_hybrid_actions_take_their_columns_in_the_order_of_the_leaves() -> None:
+    space = spaces.Dict(
+        {"move": spaces.Box(-1, 1, (2,)), "use": spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3)))}
+    )
+    decoder = ActionDecoder(space)
+
+    action = one(decoder, floats(0.5, -0.5), ints(1, 2))
+
+    assert decoder.spec == ActionSpec(2, (2, 3))
+    np.testing.assert_allclose(action["move"], [0.5, -0.5])
+    assert action["use"] == (1, 2)
+    batch = decoder.batch(np.zeros((4, 2), np.float32), np.ones((4, 2), np.int32))
+    assert batch["move"].shape == (4, 2)
+    assert batch["use"][0].tolist() == [1, 1, 1, 1]

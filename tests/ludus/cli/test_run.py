@@ -1,0 +1,267 @@
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ludus.cli import ludus
+from ludus.cli.exits import Exit
+from server.runs.states import RunState, StopReason
+from tests.ludus.cli.conftest import Invoke, as_json
+from tests.server.http.world import CARTPOLE, World
+
+REWARD = "Environment/Cumulative Reward"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "ppo.yaml"
+    path.write_text(yaml.safe_dump(CARTPOLE))
+    return str(path)
+
+
+def test_create_prints_the_id_alone_for_scripts(cli: Invoke, config: str, world: World) -> None:
+    result = cli(
+        "run", "create", config, "--name", "scripted", "--tag", "ci", "--set", "behaviors.CartPole.max_steps=77"
+    )
+
+    run = world.http.get(f"/v1/runs/{result.stdout.strip()}").json()
+    assert result.exit_code == Exit.OK
+    assert (run["name"], run["tags"]) == ("scripted", ["ci"])
+    assert run["config"]["behaviors"]["CartPole"]["max_steps"] == 77
+
+
+def test_create_reads_standard_input_and_stored_configurations(cli: Invoke, config: str) -> None:
+    assert cli("config", "create", "stored", config).stdout.strip() == "stored@1"
+
+    from_input = as_json(cli("run", "create", "-", "--json", input="behaviors: {X: {}}"))
+    from_store = as_json(cli("run", "create", "--config", "stored@1", "--json"))
+
+    assert list(from_input["config"]["behaviors"]) == ["X"]
+    assert (from_store["config_name"], from_store["config_version"]) == ("stored", 1)
+
+
+def test_validate_only_prints_every_default(cli: Invoke, config: str) -> None:
+    result = cli("run", "create", config, "--validate-only")
+
+    assert yaml.safe_load(result.stdout)["behaviors"]["CartPole"]["hyperparameters"]["buffer_size"] == 10240
+
+
+def test_mistakes_in_a_configuration_come_one_a_line(cli: Invoke) -> None:
+    result = cli("run", "create", "-", input="behaviors: {X: {max_stepz: 1, time_horizon: long}}")
+
+    assert result.exit_code == Exit.REFUSED
+    assert "2 mistakes [invalid_config]" in result.stderr
+    assert "  behaviors.X.max_stepz: " in result.stderr
+    assert "max_steps" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "create"],
+        ["run", "create", "-", "--config", "x"],
+        ["run", "create", "--config", "x@newest"],
+        ["run", "create", "-", "--set", "no-value"],
+        ["run", "create", "-", "--set", "a.b=[1"],
+        ["run", "create", "/no/such/file.yaml"],
+        ["run", "wait", "x", "--timeout", "soon"],
+        ["run", "wait", "x", "--require", "reward is good"],
+        ["run", "wait", "x", "--require", "reward>=many"],
+        ["run", "list", "--limit", "0"],
+    ],
+)
+def test_a_wrong_command_line_is_usage(cli: Invoke, arguments: list[str]) -> None:
+    result = cli(*arguments, input="")
+
+    assert result.exit_code == Exit.USAGE
+    assert "Error: " in result.stderr
+
+
+def test_list_filters_and_shows_a_table(cli: Invoke, world: World) -> None:
+    first, second = world.create(name="listed-a", tags=["listed"]), world.create(name="listed-b", tags=["listed"])
+
+    table = cli("run", "list", "--tag", "listed", "--state", "queued").stdout.splitlines()
+    by_name = as_json(cli("run", "list", "--filter", 'name = "listed-*"', "--order-by", "name", "--json"))
+
+    assert table[0].split() == ["ID", "NAME", "STATE", "REASON", "STEPS", "CREATED", "TAGS"]
+    assert [line.split()[1] for line in table[1:]] == ["listed-b", "listed-a"]
+    assert [run["id"] for run in by_name] == [first["id"], second["id"]]
+
+
+def test_a_wrong_filter_says_where(cli: Invoke) -> None:
+    result = cli("run", "list", "--filter", "stat = RUNNING")
+
+    assert result.exit_code == Exit.REFUSED
+    assert "position 0" in result.stderr
+
+
+def test_show_tells_the_essentials(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create(name="shown")["id"]).start()
+    trainer.measure(REWARD, [12.5])
+    trainer.ledger.simulator_connected("one", number=0, collector=0, behaviors=["CartPole"], agents=4)
+
+    text = cli("run", "show", "shown").stdout
+
+    assert "RUNNING" in text
+    assert "1 connected, 4 agents" in text
+    assert "12.5" in text
+    assert "run_started" in text
+    assert as_json(cli("run", "show", "shown", "--json"))["run"]["id"] == trainer.run_id
+    assert "max_steps: 10000" in cli("run", "show", "shown", "--config").stdout
+
+
+def test_stop_and_cancel_say_what_they_did(cli: Invoke, world: World) -> None:
+    waiting, live = world.create(), world.create()
+    world.claim(live["id"]).start()
+
+    assert cli("run", "stop", live["id"]).stdout.strip() == f"{live['id']} RUNNING, stop asked for"
+    assert "CANCELLED" in cli("run", "cancel", waiting["id"]).stdout
+    again = cli("run", "stop", waiting["id"])
+    assert again.exit_code == Exit.REFUSED
+    assert "CANCELLED" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code"),
+    [
+        (RunState.SUCCEEDED, None, Exit.OK),
+        (RunState.FAILED, StopReason.DIVERGED, Exit.RUN_FAILED),
+        (RunState.CANCELLED, StopReason.USER, Exit.RUN_CANCELLED),
+    ],
+)
+def test_wait_has_an_exit_code_for_each_end(
+    cli: Invoke, world: World, state: RunState, reason: StopReason | None, code: Exit
+) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    threading.Timer(0.2, trainer.finish, [state], {"reason": reason}).start()
+
+    result = cli("run", "wait", trainer.run_id, "--timeout", "20s")
+
+    assert result.exit_code == code
+    assert state in result.stderr
+
+
+def test_wait_has_an_exit_code_for_the_time_out(cli: Invoke, world: World) -> None:
+    result = cli("run", "wait", world.create()["id"], "--timeout", "0.2s")
+
+    assert result.exit_code == Exit.TIMED_OUT
+    assert "QUEUED" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("requirements", "code"),
+    [
+        (["reward>=20"], Exit.OK),
+        (["reward>=20", "length < 100"], Exit.OK),
+        (["CartPole:reward > 19.5", "step>=0"], Exit.OK),
+        ([f"{REWARD}<=20"], Exit.OK),
+        (["reward>20"], Exit.UNMET),
+        (["reward>=20", "length>100"], Exit.UNMET),
+        (["Other:reward>=0"], Exit.UNMET),
+        (["rewardd>=0"], Exit.UNMET),
+    ],
+)
+def test_wait_judges_the_newest_values(cli: Invoke, world: World, requirements: list[str], code: Exit) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    trainer.measure(REWARD, [500.0, 20.0])
+    trainer.measure("Environment/Episode Length", [20.0])
+    trainer.finish()
+
+    options = [part for requirement in requirements for part in ("--require", requirement)]
+    result = cli("run", "wait", trainer.run_id, *options)
+
+    assert result.exit_code == code, result.stderr
+    assert ("NOT met" in result.stderr) == (code is Exit.UNMET)
+
+
+def test_an_unclear_requirement_names_the_behaviors(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    trainer.measure(REWARD, [1.0], behavior="CartPole")
+    trainer.measure(REWARD, [1.0], behavior="Other")
+    trainer.finish()
+
+    result = cli("run", "wait", trainer.run_id, "--require", "reward>=0")
+
+    assert result.exit_code == Exit.UNMET
+    assert "CartPole, Other" in result.stderr
+
+
+def test_wait_prints_its_judgement_as_json(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    trainer.measure(REWARD, [1.0])
+    trainer.finish()
+
+    found = as_json(cli("run", "wait", trainer.run_id, "--require", "reward>=1", "--json"))
+
+    assert found["run"]["state"] == "SUCCEEDED"
+    assert found["requirements"] == [{"require": "reward>=1", "met": True, "reason": "it is 1"}]
+
+
+def test_create_can_wait_too(cli: Invoke, config: str, world: World) -> None:
+    def train() -> None:
+        while not (runs := world.http.get("/v1/runs", params={"filter": "name = created-and-waited"}).json()["runs"]):
+            pass
+        world.claim(runs[0]["id"]).start().finish(RunState.FAILED, reason=StopReason.DIVERGED)
+
+    threading.Thread(target=train).start()
+
+    assert cli("run", "create", config, "--name", "created-and-waited", "--wait").exit_code == Exit.RUN_FAILED
+
+
+def test_watch_shows_events_and_ends_with_the_run(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    trainer.measure(REWARD, [42.0])
+    threading.Timer(0.5, trainer.finish).start()
+
+    result = cli("run", "watch", trainer.run_id)
+
+    assert result.exit_code == Exit.OK
+    assert "run_created" in result.stdout
+    assert "CartPole reward 42" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith(f"{trainer.run_id} SUCCEEDED")
+
+
+def test_watch_prints_events_as_lines_of_json(cli: Invoke, world: World) -> None:
+    run = world.create()
+    world.http.post(f"/v1/runs/{run['id']}:cancel")
+
+    result = cli("run", "watch", run["id"], "--json")
+
+    assert result.exit_code == Exit.RUN_CANCELLED
+    assert [json.loads(line)["type"] for line in result.stdout.splitlines()] == ["run_created", "run_cancelled"]
+
+
+def test_logs_prints_the_trainers_log_of_the_newest_attempt(cli: Invoke, world: World, tmp_path: Path) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    none_yet = cli("run", "logs", trainer.run_id)
+    trainer.write_log("player.log", b"from the player\n", tmp_path)
+    trainer.write_log("trainer.log", b"line\n" * 40_000, tmp_path)
+    trainer.finish()
+
+    assert (none_yet.exit_code, "none yet" in none_yet.stderr) == (Exit.REFUSED, True)
+    assert cli("run", "logs", trainer.run_id).stdout == "line\n" * 40_000
+    assert cli("run", "logs", trainer.run_id, "--name", "player.log", "--follow").stdout == "from the player\n"
+    assert cli("run", "logs", trainer.run_id, "--tail", "10").stdout == "line\nline\n"
+    assert "player.log" in cli("run", "logs", trainer.run_id, "--list").stdout
+    assert cli("run", "logs", trainer.run_id, "--attempt", "9").exit_code == Exit.REFUSED
+
+
+@pytest.mark.parametrize(
+    "command", [["show", "nobody"], ["stop", "nobody"], ["wait", "nobody"], ["watch", "nobody"], ["logs", "nobody"]]
+)
+def test_an_unknown_run_is_one_sentence(cli: Invoke, command: list[str]) -> None:
+    result = cli("run", *command)
+
+    assert result.exit_code == Exit.REFUSED
+    assert result.stderr.startswith("Error: There is no run")
+
+
+def test_a_server_that_is_not_there_is_one_sentence_with_a_code_of_its_own() -> None:
+    result = CliRunner().invoke(ludus, ["run", "list", "--server", "http://127.0.0.1:9"])
+
+    assert result.exit_code == Exit.UNREACHABLE
+    assert "ludus up" in result.stderr
+    assert "Traceback" not in result.output

@@ -1,0 +1,210 @@
+"""`ludus simulate` starts, watches and ends its processes, and its exit code says how the run ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from ludus.cli.simulate import TOKEN_VARIABLE, simulate
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.codes import CloseCode
+from tests.fakes import FakeServer, Peer, Script, finish_after, refuse
+
+CARTPOLE = "gymnasium:CartPole-v1"
+SECONDS = 60
+
+
+def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "ludus.cli", "simulate", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def run(*arguments: str, **environment: str) -> tuple[int, str]:
+    process = start(*arguments, **environment)
+    _, errors = process.communicate(timeout=SECONDS)
+    return process.returncode, errors
+
+
+def test_every_process_plays_all_its_environments_until_the_run_is_finished() -> None:
+    with FakeServer(finish_after(30), finish_after(30), token="secret") as server:
+        code, errors = run(
+            CARTPOLE,
+            "--run",
+            "cartpole",
+            "--count",
+            "2",
+            "--envs",
+            "3",
+            "--server",
+            server.address,
+            "--token",
+            "secret",
+        )
+
+    assert code == 0, errors
+    assert server.violations == []
+    assert len(server.incarnations) == 2
+    assert all(peer.running["CartPole"] == {0, 1, 2} for peer in server.streams)
+    assert all(join.label.startswith("CartPole-v1 x3") for join in server.joins)
+
+
+def test_the_token_can_come_from_the_environment() -> None:
+    with FakeServer(finish_after(3), token="secret") as server:
+        code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address, **{TOKEN_VARIABLE: "secret"})
+
+    assert code == 0, errors
+
+
+def test_a_process_that_crashes_is_started_again(tmp_path: Path) -> None:
+    crashes = tmp_path / "crashes"
+    crashes.write_text("1")
+    with FakeServer(forever, finish_after(10)) as server:
+        code, errors = run(
+            "gymnasium:tests.toys.crashing:Crashing-v0",
+            *("--run", "crashing", "--server", server.address),
+            LUDUS_TEST_CRASHES=str(crashes),
+        )
+
+    assert code == 0, errors
+    assert "RuntimeError: the game crashed" in errors
+    assert "simulator 0: crashed; starting it again in 1 s" in errors
+
+
+def test_a_process_that_crashes_too_often_is_given_up(tmp_path: Path) -> None:
+    crashes = tmp_path / "crashes"
+    crashes.write_text("9")
+    with FakeServer(forever, forever) as server:
+        code, errors = run(
+            "gymnasium:tests.toys.crashing:Crashing-v0",
+            *("--run", "crashing", "--server", server.address, "--restarts", "1"),
+            LUDUS_TEST_CRASHES=str(crashes),
+        )
+
+    assert code == 1
+    assert "simulator 0: crashed for the 2. time in a row; it is not started again" in errors
+
+
+def forever(peer: Peer) -> Iterator[pb.ConnectResponse]:
+    """Script: answer until the client goes away."""
+    peer.hello()
+    yield peer.welcome()
+    yield from peer.play(10**9)
+
+
+def closing(code: CloseCode) -> Script:
+    def script(peer: Peer) -> Iterator[pb.ConnectResponse]:
+        peer.hello()
+        yield peer.welcome()
+        yield peer.close(code)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(CloseCode.RUN_FAILED, 4), (CloseCode.RUN_CANCELLED, 5), (CloseCode.NOT_FINITE, 1)]
+)
+def test_the_exit_code_says_how_the_run_ended(code: CloseCode, expected: int) -> None:
+    with FakeServer(closing(code)) as server:
+        assert run(CARTPOLE, "--run", "cartpole", "--server", server.address)[0] == expected
+
+
+def test_processes_that_say_the_same_are_heard_once() -> None:
+    def no_such_run(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+        refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"There is no run {request.run!r}.")
+
+    with FakeServer(join=no_such_run) as server:
+        code, errors = run(CARTPOLE, "--run", "nothing", "--count", "2", "--server", server.address)
+
+    assert code == 1
+    assert errors.count("There is no run 'nothing'.") == 1
+
+
+def test_a_gateway_out_of_reach_has_an_exit_code() -> None:
+    code, errors = run(CARTPOLE, "--run", "cartpole", "--server", "127.0.0.1:1", "--patience", "0")
+
+    assert code == 3
+    assert "nothing listens at 127.0.0.1:1" in errors
+
+
+@pytest.fixture
+def playing() -> Iterator[tuple["subprocess.Popen[str]", list[psutil.Process]]]:
+    """A command whose two processes play."""
+    with FakeServer(forever, forever) as server:
+        process = start(CARTPOLE, "--run", "cartpole", "--count", "2", "--server", server.address)
+        until(lambda: sum(peer.last_step > 5 for peer in server.streams) == 2)
+        yield process, psutil.Process(process.pid).children()
+        process.kill()
+        process.communicate(timeout=SECONDS)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def gone(children: list[psutil.Process]) -> bool:
+    return not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_every_process(
+    playing: tuple["subprocess.Popen[str]", list[psutil.Process]], number: signal.Signals
+) -> None:
+    process, children = playing
+
+    process.send_signal(number)
+
+    assert process.wait(SECONDS) == 130
+    assert len(children) == 2
+    assert gone(children)
+
+
+def test_processes_end_with_a_command_that_was_killed(
+    playing: tuple["subprocess.Popen[str]", list[psutil.Process]],
+) -> None:
+    process, children = playing
+
+    process.kill()
+    process.wait(SECONDS)
+
+    until(lambda: gone(children))
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("CartPole-v1", "write gymnasium:ENV"),
+        ("gymnasium:", "write gymnasium:ENV"),
+        ("gymnasium:Nothing-v0", "Environment `Nothing` doesn't exist"),
+        ("gymnasium:CartPole-v9", "cannot be simulated"),
+        ("gymnasium:no_such_module:Game-v0", "No module named 'no_such_module'"),
+    ],
+)
+def test_what_cannot_be_simulated_is_a_usage_error(source: str, problem: str) -> None:
+    result = CliRunner().invoke(simulate, [source, "--run", "x"])
+
+    assert result.exit_code == 2
+    assert problem in result.output
+
+
+def test_a_missing_gymnasium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+
+    result = CliRunner().invoke(simulate, [CARTPOLE, "--run", "x"])
+
+    assert result.exit_code == 2
+    assert "pip install 'ludus[gymnasium]'" in result.output

@@ -1,0 +1,50 @@
+"""The example of a custom simulator is short, and plays."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ludus.simulator import connect
+from server.training.config import parse_document, resolve
+from tests.fakes import FakeServer, finish_after
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("custom_simulator", EXAMPLES / "custom_simulator.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_has_fewer_than_60_lines() -> None:
+    assert len((EXAMPLES / "custom_simulator.py").read_text().splitlines()) < 60
+
+
+def test_agents_of_the_example_come_and_go(example: ModuleType) -> None:
+    with FakeServer(finish_after(500)) as server:
+        ending = connect(example.Field(), run="foragers", server=server.address)
+
+    assert server.violations == []
+    assert ending.finished
+    assert ending.episodes > 50
+    assert 1 <= len(server.streams[0].running["Forager"]) <= example.MOST
+
+
+def test_the_configuration_of_the_example_names_its_behavior(example: ModuleType) -> None:
+    config = resolve(parse_document((EXAMPLES / "forager.yaml").read_text()))
+
+    assert set(config.behaviors) == {example.Field.behaviors[0].name}
+
+
+def test_the_configuration_of_the_javascript_example_names_its_behavior() -> None:
+    config = resolve(parse_document((EXAMPLES / "node" / "catch.yaml").read_text()))
+
+    (behavior,) = config.behaviors
+    assert f'name: "{behavior}"' in (EXAMPLES / "node" / "catch.js").read_text()

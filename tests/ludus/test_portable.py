@@ -1,0 +1,52 @@
+"""What users install imports on any system, and drags no server in."""
+
+import subprocess
+import sys
+
+import pytest
+
+POSIX_ONLY = ("fcntl", "resource", "termios", "pwd", "grp", "tty", "pty", "syslog")
+HEAVY = ("torch", "fastapi", "sqlalchemy", "celery", "pydantic", "uvicorn", "structlog", "alembic")
+
+SCRIPT = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name in {posix_only!r}:
+            raise ModuleNotFoundError(f"{{name}} is not on this system", name=name)
+
+for name in {posix_only!r}:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Blocked())
+importlib.import_module({module!r})
+loaded = [name for name in {heavy!r} if name in sys.modules]
+assert not loaded, loaded
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "ludus",
+        "ludus.api",
+        "ludus.simulator",
+        "ludus.cli",
+        "ludus.cli.run",
+        "ludus.cli.simulate",
+        "ludus.cli.simulate_process",
+        "ludus.adapters.gymnasium",
+    ],
+)
+def test_the_package_imports_without_what_only_posix_has(module: str) -> None:
+    script = SCRIPT.format(posix_only=POSIX_ONLY, heavy=HEAVY, module=module)
+
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_sdk_needs_no_gymnasium() -> None:
+    script = "import sys; sys.modules['gymnasium'] = None; import ludus.simulator, ludus.cli.simulate"
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

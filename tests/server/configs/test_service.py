@@ -1,0 +1,153 @@
+"""Commands on stored configurations."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from server.configs.repository import ConfigRepository
+from server.configs.service import ConfigService, digest
+from server.db.database import Database
+from server.errors import ConfigNotFound, InvalidConfig
+from server.training.config import Change, resolve
+from server.training.presets import read_preset
+
+
+@pytest.fixture
+def configs(database: Database) -> Iterator[ConfigService]:
+    with database.write() as session:
+        yield ConfigService(ConfigRepository(session))
+
+
+def test_a_configuration_is_stored_as_sent_and_resolved(configs: ConfigService) -> None:
+    text = "# mine\nbehaviors: {A: {max_steps: 1e3}}"
+
+    stored = configs.store("walker", text, "first try")
+
+    assert stored.created
+    assert stored.version.version == 1
+    assert stored.version.source == text
+    assert stored.version.document == {"behaviors": {"A": {"max_steps": "1e3"}}}
+    assert stored.version.resolved == resolve(text).model_dump(mode="json")
+    assert stored.version.description == "first try"
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        {"behaviors": {"A": {}}},
+        b"behaviors: {A: {trainer_type: ppo}}",
+        "behaviors: {A: {hyperparameters: {batch_size: 1024}}}",
+    ],
+)
+def test_what_resolves_to_the_newest_version_is_that_version(configs: ConfigService, equal: object) -> None:
+    configs.store("walker", "behaviors: {A: {max_steps: 5}}")
+    newest = configs.store("walker", "behaviors: {A: {}}")
+
+    again = configs.store("walker", equal)  # type: ignore[arg-type]
+
+    assert not again.created
+    assert again.version is newest.version
+
+
+def test_an_older_version_is_not_found_again_but_stored_anew(configs: ConfigService) -> None:
+    configs.store("walker", "behaviors: {A: {}}")
+    configs.store("walker", "behaviors: {A: {max_steps: 5}}")
+
+    third = configs.store("walker", "behaviors: {A: {}}")
+
+    assert third.created
+    assert third.version.version == 3
+
+
+def test_the_source_of_a_mapping_is_its_json(configs: ConfigService) -> None:
+    document = {"behaviors": {"Läufer": {}}}
+
+    source = configs.store("walker", document).version.source
+
+    assert json.loads(source) == document
+    assert "Läufer" in source
+
+
+def test_the_source_of_bytes_is_their_text(configs: ConfigService) -> None:
+    assert configs.store("walker", b"\xef\xbb\xbfbehaviors: {A: {}}").version.source == "behaviors: {A: {}}"
+
+
+def test_an_invalid_configuration_is_not_stored(configs: ConfigService) -> None:
+    with pytest.raises(InvalidConfig):
+        configs.store("walker", "behaviors: {A: {max_step: 5}}")
+
+    with pytest.raises(ConfigNotFound):
+        configs.prepare(name="walker")
+
+
+@pytest.mark.parametrize("name", ["", " a", "a/b", ".a", "a b", "x" * 201, "ä", "a\n"])
+def test_a_name_can_stand_in_an_address(configs: ConfigService, name: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        configs.store(name, "behaviors: {A: {}}")
+
+    assert [problem.path for problem in caught.value.problems] == ["name"]
+
+
+def test_two_versions_are_compared_resolved(configs: ConfigService) -> None:
+    configs.store("walker", "behaviors: {A: {}}")
+    configs.store("walker", "behaviors: {A: {hyperparameters: {learning_rate_schedule: constant}}}")
+
+    path = "behaviors.A.hyperparameters"
+    expected = [
+        Change(f"{path}.{value}_schedule", "changed", "linear", "constant")
+        for value in ("learning_rate", "beta", "epsilon")
+    ]
+    assert configs.diff("walker", 1, 2) == expected
+    assert configs.diff("walker", 1, None) == expected
+    assert configs.diff("walker", 2, None) == []
+
+
+def test_a_missing_version_cannot_be_compared(configs: ConfigService) -> None:
+    configs.store("walker", "behaviors: {A: {}}")
+
+    with pytest.raises(ConfigNotFound):
+        configs.diff("walker", 1, 2)
+
+
+def test_a_run_is_prepared_from_a_document(configs: ConfigService) -> None:
+    prepared = configs.prepare(read_preset("cartpole"), overrides={"behaviors.CartPole.max_steps": "2e5"})
+
+    assert prepared.config.behaviors["CartPole"].max_steps == 200_000
+    assert (prepared.name, prepared.version) == (None, None)
+
+
+def test_a_run_is_prepared_from_a_stored_configuration(configs: ConfigService) -> None:
+    configs.store("walker", "behaviors: {A: {max_steps: 5}}")
+    configs.store("walker", "behaviors: {A: {max_steps: 6}}")
+
+    newest = configs.prepare(name="walker")
+    first = configs.prepare(name="walker", version=1)
+
+    assert (newest.name, newest.version, newest.config.max_steps) == ("walker", 2, 6)
+    assert (first.name, first.version, first.config.max_steps) == ("walker", 1, 5)
+
+
+def test_overrides_of_a_stored_configuration_act_on_what_was_written(configs: ConfigService) -> None:
+    configs.store("walker", "behaviors: {A: {}}")
+
+    overrides = {"behaviors.A.hyperparameters.learning_rate_schedule": "constant"}
+    prepared = configs.prepare(name="walker", overrides=overrides)
+
+    assert prepared.config.behaviors["A"].hyperparameters.beta_schedule == "constant"
+    assert configs.diff("walker", 1, None) == []
+
+
+def test_a_run_needs_a_document_or_a_name(configs: ConfigService) -> None:
+    with pytest.raises(InvalidConfig) as neither:
+        configs.prepare()
+    with pytest.raises(InvalidConfig) as both:
+        configs.prepare("behaviors: {A: {}}", name="walker")
+
+    assert [problem.code for problem in neither.value.problems] == ["missing"]
+    assert [problem.code for problem in both.value.problems] == ["contradiction"]
+
+
+def test_the_digest_does_not_depend_on_the_order_of_keys() -> None:
+    assert digest({"a": 1, "b": {"c": 2, "d": 3}}) == digest({"b": {"d": 3, "c": 2}, "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})

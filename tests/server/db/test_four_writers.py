@@ -1,0 +1,51 @@
+"""Four processes write at once: no acknowledged write is lost, and none is refused without a clear message."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from server.db.database import Database
+from server.events.repository import EventRepository
+from server.metrics.repository import MetricRepository
+from server.runs.models import Run
+from tests.factories import make_ledger, read_run
+
+
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.slow)])
+def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
+    database = Database(database_url)
+    make_ledger(database, name="contended")
+    run = read_run(database, "contended")
+    arguments = [sys.executable, "-m", "tests.server.db.writer", database_url, run.id, str(run.epoch)]
+    writers = [
+        subprocess.Popen(
+            [*arguments, str(number), str(seconds)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
+        )
+        for number in range(4)
+    ]
+    said = [line.split(maxsplit=1) for writer in writers for line in writer.communicate()[0].splitlines()]
+
+    assert [writer.returncode for writer in writers] == [0] * 4
+    acknowledged = {kind: {name.strip() for said_kind, name in said if said_kind == kind} for kind in ("event", "run")}
+    points = {name.strip() for kind, name in said if kind == "point"}
+    assert {name.split("-")[0] for name in points} == set("0123"), "every writer gets its turn"
+    assert not [message for kind, message in said if kind == "refused"]
+    with database.read() as session:
+        events = EventRepository(session).page(run.id, limit=10**6)
+        names = set(session.scalars(select(Run.name)))
+        histories = {
+            number: MetricRepository(session).history(run.id, f"behavior-{number}", "value") for number in range(4)
+        }
+    database.close()
+
+    assert {event.message for event in events} >= acknowledged["event"]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert names >= acknowledged["run"]
+    for name in points:
+        writer, number = name.split("-")
+        history = histories[int(writer)]
+        assert history is not None
+        assert int(number) in history.steps

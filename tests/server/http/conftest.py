@@ -1,0 +1,19 @@
+"""One API for all tests that only add to it."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.server.http.world import World, open_world
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("api")) as world:
+        yield world
+
+
+@pytest.fixture
+def http(world: World) -> httpx.Client:
+    return world.http

@@ -1,0 +1,71 @@
+"""Packing and thinning of metrics."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.metrics.points import MetricPoint, Points, thin
+
+
+def line(count: int) -> Points:
+    steps = np.arange(count, dtype=np.int64) * 10
+    return Points(steps, steps.astype(float), np.sin(steps))
+
+
+def test_packing_keeps_every_bit() -> None:
+    points = Points(np.array([1, 2**40], np.int64), np.array([0.1, 1.7e9]), np.array([np.nan, -np.inf]))
+
+    again = Points.unpack(*points.pack())
+
+    assert again.pack() == points.pack()
+
+
+def test_of_several_points_with_one_step_the_last_counts() -> None:
+    points = Points.of([MetricPoint("B", "k", step, 0.0, value) for step, value in [(2, 1.0), (1, 5.0), (2, 3.0)]])
+
+    assert points.steps.tolist() == [1, 2]
+    assert points.values.tolist() == [5.0, 3.0]
+
+
+def test_few_points_are_not_thinned() -> None:
+    series = thin("B", "k", line(10), 10)
+
+    assert series.counts.tolist() == [1] * 10
+    assert np.array_equal(series.values, line(10).values)
+
+
+def test_a_bucket_keeps_mean_minimum_and_maximum_and_stands_at_its_last_point() -> None:
+    points = Points(np.arange(1, 5), np.arange(1.0, 5.0), np.array([0.0, 10.0, 2.0, 4.0]))
+
+    series = thin("B", "k", points, 2)
+
+    assert series.steps.tolist() == [2, 4]
+    assert series.values.tolist() == [5.0, 3.0]  # (0 + 10) / 2, (2 + 4) / 2
+    assert series.minima.tolist() == [0.0, 2.0]
+    assert series.maxima.tolist() == [10.0, 4.0]
+
+
+@given(count=st.integers(0, 3000), buckets=st.integers(1, 700))
+def test_thinning_loses_no_point_no_spike_and_no_end(count: int, buckets: int) -> None:
+    points = line(count)
+
+    series = thin("B", "k", points, buckets)
+
+    assert len(series.steps) == min(count, buckets)
+    assert series.total == count
+    if count:
+        assert series.counts.max() - series.counts.min() <= 1
+        assert series.steps[-1] == points.steps[-1]
+        assert series.minima.min() == points.values.min()
+        assert series.maxima.max() == points.values.max()
+        assert np.average(series.values, weights=series.counts) == pytest.approx(points.values.mean())
+
+
+def test_values_that_are_not_finite_do_not_spoil_their_bucket() -> None:
+    values = np.array([1.0, np.nan, 3.0, np.nan, np.nan, np.nan])
+
+    series = thin("B", "k", Points(np.arange(6), np.arange(6.0), values), 2)
+
+    assert series.values[0] == 2.0
+    assert np.isnan(series.values[1])

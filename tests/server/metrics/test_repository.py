@@ -1,0 +1,142 @@
+"""Metrics in the database: chunks, newest values, and what a later attempt supersedes."""
+
+import math
+
+import pytest
+from sqlalchemy import select
+
+from server.attempts.repository import AttemptLedger
+from server.db.database import Database
+from server.errors import MetricNotFound
+from server.metrics.models import MetricChunk
+from server.metrics.points import CHUNK_POINTS, MetricPoint, Series
+from server.metrics.repository import MetricRepository
+from tests.factories import make_checkpoint, make_claim, make_ledger, read_run
+
+KEY = "Environment/Cumulative Reward"
+
+
+def points(steps: range, value: float | None = None, behavior: str = "CartPole") -> list[MetricPoint]:
+    return [MetricPoint(behavior, KEY, step, 1e9 + step, float(step) if value is None else value) for step in steps]
+
+
+def series(database: Database, behavior: str = "CartPole", limit: int = 100_000) -> Series:
+    with database.read() as session:
+        return MetricRepository(session).series(read_run(database, "run").id, behavior, KEY, limit)
+
+
+def test_history_comes_back_as_it_was_recorded(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    for start in range(0, 1300, 130):
+        ledger.metrics(points(range(start, start + 130)))
+
+    recorded = series(database)
+
+    assert recorded.steps.tolist() == list(range(1300))
+    assert recorded.values.tolist() == [float(step) for step in range(1300)]
+    assert recorded.times[-1] == 1e9 + 1299
+
+
+def test_chunks_fill_up_before_the_next_begins(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.metrics(points(range(10)))
+    ledger.metrics(points(range(10, 2 * CHUNK_POINTS + 1)))
+
+    with database.read() as session:
+        order = select(MetricChunk.count, MetricChunk.first_step, MetricChunk.last_step).order_by(MetricChunk.number)
+        chunks = [tuple(row) for row in session.execute(order)]
+
+    full = CHUNK_POINTS
+    assert chunks == [(full, 0, full - 1), (full, full, 2 * full - 1), (1, 2 * full, 2 * full)]
+
+
+def test_the_newest_value_of_each_key_is_at_hand(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.metrics([*points(range(5)), MetricPoint("", "Ludus/Simulators", 5, 1e9, 2.0)])
+    ledger.metrics(points(range(5, 7)))
+    run_id = read_run(database, "run").id
+
+    with database.read() as session:
+        metrics = MetricRepository(session)
+        latest = [(metric.behavior, metric.key, metric.step, metric.value) for metric in metrics.latest(run_id)]
+        several = metrics.latest_of([run_id, "run_unknown"], [KEY])
+
+    assert latest == [("", "Ludus/Simulators", 5, 2.0), ("CartPole", KEY, 6, 6.0)]
+    assert [metric.value for metric in several[run_id]] == [6.0]
+    assert several["run_unknown"] == []
+
+
+def test_a_value_that_is_not_finite_is_kept_in_the_history_and_none_as_newest(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.metrics([*points(range(3)), *points(range(3, 4), value=math.nan)])
+
+    with database.read() as session:
+        (newest,) = MetricRepository(session).latest(read_run(database, "run").id)
+
+    assert newest.value is None
+    assert math.isnan(series(database).values[-1])
+
+
+def test_an_unknown_metric_is_not_found(database: Database) -> None:
+    make_ledger(database, name="run")
+
+    with pytest.raises(MetricNotFound):
+        series(database)
+
+
+def test_a_key_is_read_for_all_behaviors_at_once(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.metrics([*points(range(3)), *points(range(4), behavior="Pendulum")])
+
+    with database.read() as session:
+        found = MetricRepository(session).all_series(read_run(database, "run").id, KEY, 10)
+
+    assert [(one.behavior, one.total) for one in found] == [("CartPole", 3), ("Pendulum", 4)]
+
+
+def test_points_past_the_restored_step_are_superseded_per_behavior(database: Database) -> None:
+    """Recorded to step 100; the checkpoint is of CartPole's step 60 and Pendulum's step 30."""
+    first = make_ledger(database, name="run")
+    first.checkpoint(make_checkpoint(90, steps={"CartPole": 60, "Pendulum": 30}))
+    run_metric = [MetricPoint("", "Ludus/Simulators", step, 1e9, 1.0) for step in range(0, 101, 10)]
+    first.metrics([*points(range(0, 101, 10)), *points(range(0, 101, 10), behavior="Pendulum"), *run_metric])
+    first.release("trainer_lost", "It crashed.")
+
+    second = AttemptLedger(database, make_claim(database))
+    with database.read() as session:
+        latest = {m.behavior: m.step for m in MetricRepository(session).latest(read_run(database, "run").id)}
+    second.metrics(points(range(70, 131, 20), value=-1.0))
+
+    assert latest == {"CartPole": 60, "Pendulum": 30, "": 90}
+    assert series(database).steps.tolist() == [0, 10, 20, 30, 40, 50, 60, 70, 90, 110, 130]
+    assert series(database).values.tolist()[-5:] == [60.0, -1.0, -1.0, -1.0, -1.0]
+    assert series(database, "Pendulum").steps.tolist() == [0, 10, 20, 30]
+
+
+def test_an_attempt_that_begins_anew_supersedes_everything(database: Database) -> None:
+    first = make_ledger(database, name="run")
+    first.metrics(points(range(1, 50)))
+    first.release("trainer_lost", "It crashed before its first checkpoint.")
+
+    second = AttemptLedger(database, make_claim(database))
+    with database.read() as session:
+        assert MetricRepository(session).latest(read_run(database, "run").id) == []
+    second.metrics(points(range(1, 3)))
+
+    assert series(database).steps.tolist() == [1, 2]
+
+
+def test_what_an_attempt_in_between_recorded_counts_only_up_to_where_the_next_one_began(database: Database) -> None:
+    """Attempt 1 saves 50; attempt 2 resumes at 50 and records to 80; attempt 3 resumes at 50 again."""
+    first = make_ledger(database, name="run")
+    first.metrics(points(range(10, 61, 10)))
+    first.checkpoint(make_checkpoint(50, steps={"CartPole": 50}))
+    first.release("trainer_lost", "It crashed.")
+    second = AttemptLedger(database, make_claim(database))
+    second.metrics(points(range(60, 81, 10), value=2.0))
+    second.release("trainer_lost", "It crashed.")
+    third = AttemptLedger(database, make_claim(database))
+    third.metrics(points(range(55, 66, 10), value=3.0))
+
+    assert series(database).steps.tolist() == [10, 20, 30, 40, 50, 55, 65]
+    assert series(database).values.tolist()[-2:] == [3.0, 3.0]

@@ -1,0 +1,183 @@
+"""The desk at which simulators ask for a place in a run."""
+
+import pytest
+
+from server.attempts.repository import AttemptLedger
+from server.db.database import Database
+from server.errors import SimulatorNotFound
+from server.events.repository import EventRepository
+from server.listing import Condition, ListQuery, Operator, Order
+from server.runs.states import RunState, StopReason
+from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk, SimulatorRepository
+from tests.factories import make_claim, make_ledger, make_run, read_run
+
+ENDPOINTS = [{"address": "host:1", "index": 0}, {"address": "host:2", "index": 1}]
+
+
+@pytest.fixture
+def desk(database: Database) -> SimulatorDesk:
+    return SimulatorDesk(database)
+
+
+def test_an_unknown_run_is_not_found(desk: SimulatorDesk) -> None:
+    assert desk.join("nobody", "inc") == NotFound("nobody")
+
+
+def test_a_waiting_run_is_not_ready_and_says_why(database: Database, desk: SimulatorDesk) -> None:
+    run = make_run(database, name="run")
+
+    answer = desk.join("run", "inc")
+
+    assert isinstance(answer, NotReady)
+    assert answer.run_id == run.id
+    assert "QUEUED" in answer.reason
+
+
+def test_a_trainer_that_does_not_listen_yet_is_not_ready(database: Database, desk: SimulatorDesk) -> None:
+    make_ledger(database, name="run")
+
+    answer = desk.join("run", "inc")
+
+    assert isinstance(answer, NotReady)
+    assert "does not listen yet" in answer.reason
+
+
+def test_a_finished_run_takes_no_simulators(database: Database, desk: SimulatorDesk) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.move(RunState.SUCCEEDED)
+
+    assert desk.join("run", "inc") == Ended(read_run(database, "run").id, RunState.SUCCEEDED, "completed")
+
+
+def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(
+    database: Database, desk: SimulatorDesk
+) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.listening(ENDPOINTS)
+    run = read_run(database, "run")
+
+    first = desk.join("run", "a", label="left", client="test/1", peer="1.2.3.4:5")
+    second = desk.join(run.id, "b", relay=True)
+
+    assert first == Assigned(run.id, 1, 0, tuple(ENDPOINTS), {})
+    assert second == Assigned(run.id, 1, 1, tuple(ENDPOINTS), {})
+    with database.read() as session:
+        simulators = SimulatorRepository(session).list(run.id, ListQuery(Order("number", descending=False))).items
+    assert [(s.number, s.label, s.client, s.peer, s.state, s.relayed) for s in simulators] == [
+        (0, "left", "test/1", "1.2.3.4:5", "joined", False),
+        (1, "", "", "", "joined", True),
+    ]
+
+
+def test_joining_again_gives_the_same_number_in_later_attempts_too(database: Database, desk: SimulatorDesk) -> None:
+    first = make_ledger(database, name="run")
+    first.listening(ENDPOINTS)
+    desk.join("run", "a")
+    desk.join("run", "b")
+    again = desk.join("run", "b")
+    first.release("trainer_lost", "It crashed.")
+    second = AttemptLedger(database, make_claim(database))
+    second.listening(ENDPOINTS[:1])
+
+    later = desk.join("run", "b")
+
+    assert isinstance(again, Assigned)
+    assert isinstance(later, Assigned)
+    assert (again.number, again.epoch) == (1, 1)
+    assert (later.number, later.epoch, len(later.endpoints)) == (1, 2, 1)
+
+
+def test_the_answer_says_how_many_simulators_each_collector_has(database: Database, desk: SimulatorDesk) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.listening(ENDPOINTS)
+    for number, collector in enumerate([0, 0, 1]):
+        ledger.simulator_connected(f"inc{number}", number=number, collector=collector)
+    ledger.simulator_left("inc0", code="left", reason="bye", steps=3)
+
+    answer = desk.join("run", "new")
+
+    assert isinstance(answer, Assigned)
+    assert answer.load == {0: 1, 1: 1}
+
+
+def test_a_simulator_that_comes_back_wakes_a_run_that_paused_for_want_of_simulators(
+    database: Database, desk: SimulatorDesk
+) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.move(RunState.PAUSING, reason=StopReason.SIMULATORS_LOST)
+    ledger.move(RunState.PAUSED, reason=StopReason.SIMULATORS_LOST)
+
+    assert isinstance(desk.join("run", "inc"), NotReady)
+
+    run = read_run(database, "run")
+    assert (run.state, run.stop_reason) == (RunState.QUEUED, None)
+    assert make_claim(database).epoch == 2
+
+
+def test_a_run_that_a_user_paused_stays_paused(database: Database, desk: SimulatorDesk) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.move(RunState.PAUSING, reason=StopReason.USER)
+    ledger.move(RunState.PAUSED, reason=StopReason.USER)
+
+    assert isinstance(desk.join("run", "inc"), NotReady)
+    assert read_run(database, "run").state == RunState.PAUSED
+
+
+def test_connected_and_past_simulators_are_listed_with_why_they_left(database: Database, desk: SimulatorDesk) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.listening(ENDPOINTS)
+    desk.join("run", "a", label="kept")
+    ledger.simulator_connected("a", number=0, collector=1, behaviors=["CartPole"], agents=4)
+    ledger.simulator_connected("b", number=1, collector=0)
+    ledger.simulator_left("b", code="shape_mismatch", reason="obs_0 has the wrong shape.", steps=12)
+    run_id = read_run(database, "run").id
+
+    with database.read() as session:
+        repository = SimulatorRepository(session)
+        past = repository.list(run_id, ListQuery(Order("joined_at"), (Condition("state", Operator.EQ, "left"),))).items
+        present = repository.get(run_id, "a")
+        with pytest.raises(SimulatorNotFound):
+            repository.get(run_id, "c")
+
+    assert (present.state, present.label, present.collector, present.behaviors) == (
+        "connected",
+        "kept",
+        1,
+        ["CartPole"],
+    )
+    assert [(s.leave_code, s.leave_reason, s.steps) for s in past] == [
+        ("shape_mismatch", "obs_0 has the wrong shape.", 12)
+    ]
+
+
+def test_leaving_twice_leaves_one_event_and_a_reconnection_counts_anew(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.simulator_connected("a", number=0, collector=0)
+    ledger.simulator_left("a", code="connection_lost", reason="gone", steps=7)
+    before = read_run(database, "run").event_seq
+    ledger.simulator_left("a", code="connection_lost", reason="gone", steps=7)
+    assert read_run(database, "run").event_seq == before
+
+    ledger.simulator_connected("a", number=0, collector=0)
+
+    with database.read() as session:
+        simulator = SimulatorRepository(session).get(read_run(database, "run").id, "a")
+    assert (simulator.state, simulator.steps, simulator.left_at, simulator.leave_code) == ("connected", 0, None, None)
+
+
+def test_a_refused_session_leaves_an_event_even_if_nobody_knows_the_simulator(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.simulator_left("", code="bad_hello", reason="The first message could not be read.", steps=0)
+    ledger.simulator_connected("a", number=0, collector=0)
+    ledger.simulator_left("a", code="left", reason="It closed its stream.", steps=7)
+    ledger.simulator_left("a", code="spec_conflict", reason="obs_0 has another shape than before.", steps=0)
+
+    with database.read() as session:
+        events = EventRepository(session).page(read_run(database, "run").id)[-4:]
+
+    assert [(event.type, event.level, event.data.get("code")) for event in events] == [
+        ("simulator_refused", "warning", "bad_hello"),
+        ("simulator_connected", "info", None),
+        ("simulator_left", "info", "left"),
+        ("simulator_refused", "warning", "spec_conflict"),
+    ]

@@ -1,0 +1,97 @@
+"""Settings: from the environment, complete, frozen, and without secrets in their text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from server.settings import DatabaseSettings, Settings
+
+
+def groups(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for field in model.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from groups(field.annotation)
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os  # noqa: PLC0415
+
+    for name in [name for name in os.environ if name.startswith("LUDUS_")]:
+        monkeypatch.delenv(name)
+
+
+def test_without_any_variable_everything_lies_in_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LUDUS_HOME", str(tmp_path / "home"))
+
+    settings = Settings()
+
+    assert settings.home == tmp_path / "home"
+    assert settings.database.url.get_secret_value() == f"sqlite:///{tmp_path}/home/ludus.db"
+    assert settings.queue.folder == tmp_path / "home" / "queue"
+    assert settings.storage.root == tmp_path / "home" / "artifacts"
+    assert settings.worker.scratch == tmp_path / "home" / "scratch"
+
+
+def test_variables_reach_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_DATABASE__URL", "postgresql+psycopg://user:secret@host/ludus")
+    monkeypatch.setenv("LUDUS_WORKER__PORT_RANGE", "[41000, 41100]")
+    monkeypatch.setenv("LUDUS_WORKER__SLOTS", "4")
+
+    settings = Settings()
+
+    assert settings.database.url.get_secret_value().startswith("postgresql")
+    assert settings.worker.port_range == (41000, 41100)
+    assert settings.worker.slots == 4
+
+
+def test_a_relative_home_means_the_present_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert Settings(home=Path("here")).storage.root == tmp_path / "here" / "artifacts"
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_DATABASE__URL", "postgresql+psycopg://user:hunter2@host/ludus")
+    monkeypatch.setenv("LUDUS_API__TOKEN", "hunter2")
+
+    assert "hunter2" not in repr(Settings())
+
+
+def test_a_misspelt_variable_of_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_WORKER__SLOT", "4")
+
+    with pytest.raises(ValidationError, match="slot"):
+        Settings()
+
+
+def test_settings_never_change() -> None:
+    with pytest.raises(ValidationError):
+        Settings().worker.slots = 2  # type: ignore[misc]
+
+
+def test_a_lease_that_one_lost_beat_would_end_is_refused_with_the_fix() -> None:
+    with pytest.raises(ValidationError, match="raise lease_seconds"):
+        Settings(worker={"lease_seconds": 5, "heartbeat_seconds": 2})  # type: ignore[arg-type]
+
+
+def test_an_empty_port_range_is_refused() -> None:
+    with pytest.raises(ValidationError, match="port_range"):
+        Settings(worker={"port_range": (2, 1)})  # type: ignore[arg-type]
+
+
+def test_a_group_may_be_given_as_an_object() -> None:
+    settings = Settings(home=Path("/srv"), database=DatabaseSettings(synchronous="NORMAL"))
+
+    assert settings.database.url.get_secret_value() == "sqlite:////srv/ludus.db"
+    assert settings.database.synchronous == "NORMAL"
+
+
+def test_every_setting_is_described() -> None:
+    for group in groups(Settings):
+        for name, field in group.model_fields.items():
+            nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+            assert nested or field.description, f"{group.__name__}.{name}"

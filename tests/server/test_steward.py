@@ -1,0 +1,202 @@
+"""The steward: takes runs only from the dead, wakes workers only when needed, forgets the old."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from server.attempts.repository import AttemptLedger
+from server.db.clock import now
+from server.db.database import Database
+from server.http.models import IdempotencyKey
+from server.runs.states import RunState
+from server.settings import Settings
+from server.steward import Steward, Watch
+from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from tests.factories import RecordingBell, make_claim, make_ledger, make_run, read_run
+
+LEASE = 0.6
+
+
+class Clock:
+    """A monotonic clock that the test winds."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    values = {"worker": {"lease_seconds": LEASE, "heartbeat_seconds": LEASE / 3}, "steward": {"restart_budget": 1}}
+    return Settings(home=tmp_path, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def steward(database: Database, bell: RecordingBell, settings: Settings, clock: Clock) -> Steward:
+    return Steward(database, bell, settings, clock)
+
+
+def watch_for(steward: Steward, seconds: float) -> None:
+    """Tick like a running steward."""
+    stop = threading.Event()
+    for _ in range(int(seconds / 0.1)):
+        steward.tick()
+        stop.wait(0.1)
+
+
+def expire(database: Database) -> AttemptLedger:
+    """Make a run whose worker has fallen silent."""
+    ledger = make_ledger(database, name="run")
+    ledger.heartbeat(-1, 0)
+    return ledger
+
+
+def test_a_gap_in_reading_begins_the_watch_anew() -> None:
+    watch = Watch(gap_seconds=5)
+
+    assert [watch.observe(now) for now in (100, 104, 109)] == [0, 4, 9]
+    assert watch.observe(115) == 0  # more than 5 s later: the host slept, or the clock jumped
+    assert watch.observe(119) == 4
+    assert watch.observe(118) == 0  # the clock went backwards
+    watch.lose()
+    assert watch.observe(119) == 0
+
+
+def test_a_steward_that_has_just_begun_to_read_takes_nothing_away(database: Database, steward: Steward) -> None:
+    expire(database)
+
+    steward.tick()
+    steward.tick()
+
+    assert read_run(database, "run").state == RunState.RUNNING
+
+
+def test_a_worker_that_renews_while_the_steward_watches_keeps_its_run(database: Database, steward: Steward) -> None:
+    """After an outage every lease looks expired; the living renew before the steward acts."""
+    ledger = expire(database)
+    steward.tick()
+    ledger.heartbeat(60, 0)
+
+    watch_for(steward, 2 * LEASE)
+
+    assert read_run(database, "run").state == RunState.RUNNING
+
+
+def test_after_one_full_lease_of_watching_the_run_goes_to_another_worker(
+    database: Database, steward: Steward, bell: RecordingBell
+) -> None:
+    expire(database)
+
+    watch_for(steward, 2 * LEASE)
+
+    run = read_run(database, "run")
+    assert run.state == RunState.RECOVERING
+    assert bell.rung == [run.id]
+    assert make_claim(database).epoch == 2
+
+
+def test_an_outage_of_the_database_begins_the_watch_anew(
+    database: Database, steward: Steward, bell: RecordingBell, settings: Settings, clock: Clock
+) -> None:
+    expire(database)
+    watch_for(steward, LEASE - 0.2)
+    unreachable = Database("postgresql+psycopg://nobody@127.0.0.1:9/none")
+    healthy, steward._database = steward._database, unreachable
+    steward.tick()
+    steward._database = healthy
+
+    watch_for(steward, LEASE - 0.2)
+
+    assert read_run(database, "run").state == RunState.RUNNING
+    unreachable.close()
+
+
+def test_two_stewards_charge_a_lost_worker_once(
+    database: Database, bell: RecordingBell, settings: Settings, clock: Clock
+) -> None:
+    expire(database)
+    stewards = [Steward(database, bell, settings, clock) for _ in range(2)]
+
+    threads = [threading.Thread(target=watch_for, args=(steward, 2 * LEASE)) for steward in stewards]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    run = read_run(database, "run")
+    assert (run.state, run.restarts_without_progress) == (RunState.RECOVERING, 1)
+
+
+def test_a_run_that_waits_is_announced_again_within_five_seconds(
+    database: Database, steward: Steward, bell: RecordingBell, clock: Clock
+) -> None:
+    run = make_run(database)
+    steward.tick()
+    assert bell.rung == []  # its own ring is on the way
+
+    for _ in range(12):
+        clock.now += 1
+        steward.tick()
+
+    assert bell.rung == [run.id] * 3  # after 4, 8 and 12 seconds
+
+
+def test_rings_do_not_pile_up_while_all_workers_are_busy(
+    database: Database, steward: Steward, bell: RecordingBell, clock: Clock
+) -> None:
+    make_run(database)
+    bell.unheard = 1
+
+    for _ in range(20):
+        clock.now += 1
+        steward.tick()
+
+    assert bell.rung == []
+
+
+def test_a_run_that_was_claimed_is_not_announced(
+    database: Database, steward: Steward, bell: RecordingBell, clock: Clock
+) -> None:
+    make_run(database)
+    steward.tick()
+    make_claim(database)
+    clock.now += 10
+
+    steward.tick()
+
+    assert bell.rung == []
+
+
+def test_old_answers_and_silent_workers_are_forgotten(database: Database, steward: Steward, clock: Clock) -> None:
+    registry = WorkerRegistry(database)
+    registry.register(WorkerInfo("old", "host", 1, "0.1.0"))
+    registry.register(WorkerInfo("new", "host", 2, "0.1.0"))
+    with database.write() as session:
+        session.execute(text("UPDATE workers SET heartbeat_at = heartbeat_at - 100000 WHERE id = 'old'"))
+        for key, age in [("old", 100_000), ("new", 10)]:
+            session.add(IdempotencyKey(scope="POST /v1/runs", key=key, fingerprint="", created_at=now() - age))
+
+    steward.tick()
+
+    with database.read() as session:
+        assert [worker.id for worker in WorkerRepository(session).list().items] == ["new"]
+        assert session.scalars(text("SELECT key FROM idempotency_keys")).all() == ["new"]
+
+
+def test_a_steward_runs_until_it_is_told_to_stop(database: Database, steward: Steward) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=steward.run, args=(stop,))
+    thread.start()
+    stop.set()
+    thread.join(10)
+
+    assert not thread.is_alive()

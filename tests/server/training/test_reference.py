@@ -1,0 +1,54 @@
+"""docs/configuration.md is what the models say."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.training.problems import CODES
+from server.training.reference import PATHS, render
+from server.training.run import RunConfig
+from server.training.values import Section
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def test_the_committed_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), (
+        "run `python -m server.training.reference docs/configuration.md`"
+    )
+
+
+def test_the_module_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", ["reference", str(target)])
+    monkeypatch.delitem(sys.modules, "server.training.reference")
+
+    runpy.run_module("server.training.reference", run_name="__main__")
+
+    assert target.read_text(encoding="utf-8") == render()
+
+
+def test_every_section_is_on_the_page() -> None:
+    definitions = {section.__name__ for section in Section.__subclasses__()}
+
+    assert definitions == {section.__name__ for section in PATHS}
+    assert {"RunConfig", *RunConfig.model_json_schema()["$defs"]} == definitions
+
+
+def test_every_key_is_described() -> None:
+    silent = [
+        f"{section.__name__}.{key}"
+        for section in PATHS
+        for key, field in section.model_fields.items()
+        if not field.description
+    ]
+
+    assert silent == []
+
+
+def test_every_code_is_on_the_page() -> None:
+    page = render()
+
+    assert all(f"| `{code}` |" in page for code in CODES)

@@ -1,0 +1,58 @@
+"""Workers: present, silent, forgotten."""
+
+import pytest
+
+from server.db.database import Database
+from server.errors import WorkerNotFound
+from server.workers.models import Worker
+from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+
+
+@pytest.fixture
+def registry(database: Database) -> WorkerRegistry:
+    registry = WorkerRegistry(database)
+    registry.register(WorkerInfo("host/1/0", "host", 1, "0.1.0", labels=["gpu"], resources={"gpu": "cuda:0"}))
+    return registry
+
+
+def get(database: Database, worker_id: str = "host/1/0") -> Worker:
+    with database.read() as session:
+        return WorkerRepository(session).get(worker_id)
+
+
+def test_a_worker_that_registers_again_is_the_same_one(database: Database, registry: WorkerRegistry) -> None:
+    registry.stopped("host/1/0")
+    registry.register(WorkerInfo("host/1/0", "host", 1, "0.2.0"))
+
+    with database.read() as session:
+        (worker,) = WorkerRepository(session).list().items
+    assert (worker.version, worker.stopped_at, worker.labels) == ("0.2.0", None, [])
+
+
+def test_workers_that_were_heard_of_lately_and_have_not_stopped_are_alive(
+    database: Database, registry: WorkerRegistry
+) -> None:
+    registry.register(WorkerInfo("host/2/0", "host", 2, "0.1.0"))
+    registry.stopped("host/2/0")
+
+    with database.read() as session:
+        assert [worker.id for worker in WorkerRepository(session).alive(30)] == ["host/1/0"]
+        assert WorkerRepository(session).alive(-1) == []
+
+
+def test_a_beat_is_a_sign_of_life(database: Database, registry: WorkerRegistry) -> None:
+    before = get(database).heartbeat_at
+
+    registry.beat("host/1/0")
+
+    assert get(database).heartbeat_at >= before
+
+
+def test_silent_workers_are_forgotten_after_a_while(database: Database, registry: WorkerRegistry) -> None:
+    with database.write() as session:
+        assert WorkerRepository(session).forget(60) == 0
+        assert WorkerRepository(session).forget(-1) == 1
+
+    with pytest.raises(WorkerNotFound):
+        get(database)
+    registry.beat("host/1/0")

@@ -1,0 +1,239 @@
+"""A world of scripted simulators around one lane, with a plain-list account of what every agent lived through.
+
+The policy numbers its decisions: the continuous sample of an answer is unique, so that every recorded step can be
+traced back to the agent, the observation and the reward that belong to it.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.wire.codec import BehaviorLayout, decode_actions
+from worker.collector.batcher import Lane, LaneReport
+from worker.collector.rounds import Rounds
+from worker.collector.tracker import Roster, Tracker
+from worker.experience.arena import Arena
+from worker.experience.segments import Ending, Segment, unpack_segments
+from worker.networks.policy import Acted
+
+SPEC = BehaviorSpec("Scripted", (ObservationSpec((2,)),), ActionSpec(1, (2,)))
+LAYOUTS = {SPEC.name: BehaviorLayout(SPEC)}
+
+
+class CountingPolicy:
+    """Answers with numbers that count up."""
+
+    def __init__(self) -> None:
+        self.decisions = 0
+        self.passes: list[int] = []
+        """Rows of each forward pass."""
+
+    def load(self, flat: npt.NDArray[np.float32]) -> None:
+        """Have no weights."""
+
+    def act(self, observations: Sequence[Array], masks: Array | None, rng: np.random.Generator) -> Acted:
+        rows = len(observations[0])
+        numbers = np.arange(self.decisions, self.decisions + rows, dtype=np.float32)[:, None]
+        self.decisions += rows
+        self.passes.append(rows)
+        discrete = np.zeros((rows, 1), np.int32)
+        return Acted(numbers, numbers, discrete, np.concatenate([-numbers, -numbers], 1))
+
+
+@dataclass
+class Step:
+    """One answered decision, as the agent lived it."""
+
+    simulator: int
+    agent: int
+    episode: int
+    observation: list[float]
+    reward: float | None = None
+    """None until the agent came back."""
+    following: list[float] | None = None
+    """The observation that came back."""
+    ending: Ending = Ending.CUT
+    before: tuple[float | None, list[float] | None] | None = None
+    """Reward and following observation before the agent ended while it waited: what a segment has that was cut then."""
+
+
+@dataclass
+class Life:
+    """One agent of one simulator."""
+
+    episode: int = -1
+    state: str = "idle"
+    observation: list[float] = field(default_factory=list)
+    last: int | None = None
+    """Number of its newest answered decision in this episode."""
+
+
+class Member:
+    """A session, as the lane sees it."""
+
+    def __init__(self, world: "World", simulator: int) -> None:
+        self.world = world
+        self.simulator = simulator
+        self.roster = Roster(simulator + 1, simulator, SPEC.name)
+        self.lives: defaultdict[int, Life] = defaultdict(Life)
+        self.asked: dict[int, list[int]] = {}
+        """Agents of each unanswered step, in their order."""
+        self.step_id = 0
+
+    def answer(self, response: bytes) -> None:
+        actions = pb.ConnectResponse.FromString(response).actions
+        (batch,) = decode_actions(actions, LAYOUTS)
+        agents = self.asked.pop(actions.step_id) if batch.agent_ids is None else batch.agent_ids.tolist()
+        assert len(agents) == len(batch.continuous)
+        for agent, number in zip(agents, batch.continuous[:, 0].tolist(), strict=True):
+            life = self.lives[agent]
+            assert life.state == "waiting", "answered exactly once"
+            life.state = "acting"
+            life.last = int(number)
+            self.world.steps[int(number)] = Step(self.simulator, agent, life.episode, life.observation)
+
+    def states(self, state: str) -> list[int]:
+        return sorted(agent for agent, life in self.lives.items() if life.state == state)
+
+
+class World:
+    """A lane, its simulators, and what should come of it."""
+
+    def __init__(self, *, horizon: int = 5, rows: int = 3, size: int = 20, closed: bool = True) -> None:
+        self.arena = Arena.create(SPEC, 2_000, rows=rows)
+        self.rounds = Rounds()
+        self.tracker = Tracker(self.arena, horizon, self.rounds)
+        self.tracker.blocks = list(range(2_000))
+        self.policy = CountingPolicy()
+        self.size = size
+        self.closed = closed
+        self.lane = Lane(
+            number=0,
+            behavior=SPEC.behavior,
+            policy=self.policy,
+            tracker=self.tracker,
+            rounds=self.rounds,
+            rng=np.random.default_rng(0),
+            low_blocks=0,
+            schedule=lambda: None,
+            version=7,
+        )
+        self.members: dict[int, Member] = {}
+        self.steps: dict[int, Step] = {}
+        self.segments: list[Segment] = []
+        self.recorded: dict[int, int] = {}
+        """Decision -> round that it was delivered in."""
+        self.delivered: defaultdict[int, int] = defaultdict(int)
+        """Round -> steps."""
+        self._clock = 0
+
+    def join(self, simulator: int) -> Member:
+        self.members[simulator] = Member(self, simulator)
+        return self.members[simulator]
+
+    def leave(self, simulator: int) -> None:
+        self.lane.drop(self.members.pop(simulator).roster)
+        self.run()
+
+    def grant(self, number: int, steps: int | None = None) -> LaneReport:
+        self.rounds.grant(number, steps or self.size, size=self.size, closed=self.closed)
+        return self.run()
+
+    def step(
+        self, simulator: int, *, decide: Sequence[int] = (), end: Sequence[int] = (), truncate: bool = False
+    ) -> None:
+        """Stage a step: some agents ask for an action, others (or the same, before) end their episode."""
+        member = self.members[simulator]
+        member.step_id += 1
+        terminals = self._end(member, end, truncate) if end else None
+        decisions = self._decide(member, decide) if decide else None
+        self.lane.stage(member, member.roster, member.step_id, BehaviorBatch(SPEC.name, decisions, terminals))
+
+    def _draw(self) -> tuple[list[float], float]:
+        """Return an observation and a reward that were never seen before."""
+        self._clock += 1
+        return [float(self._clock), -float(self._clock)], float(self._clock) / 2
+
+    def _end(self, member: Member, agents: Sequence[int], truncate: bool) -> TerminalBatch:
+        observations, rewards = [], []
+        for agent in agents:
+            observation, reward = self._draw()
+            observations.append(observation)
+            rewards.append(reward)
+            life = member.lives[agent]
+            if life.last is not None and life.state != "idle":
+                lived = self.steps[life.last]
+                if life.state == "waiting":
+                    lived.before = (lived.reward, lived.following)
+                lived.reward = reward if life.state == "acting" else (lived.reward or 0.0) + reward
+                lived.ending = Ending.TRUNCATED if truncate else Ending.TERMINATED
+                lived.following = observation
+            life.state, life.last = "idle", None
+        return TerminalBatch(
+            np.array(agents, np.int32),
+            np.array(rewards, np.float32),
+            (np.array(observations, np.float32),),
+            np.full(len(agents), truncate),
+        )
+
+    def _decide(self, member: Member, agents: Sequence[int]) -> DecisionBatch:
+        observations, rewards = [], []
+        for agent in agents:
+            observation, reward = self._draw()
+            observations.append(observation)
+            rewards.append(reward)
+            life = member.lives[agent]
+            if life.state == "acting":
+                assert life.last is not None
+                self.steps[life.last].reward = reward
+                self.steps[life.last].following = observation
+            else:
+                life.episode += 1
+            life.state, life.observation = "waiting", observation
+        member.asked[member.step_id] = list(agents)
+        return DecisionBatch(
+            np.array(agents, np.int32), np.array(rewards, np.float32), (np.array(observations, np.float32),)
+        )
+
+    def run(self) -> LaneReport:
+        """Let the lane have its turn, and check every segment that leaves it against what was lived."""
+        report = self.lane.run()
+        payload = self.tracker.take_segments()
+        if payload is not None:
+            for segment in unpack_segments(payload):
+                self._check(segment)
+        return report
+
+    def _check(self, segment: Segment) -> None:
+        rollout = self.arena.gather([segment])
+        numbers = [int(number) for number in rollout.continuous[:, 0].tolist()]
+        lived = [self.steps[number] for number in numbers]
+        self.segments.append(segment)
+        self.delivered[segment.round] += segment.length
+        assert {(step.simulator, step.agent, step.episode) for step in lived} == {
+            (segment.simulator, segment.agent, segment.episode)
+        }
+        assert rollout.observations[0].tolist() == [step.observation for step in lived]
+        *rewards, last_reward = rollout.rewards.tolist()
+        assert rewards == [step.reward for step in lived[:-1]]
+        for step, after in pairwise(lived):
+            assert step.following == after.observation, "steps of a segment are consecutive"
+        last, following = lived[-1], rollout.next_observations[0][0].tolist()
+        if segment.ending is Ending.CUT and last.ending is not Ending.CUT:
+            assert (last_reward, following) == last.before
+        else:
+            assert (last_reward, following, segment.ending) == (last.reward, last.following, last.ending)
+        assert rollout.log_probs[:, 0].tolist() == [-number for number in numbers]
+        assert set(rollout.versions.tolist()) == {7}
+        assert all(step.ending is Ending.CUT for step in lived[:-1])
+        for number in numbers:
+            assert number not in self.recorded, "no step is delivered twice"
+            self.recorded[number] = segment.round
+        self.lane.tracker.blocks.extend(segment.blocks)

@@ -1,0 +1,13 @@
+"""Tests of the worker run torch on one thread, with the shapes in signatures checked at every call."""
+
+import torch
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# Before the first import of what it watches: a wrong shape or dtype is an error in tests, and costs nothing elsewhere.
+install_import_hook(["worker.functional", "worker.networks", "worker.algorithms"], "beartype.beartype")
+torch.set_num_threads(1)
+
+# The first call into torch's kernels, and a busy machine, take longer than any deadline that would mean something.
+settings.register_profile("worker", deadline=None, max_examples=50)
+settings.load_profile("worker")

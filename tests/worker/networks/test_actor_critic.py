@@ -1,0 +1,110 @@
+"""The hand-written way back through the networks against automatic differentiation, and how weights start out."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.worker.rollouts import make_spec
+from worker.functional.distributions import joint_distribution
+from worker.networks.actor_critic import ActorCritic
+from worker.networks.layout import ActorLayout
+from worker.networks.optimizer import FlatAdam
+
+SPACES = [(0, (3,)), (0, (3, 2)), (2, ()), (2, (3, 2))]
+
+
+def make_model(
+    continuous: int, branches: tuple[int, ...], *, shared: bool = False, units: int = 8, layers: int = 3
+) -> ActorCritic:
+    spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
+    layout = ActorLayout.of(spec, {"hidden_units": units, "num_layers": layers})
+    return ActorCritic(layout, signals=2, shared_critic=shared, generator=torch.Generator().manual_seed(1))
+
+
+def make_batch(continuous: int, branches: tuple[int, ...], rows: int = 7) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    discrete = [torch.randint(0, size, (rows,), generator=generator) for size in branches]
+    return (
+        torch.randn(rows, 5, generator=generator),
+        torch.randn(rows, continuous, generator=generator),
+        torch.stack(discrete, 1) if discrete else torch.zeros(rows, 0, dtype=torch.int64),
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("continuous", "branches"), SPACES)
+def test_gradients_equal_automatic_differentiation(continuous: int, branches: tuple[int, ...], shared: bool) -> None:
+    model = make_model(continuous, branches, shared=shared)
+    names, parameters = zip(*model.trained_parameters(), strict=True)
+    FlatAdam(zip(names, parameters, strict=True))
+    encoded, sample, discrete = make_batch(continuous, branches)
+    by_log_prob, by_values = torch.randn(7), torch.randn(7, 2)
+
+    with torch.no_grad():
+        prediction = model.evaluate(encoded, sample, discrete, None)
+        model.backward(prediction, by_log_prob, 0.3, by_values)
+    joint = joint_distribution(model.actor(encoded), model.actor.log_sigma, sample, discrete, None, branches)
+    values = model.critic(model.actor.body(encoded) if shared else encoded)
+    loss = (joint.log_prob * by_log_prob).sum() + 0.3 * joint.entropy.sum() + (values * by_values).sum()
+    expected = torch.autograd.grad(loss, parameters)
+
+    torch.testing.assert_close(prediction.joint.log_prob, joint.log_prob.detach())
+    torch.testing.assert_close(prediction.values, values.detach())
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_adam_over_one_vector_equals_torchs() -> None:
+    ours, theirs = make_model(2, (3,)), make_model(2, (3,))
+    flat = FlatAdam(ours.trained_parameters())
+    reference = torch.optim.Adam([parameter for _, parameter in theirs.trained_parameters()], lr=0.01)
+
+    for step in range(3):
+        generator = torch.Generator().manual_seed(step)
+        for (_, mine), (_, other) in zip(ours.trained_parameters(), theirs.trained_parameters(), strict=True):
+            other.grad = torch.randn(other.shape, generator=generator)
+            assert mine.grad is not None
+            mine.grad.copy_(other.grad)
+        flat.step(0.01)
+        reference.step()
+
+    for (_, mine), (_, other) in zip(ours.trained_parameters(), theirs.trained_parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_a_restored_snapshot_is_bit_equal() -> None:
+    model = make_model(2, ())
+    optimizer = FlatAdam(model.trained_parameters())
+    before, state = optimizer.snapshot(), {name: item.clone() for name, item in model.state_dict().items()}
+
+    for _, parameter in model.trained_parameters():
+        assert parameter.grad is not None
+        parameter.grad.fill_(1.0)
+    optimizer.step(0.1)
+    assert not torch.equal(model.state_dict()["actor.head.weight"], state["actor.head.weight"])
+    optimizer.restore(before)
+
+    assert all(torch.equal(model.state_dict()[name], item) for name, item in state.items())
+
+
+def test_weights_start_as_in_ml_agents() -> None:
+    model = make_model(40, (40,), units=512, layers=2).requires_grad_(requires_grad=False)
+    actor, critic = model.actor, model.critic
+
+    # Kaiming normal with gain 1: deviation 1 / sqrt(inputs), scaled by 0.2 for means and 0.1 for logits
+    assert float(actor.body.layers[1].weight.std()) == pytest.approx(512**-0.5, rel=0.02)
+    assert float(actor.head.weight[:40].std()) == pytest.approx(0.2 * 512**-0.5, rel=0.05)
+    assert float(actor.head.weight[40:].std()) == pytest.approx(0.1 * 512**-0.5, rel=0.05)
+    # Xavier uniform for values: within sqrt(6 / (512 + 2))
+    assert float(critic.heads.weight.abs().max()) == pytest.approx((6 / 514) ** 0.5, rel=0.02)
+    assert not any(parameter.any() for name, parameter in model.named_parameters() if name.endswith("bias"))
+    assert not actor.log_sigma.any()
+
+
+def test_equal_seeds_build_equal_networks_without_the_global_generator() -> None:
+    state = torch.random.get_rng_state()
+
+    one, two = make_model(2, (3,)), make_model(2, (3,))
+
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert torch.equal(torch.random.get_rng_state(), state)

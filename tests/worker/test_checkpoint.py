@@ -1,0 +1,132 @@
+"""States come back as they were; damaged ones are refused with the reason."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker import checkpoint
+from worker.checkpoint import MANIFEST_FILE, TENSORS_FILE, CheckpointDamaged
+
+STATE: dict[str, Any] = {
+    "step": 12_000,
+    "big": 2**127 + 1,
+    "rate": 0.1,
+    "best": -math.inf,
+    "name": "Walker?team=1",
+    "done": False,
+    "resume": None,
+    "pair": (1, [2.5, "x"]),
+    "empty": {},
+    "weights": {"a/b": torch.arange(6.0).view(2, 3).t(), "none": torch.zeros(0, 4), "scalar": torch.tensor(7)},
+    "masks": np.array([[True, False]]),
+}
+
+
+def saved(folder: Path) -> Path:
+    checkpoint.save(folder, STATE)
+    return folder
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    loaded = checkpoint.load(saved(tmp_path))
+
+    weights, masks = loaded.pop("weights"), loaded.pop("masks")
+    assert loaded == {key: value for key, value in STATE.items() if key not in {"weights", "masks"}}
+    for name, tensor in STATE["weights"].items():
+        assert weights[name].dtype == tensor.dtype
+        assert torch.equal(weights[name], tensor)
+    assert isinstance(masks, np.ndarray)
+    np.testing.assert_array_equal(masks, STATE["masks"])
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(min_size=1).filter(lambda key: key[0] != "$"), inner, max_size=3)
+        ),
+        max_leaves=10,
+    )
+)
+def test_any_nested_state_comes_back(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    folder = tmp_path_factory.mktemp("checkpoint")
+
+    checkpoint.save(folder, {"value": value})
+
+    assert checkpoint.load(folder) == {"value": value}
+
+
+def test_states_of_random_generators_come_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    generator = torch.Generator().manual_seed(5)
+    checkpoint.save(tmp_path, {"numpy": rng.bit_generator.state, "torch": generator.get_state()})
+    expected = rng.random(3).tolist(), torch.rand(3, generator=generator).tolist()
+
+    loaded = checkpoint.load(tmp_path)
+    rng, generator = np.random.default_rng(), torch.Generator()
+    rng.bit_generator.state = loaded["numpy"]
+    generator.set_state(loaded["torch"])
+
+    assert (rng.random(3).tolist(), torch.rand(3, generator=generator).tolist()) == expected
+
+
+@pytest.mark.parametrize("name", [TENSORS_FILE, MANIFEST_FILE])
+def test_a_missing_file_is_noticed(tmp_path: Path, name: str) -> None:
+    (saved(tmp_path) / name).unlink()
+
+    with pytest.raises(CheckpointDamaged, match=f"{name} is missing"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", [TENSORS_FILE, MANIFEST_FILE])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_file_is_noticed(tmp_path: Path, name: str, share: float) -> None:
+    data = (saved(tmp_path) / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: int(len(data) * share)])
+
+    with pytest.raises(CheckpointDamaged):
+        checkpoint.load(tmp_path)
+
+
+def test_an_altered_tensor_is_noticed(tmp_path: Path) -> None:
+    path = saved(tmp_path) / TENSORS_FILE
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(CheckpointDamaged, match="is not what was written"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"state": {"step": 1}}, "is not what was written"),
+        ({"version": 99}, "version 99"),
+        ({"format": "other"}, "is not a manifest"),
+    ],
+)
+def test_an_altered_manifest_is_noticed(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    path = saved(tmp_path) / MANIFEST_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+    with pytest.raises(CheckpointDamaged, match=reason):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"what": object()}, {"set": {1}}, {"$tensor": "x"}, {"inner": {3: "number"}}],
+    ids=["object", "set", "marker", "key"],
+)
+def test_what_a_state_cannot_hold_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="a state"):
+        checkpoint.save(tmp_path, state)

@@ -1,0 +1,154 @@
+"""Tiny environments with known answers, and the loop that trains on them without any process or socket."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ludus.spec import BehaviorSpec
+from server.training.config import PPOConfig
+from tests.worker.rollouts import make_rollout, make_spec, random_masks
+from worker.algorithms.ppo import PPO, PPOStats
+from worker.experience.segments import Ending
+from worker.networks.policy import Acted, ActingPolicy
+
+
+class OneStepToy(Protocol):
+    """An environment whose episodes are one step long."""
+
+    spec: BehaviorSpec
+
+    def observe(self, rng: np.random.Generator, agents: int) -> np.ndarray: ...
+
+    def masks(self, rng: np.random.Generator, observations: np.ndarray) -> np.ndarray | None: ...
+
+    def rewards(self, observations: np.ndarray, acted: Acted) -> np.ndarray: ...
+
+
+@dataclass
+class Identity:
+    """Sees which of three choices is right. Best mean reward: 1."""
+
+    spec: BehaviorSpec = field(default_factory=lambda: make_spec(observations=(3,), branches=(3,)))
+
+    def observe(self, rng: np.random.Generator, agents: int) -> np.ndarray:
+        return np.eye(3, dtype=np.float32)[rng.integers(0, 3, agents)]
+
+    def masks(self, rng: np.random.Generator, observations: np.ndarray) -> np.ndarray | None:
+        return None
+
+    def rewards(self, observations: np.ndarray, acted: Acted) -> np.ndarray:
+        return (observations.argmax(1) == acted.discrete[:, 0]).astype(np.float32)
+
+
+@dataclass
+class Bandit:
+    """Sees nothing; the arms pay 0.2, 0.5 and 0.8 on average. Best mean reward: 0.8."""
+
+    spec: BehaviorSpec = field(default_factory=lambda: make_spec(observations=(1,), branches=(3,)))
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def observe(self, rng: np.random.Generator, agents: int) -> np.ndarray:
+        return np.zeros((agents, 1), np.float32)
+
+    def masks(self, rng: np.random.Generator, observations: np.ndarray) -> np.ndarray | None:
+        return None
+
+    def rewards(self, observations: np.ndarray, acted: Acted) -> np.ndarray:
+        pays = np.array([0.2, 0.5, 0.8])[acted.discrete[:, 0]]
+        return (self.rng.random(len(pays)) < pays).astype(np.float32)
+
+
+@dataclass
+class TwoBranches:
+    """Both branches must name what is seen, and random wrong choices are forbidden. Best mean reward: 1."""
+
+    spec: BehaviorSpec = field(default_factory=lambda: make_spec(observations=(3, 2), branches=(3, 2)))
+
+    def observe(self, rng: np.random.Generator, agents: int) -> np.ndarray:
+        first, second = rng.integers(0, 3, agents), rng.integers(0, 2, agents)
+        return np.concatenate([np.eye(3)[first], np.eye(2)[second]], 1).astype(np.float32)
+
+    def masks(self, rng: np.random.Generator, observations: np.ndarray) -> np.ndarray | None:
+        return random_masks(rng, len(observations), (3, 2)) | (observations > 0)
+
+    def rewards(self, observations: np.ndarray, acted: Acted) -> np.ndarray:
+        right = np.stack([observations[:, :3].argmax(1), observations[:, 3:].argmax(1)], 1)
+        return (right == acted.discrete).all(1).astype(np.float32)
+
+
+@dataclass
+class Target:
+    """Each continuous action should be what is seen, within [-1, 1]. The reward is minus the squared distance."""
+
+    columns: int = 1
+
+    @property
+    def spec(self) -> BehaviorSpec:
+        return make_spec(observations=(self.columns,), continuous=self.columns)
+
+    def observe(self, rng: np.random.Generator, agents: int) -> np.ndarray:
+        return rng.uniform(-0.8, 0.8, (agents, self.columns)).astype(np.float32)
+
+    def masks(self, rng: np.random.Generator, observations: np.ndarray) -> np.ndarray | None:
+        return None
+
+    def rewards(self, observations: np.ndarray, acted: Acted) -> np.ndarray:
+        return -((acted.continuous_env - observations) ** 2).mean(1)
+
+
+def split_observations(observations: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Cut joined observations into those of the spec."""
+    return np.split(observations, np.cumsum(sizes)[:-1], axis=1)
+
+
+def learn(toy: OneStepToy, config: PPOConfig, *, updates: int, agents: int = 1024, seed: int = 1) -> list[float]:
+    """Train on a one-step toy; return the mean reward of each update's rollout."""
+    rng = np.random.default_rng(seed)
+    ppo = PPO(config, toy.spec, torch.device("cpu"), seed=seed)
+    policy = ActingPolicy(toy.spec, config.network_settings.model_dump())
+    means = []
+    for update in range(updates):
+        policy.load(ppo.flat_weights())
+        joined = toy.observe(rng, agents)
+        masks = toy.masks(rng, joined)
+        observations = split_observations(joined, policy.layout.observation_sizes)
+        acted = policy.act(observations, masks, rng)
+        rewards = toy.rewards(joined, acted)
+        means.append(float(rewards.mean()))
+        rollout = make_rollout(
+            observations=observations,
+            rewards=rewards,
+            continuous=acted.continuous_sample,
+            discrete=acted.discrete,
+            log_probs=acted.log_probs,
+            masks=masks,
+            version=ppo.version,
+        )
+        ppo.update(rollout, step=update * agents)
+    return means
+
+
+def learn_endless(config: PPOConfig, *, updates: int, ending: Ending, seed: int = 1) -> PPOStats:
+    """Train on a task that never ends and pays 1 for every step; segments of 16 steps end as `ending` says."""
+    rng = np.random.default_rng(seed)
+    spec = make_spec(observations=(2,), branches=(2,))
+    ppo = PPO(config, spec, torch.device("cpu"), seed=seed)
+    policy = ActingPolicy(spec, config.network_settings.model_dump())
+    segments, length = 16, 16
+    for _ in range(updates):
+        policy.load(ppo.flat_weights())
+        observations = rng.normal(size=(segments * length, 2)).astype(np.float32)
+        acted = policy.act([observations], None, rng)
+        rollout = make_rollout(
+            observations=[observations],
+            rewards=np.ones(len(observations)),
+            discrete=acted.discrete,
+            log_probs=acted.log_probs,
+            lengths=[length] * segments,
+            ending=ending,
+        )
+        stats = ppo.update(rollout, step=0)
+    return stats

@@ -1,0 +1,159 @@
+"""A trainer process by itself: several behaviors, each with its own rounds and its own end."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ludus.simulator import Actions, ActionSpec, BehaviorSpec, Ending, ObservationSpec, Simulation, Start, Turn, connect
+from ludus.wire.codes import CloseCode
+from tests.e2e.stack import environment
+
+PPO = {"batch_size": 32, "num_epoch": 1}
+NETWORK = {"hidden_units": 8, "num_layers": 1}
+
+
+class HideAndSeek(Simulation):
+    """Two hiders and one seeker who all act in every step; nothing they do matters. Episodes last ten steps."""
+
+    behaviors = (
+        BehaviorSpec("Hider", (ObservationSpec((2,)),), ActionSpec(discrete_branches=(3, 2))),
+        BehaviorSpec("Seeker", (ObservationSpec((3,)), ObservationSpec((1,))), ActionSpec(continuous_size=2)),
+    )
+
+    def __init__(self) -> None:
+        self.tick = 0
+        self.acted: set[int] = set()
+        self.actions: set[tuple[str, int, int]] = set()
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        del start
+        self._ask(turn, 0.0)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        for action in actions:
+            self.acted.add(action.agent)
+            self.actions.add((action.behavior, len(action.continuous), len(action.discrete)))
+        if len(self.acted) < 3:
+            return  # answers may come in parts: behaviors have rounds of their own
+        self.acted.clear()
+        self.tick += 1
+        if self.tick % 10 == 0:
+            for agent in (0, 1):
+                turn.end(agent=agent, observation=[0.0] * 2, reward=1.0, behavior="Hider")
+            turn.end(agent=9, observation=[[0.0] * 3, [0.0]], reward=-1.0, behavior="Seeker", truncated=True)
+        self._ask(turn, 0.1)
+
+    def _ask(self, turn: Turn, reward: float) -> None:
+        for agent in (0, 1):
+            turn.decide(agent=agent, observation=[0.1 * self.tick % 1.0, 1.0], reward=reward, behavior="Hider")
+        turn.decide(agent=9, observation=[[0.5] * 3, [1.0]], reward=reward, behavior="Seeker")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], "subprocess.Popen[str]"]]:
+    """Start trainers; they end with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(document: dict[str, Any]) -> "subprocess.Popen[str]":
+        config = tmp_path / "config.yaml"
+        config.write_text(yaml.safe_dump(document))
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "worker.trainer", str(config), "--scratch", str(tmp_path / "scratch")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment(),
+            )
+        )
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_one(
+    start: Callable[[dict[str, Any]], "subprocess.Popen[str]"],
+) -> None:
+    document = {
+        "seed": 1,
+        "behaviors": {
+            "Hider": {
+                "hyperparameters": {**PPO, "buffer_size": 128},
+                "network_settings": NETWORK,
+                "max_steps": 400,
+                "summary_freq": 100,
+            },
+            "Seeker": {
+                "hyperparameters": {**PPO, "buffer_size": 96},
+                "network_settings": {**NETWORK, "normalize": True},
+                "max_steps": 1000,
+                "summary_freq": 100,
+                "threaded": True,
+            },
+        },
+    }
+    trainer = start(document)
+    assert trainer.stdout is not None
+    game = HideAndSeek()
+    endings: list[Ending] = []
+    messages: list[dict[str, Any]] = []
+    players: list[threading.Thread] = []
+
+    def play(address: str) -> None:
+        endings.append(connect(game, run="alone", server=address))
+
+    for line in trainer.stdout:
+        messages.append(json.loads(line))
+        if messages[-1]["type"] == "listening":
+            players.append(threading.Thread(target=play, args=(messages[-1]["endpoints"][0]["address"],)))
+            players[-1].start()
+
+    players[0].join(10)
+    checkpoint = [message for message in messages if message["type"] == "checkpoint_written"][-1]
+    assert checkpoint["steps"] == {"Hider": 400, "Seeker": 1000}, "each ends at its own max_steps exactly"
+    assert messages[-1]["outcome"] == "succeeded"
+    assert [ending.code for ending in endings] == [CloseCode.RUN_FINISHED]
+    assert game.actions == {("Hider", 0, 2), ("Seeker", 2, 0)}
+    points = [point for message in messages if message["type"] == "metrics" for point in message["points"]]
+    returns = {
+        name: {point["value"] for point in points if (point["behavior"], point["key"]) == (name, REWARD)}
+        for name in ("Hider", "Seeker")
+    }
+    # Nine rewards of 0.1 and the last one; the first reward of an episode belongs to nobody.
+    assert all(value == pytest.approx(1.9) for value in returns["Hider"]), returns
+    assert all(value == pytest.approx(-0.1) for value in returns["Seeker"]), returns
+    files = {path.name for path in Path(checkpoint["folder"]).iterdir()}
+    assert files == {"Hider.onnx", "Seeker.onnx", "state.json", "state.safetensors"}
+
+
+REWARD = "Environment/Cumulative Reward"
+
+
+def test_a_configuration_with_mistakes_is_told_in_full_and_nothing_starts(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("behaviors: {A: {hyperparameters: {batch_sise: 3, buffer_size: -1}}}")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "worker.trainer", str(config)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "batch_sise" in done.stderr
+    assert "buffer_size" in done.stderr
+    assert "Traceback" not in done.stderr

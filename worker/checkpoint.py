@@ -1,0 +1,140 @@
+"""Complete training state on disk: tensors in `state.safetensors`, everything else in `state.json`. No pickle.
+
+A state is a nested structure of dicts (with string keys), lists, tuples, tensors, numpy arrays, integers of any size,
+floats, strings, booleans and None: what `state_dict` of algorithms and of random generators return. It comes back as
+it was, bit for bit.
+
+The manifest holds the structure with a reference in place of each tensor, and the SHA-256 of the tensor file and of
+itself, so that a truncated or altered file is noticed before any of it is used. Publishing the folder atomically is the
+business of whoever calls (`server.artifacts`).
+"""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+TENSORS_FILE, MANIFEST_FILE = "state.safetensors", "state.json"
+FORMAT, FORMAT_VERSION = "ludus-checkpoint", 1
+_TENSOR, _ARRAY, _FLOAT, _TUPLE = "$tensor", "$array", "$float", "$tuple"
+
+
+class CheckpointDamaged(RuntimeError):
+    """A checkpoint can't be used: a file is missing, truncated, altered, or of a format that is not known here."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"the checkpoint in {folder} can't be used: {reason}; resume from an older one")
+        self.folder = folder
+        self.reason = reason
+
+
+def save(folder: Path, state: dict[str, Any]) -> list[Path]:
+    """Write a state into an existing folder and return its files. Raise `TypeError` for what a state can't hold."""
+    tensors: dict[str, Tensor] = {}
+    structure = _encode(state, "", tensors)
+    data = save_tensors(tensors)
+    manifest = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "tensors_sha256": hashlib.sha256(data).hexdigest(),
+        "state_sha256": _digest(structure),
+        "state": structure,
+    }
+    paths = [folder / TENSORS_FILE, folder / MANIFEST_FILE]
+    paths[0].write_bytes(data)
+    paths[1].write_text(json.dumps(manifest, allow_nan=False), encoding="utf-8")
+    return paths
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Return the state that `save` wrote, tensors on the CPU. Raise `CheckpointDamaged`."""
+    manifest = _read_manifest(folder)
+    try:
+        data = (folder / TENSORS_FILE).read_bytes()
+    except FileNotFoundError:
+        raise CheckpointDamaged(folder, f"{TENSORS_FILE} is missing") from None
+    if hashlib.sha256(data).hexdigest() != manifest["tensors_sha256"]:
+        raise CheckpointDamaged(folder, f"{TENSORS_FILE} ({len(data)} bytes) is not what was written")
+    try:
+        tensors = load_tensors(data)
+    except safetensors.SafetensorError as error:
+        raise CheckpointDamaged(folder, f"{TENSORS_FILE}: {error}") from error
+    state: dict[str, Any] = _decode(manifest["state"], tensors)
+    return state
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest, once it is known to be whole."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointDamaged(folder, f"{MANIFEST_FILE} is missing") from None
+    except ValueError as error:
+        raise CheckpointDamaged(folder, f"{MANIFEST_FILE} is not JSON ({error})") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointDamaged(folder, f"{MANIFEST_FILE} is not a manifest of a checkpoint")
+    if manifest.get("version") != FORMAT_VERSION:
+        version = manifest.get("version")
+        raise CheckpointDamaged(folder, f"its format is version {version}, this program reads {FORMAT_VERSION}")
+    if manifest.get("state_sha256") != _digest(manifest.get("state")) or "tensors_sha256" not in manifest:
+        raise CheckpointDamaged(folder, f"{MANIFEST_FILE} is not what was written")
+    return manifest
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Return what JSON holds of a value; put its tensors into `tensors` under their paths."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {_FLOAT: str(value)}
+        case Tensor():
+            tensors[path] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            return {_TENSOR: path}
+        case np.ndarray():
+            tensors[path] = torch.from_numpy(value.copy())
+            return {_ARRAY: path}
+        case list():
+            return [_encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        case tuple():
+            return {_TUPLE: _encode(list(value), path, tensors)}
+        case dict():
+            for key in value:
+                if not isinstance(key, str) or key.startswith("$"):
+                    raise TypeError(
+                        f"a state's keys are strings that don't begin with $, not {key!r} (at {path or '/'})"
+                    )
+            return {key: _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
+        case _:
+            raise TypeError(f"a state can't hold a {type(value).__name__} (at {path or '/'})")
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    match value:
+        case {"$tensor": path}:
+            return tensors[path]
+        case {"$array": path}:
+            return tensors[path].numpy()
+        case {"$float": text}:
+            return float(text)
+        case {"$tuple": items}:
+            return tuple(_decode(items, tensors))
+        case dict():
+            return {key: _decode(item, tensors) for key, item in value.items()}
+        case list():
+            return [_decode(item, tensors) for item in value]
+        case _:
+            return value
+
+
+def _digest(structure: Any) -> str:
+    text = json.dumps(structure, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

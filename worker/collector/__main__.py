@@ -1,0 +1,30 @@
+"""`python -m worker.collector --channel FD --parent PID`: one collector process. Started by `CollectorPool` alone."""
+
+import argparse
+import signal
+import socket
+
+import uvloop
+
+from server.logging import configure_logging
+from worker.collector.process import die_with_parent, serve, wait_for_settings
+
+
+def main() -> None:
+    """Import everything, wait for settings, serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--channel", type=int, required=True, help="descriptor of the Unix socket to the learner")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the learner")
+    arguments = parser.parse_args()
+    die_with_parent(arguments.parent)
+    configure_logging("collector")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the learner too, which decides
+    told = wait_for_settings(socket.socket(fileno=arguments.channel))
+    if told is None:
+        return
+    channel, start = told
+    uvloop.run(serve(channel, start))
+
+
+if __name__ == "__main__":
+    main()

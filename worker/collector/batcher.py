@@ -1,0 +1,398 @@
+"""Batcher: one behavior's waiting agents of all sessions, answered by one forward pass per turn of the event loop.
+
+Sessions stage what they receive; when the loop has handled every message that was ready, `Lane.run` takes all of it at
+once. Nobody waits for a simulator that has not answered: whoever is ready goes first, and while the pass runs the next
+messages pile up for the one after it.
+
+On the usual path (permits for everybody, nothing held) the answers are sent before any bookkeeping, so that simulators
+compute while the steps are written.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, TerminalBatch
+from worker.collector.answers import encode_answer
+from worker.collector.rounds import Rounds
+from worker.collector.tracker import Roster, Slots, Tracker
+from worker.networks.policy import Acted
+
+
+class Policy(Protocol):
+    """What answers observations: `worker.networks.policy.ActingPolicy`."""
+
+    def load(self, flat: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> None:
+        """Take new weights."""
+
+    def act(self, observations: Sequence[Array], masks: Array | None, rng: np.random.Generator) -> Acted:
+        """Draw an action for each row."""
+
+
+class Member(Protocol):
+    """What the batcher needs of a session."""
+
+    def answer(self, response: bytes) -> None:
+        """Send a serialised ConnectResponse with actions."""
+
+
+class Part(NamedTuple):
+    """The rows of a batch that answer one step of one session."""
+
+    member: Member
+    roster: Roster
+    step_id: int
+    rows: int
+    partial: bool = False
+    """Whether some agents of the step ended while they waited, so that the answer must name the others."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Agents that wait for an action, rows part by part."""
+
+    parts: list[Part]
+    slots: Slots
+    observations: tuple[Array, ...]
+    masks: Bytes | None
+
+    @property
+    def rows(self) -> int:
+        """Agents."""
+        return len(self.slots)
+
+
+class Staged(NamedTuple):
+    """One behavior's part of a received step, checked."""
+
+    member: Member
+    roster: Roster
+    step_id: int
+    batch: BehaviorBatch
+    terminals: Slots | None
+    decisions: Slots | None
+
+
+@dataclass(slots=True)
+class LaneReport:
+    """What a turn of a lane asks the process to tell the learner."""
+
+    want: bool = False
+    want_blocks: bool = False
+    deliver: bool = False
+    """Whether segments should be sent at once, because a round may be complete with them."""
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One admitted behavior in this collector."""
+
+    number: int
+    behavior: str
+    policy: Policy
+    tracker: Tracker
+    rounds: Rounds
+    rng: np.random.Generator
+    low_blocks: int
+    """Ask for blocks when fewer than this are free."""
+    schedule: Callable[[], None]
+    """Asks the loop to call `run` after the messages that are ready."""
+    version: int = -1
+    """Version of the weights that act; -1 = none yet."""
+    required_version: int = -1
+    """Weights must be at least this new."""
+    recorded: bool = True
+    last_rows: int = 0
+    """Agents that asked in the newest turn in which any did."""
+    wanted: bool = False
+    """Whether permits were asked for and have not come."""
+    wanted_blocks: bool = False
+    staged: list[Staged] = field(default_factory=list)
+    waiting: list[Batch] = field(default_factory=list)
+    """Batches that were not answered in the turn of their arrival, oldest first."""
+
+    def stage(self, member: Member, roster: Roster, step_id: int, batch: BehaviorBatch) -> None:
+        """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
+        if roster.staged:
+            self._absorb(self._join())  # this message builds on one that is staged
+        tracker = self.tracker
+        decided, ended = batch.decisions, batch.terminals
+        terminals = tracker.slots(roster, ended.agent_ids) if ended is not None else None
+        decisions = tracker.slots(roster, decided.agent_ids) if decided is not None else None
+        if decisions is not None:
+            tracker.check_decisions(decisions, terminals)
+        roster.staged = True
+        self.staged.append(Staged(member, roster, step_id, batch, terminals, decisions))
+        if len(self.staged) == 1:
+            self.schedule()
+
+    def run(self) -> LaneReport:
+        """Answer whom the permits allow; hold the others."""
+        fresh = self._join()
+        if fresh is not None:
+            self.last_rows = fresh.rows
+        if fresh is not None and not self.waiting and self._may_answer(fresh.rows):
+            acted = self._act(fresh)
+            self._absorb(fresh, answered=True)
+            self._record(fresh, acted)
+        else:
+            self._absorb(fresh)
+            self._answer_waiting()
+        return self._report()
+
+    def drop(self, roster: Roster) -> None:
+        """Forget a session."""
+        self.staged = [item for item in self.staged if item.roster is not roster]
+        for batch in self.waiting:
+            keep = np.repeat([part.roster is not roster for part in batch.parts], [part.rows for part in batch.parts])
+            _keep_rows(batch, keep)
+        self.waiting = [batch for batch in self.waiting if batch.rows]
+        self.tracker.drop(roster)
+        if self.waiting:
+            self.schedule()  # its permits may serve others
+
+    def release_stragglers(self, rosters: Sequence[Roster]) -> int:
+        """Free the permits that some sessions hold in this round, and return how many there were.
+
+        Once per session and round: simulators that are all slower than our patience would pass permits around for ever.
+        """
+        number = self.rounds.number
+        if number is None or not self.recorded:
+            return 0
+        rosters = [roster for roster in rosters if roster.released != number]
+        for roster in rosters:
+            roster.released = number
+        slots = self.tracker.acting(rosters, number)[: len(self.tracker.blocks)]
+        if len(slots):
+            self.tracker.release(slots)
+            self.schedule()
+        return len(slots)
+
+    def stop_recording(self) -> None:
+        """Answer without limits and without recording from now on."""
+        self.recorded = False
+        self.tracker.stop_recording()
+        self.schedule()
+
+    # A turn -----------------------------------------------------------------------------------------------------
+
+    def _may_answer(self, rows: int) -> bool:
+        if self.version < max(self.required_version, 0):
+            return False
+        return not self.recorded or (rows <= self.rounds.left and rows <= len(self.tracker.blocks))
+
+    def _join(self) -> Batch | None:
+        """Put the staged decisions side by side."""
+        parts, slots, decisions = [], [], []
+        for member, roster, step_id, batch, _, decided in self.staged:
+            if decided is not None and batch.decisions is not None:
+                parts.append(Part(member, roster, step_id, len(decided)))
+                slots.append(decided)
+                decisions.append(batch.decisions)
+        if not parts:
+            return None
+        if len(parts) == 1:
+            return Batch(parts, slots[0], decisions[0].observations, decisions[0].action_masks)
+        return Batch(
+            parts,
+            np.concatenate(slots),
+            _join_observations([item.observations for item in decisions]),
+            self._join_masks([(item.action_masks, len(item.agent_ids)) for item in decisions]),
+        )
+
+    def _join_masks(self, masks: list[tuple[Bytes | None, int]]) -> Bytes | None:
+        if all(mask is None for mask, _ in masks):
+            return None
+        width = self.tracker.arena.layout.spec.actions.mask_size
+        return np.concatenate([np.ones((rows, width), np.uint8) if mask is None else mask for mask, rows in masks])
+
+    def _absorb(self, fresh: Batch | None, *, answered: bool = False) -> None:
+        """Bring the agents' state up to what is staged; `fresh` is what `_join` made of it."""
+        if not self.staged:
+            return
+        staged, self.staged = self.staged, []
+        ended = [item for item in staged if item.terminals is not None]
+        if ended:
+            self._absorb_terminals(ended)
+        decided = [item.batch.decisions for item in staged if item.batch.decisions is not None]
+        if fresh is not None:
+            self.tracker.wait(fresh.slots, decided[0] if len(decided) == 1 else _join_decisions(decided, fresh))
+            if not answered:
+                self.waiting.append(fresh)
+        for item in staged:
+            item.roster.staged = False
+
+    def _absorb_terminals(self, ended: list[Staged]) -> None:
+        batches = [item.batch.terminals for item in ended if item.batch.terminals is not None]
+        slots = [item.terminals for item in ended if item.terminals is not None]
+        if len(ended) == 1:
+            void = self.tracker.end(slots[0], batches[0])
+        else:
+            void = self.tracker.end(np.concatenate(slots), _join_terminals(batches))
+        if len(void):
+            for batch in self.waiting:
+                _keep_rows(batch, ~np.isin(batch.slots, void))
+            self.waiting = [batch for batch in self.waiting if batch.rows]
+
+    def _act(self, batch: Batch) -> Acted:
+        """Draw actions and send them."""
+        acted = self.policy.act(batch.observations, batch.masks, self.rng)
+        continuous, discrete = acted.continuous_env, acted.discrete
+        begin = 0
+        for part in batch.parts:
+            end = begin + part.rows
+            part.member.answer(
+                encode_answer(
+                    part.step_id,
+                    part.roster.name,
+                    self.tracker.agent[batch.slots[begin:end]].tobytes() if part.partial else b"",
+                    continuous[begin:end].tobytes(),
+                    discrete[begin:end].tobytes(),
+                )
+            )
+            begin = end
+        return acted
+
+    def _record(self, batch: Batch, acted: Acted) -> None:
+        if not self.recorded:
+            self.tracker.answer_unrecorded(batch.slots)
+            return
+        tags = self.rounds.take(batch.rows)
+        number = tags[0][0] if len(tags) == 1 else np.repeat(*np.array(tags, np.int32).T)
+        self.tracker.answer(batch.slots, batch.observations, batch.masks, acted, self.version, number)
+
+    def _answer_waiting(self) -> None:
+        """Answer what may be answered of what waits, oldest first, whole messages."""
+        if not self.waiting or not self._may_answer(0) or (self.recorded and self.rounds.number is None):
+            return
+        permits, blocks = self.rounds.left, len(self.tracker.blocks)
+        owing = self._owing() if permits < sum(batch.rows for batch in self.waiting) else frozenset[int]()
+        ready: list[Batch] = []
+        for batch in self.waiting:
+            taken = []
+            for part in batch.parts:
+                enough = permits >= part.rows or (self.rounds.closed and (permits > 0 or part.roster.number in owing))
+                free = not self.recorded or (enough and blocks >= part.rows)
+                taken.append(free)
+                if free:
+                    if permits <= 0 and self.recorded and self.rounds.number is not None:
+                        part.roster.borrowing = self.rounds.number
+                    permits -= part.rows
+                    blocks -= part.rows
+            if any(taken):
+                ready.append(_take_parts(batch, taken))
+        if ready:
+            self.waiting = [batch for batch in self.waiting if batch.rows]
+            batch = ready[0] if len(ready) == 1 else self._merge(ready)
+            self._record(batch, self._act(batch))
+
+    def _owing(self) -> frozenset[int]:
+        """Return the sessions that may have to be answered before they can return the steps that they owe the round."""
+        number = self.rounds.number
+        if number is None or not self.rounds.closed or not self.rounds.outstanding[number]:
+            return frozenset()
+        return self.tracker.owing(number)
+
+    def _merge(self, batches: list[Batch]) -> Batch:
+        return Batch(
+            [part for batch in batches for part in batch.parts],
+            np.concatenate([batch.slots for batch in batches]),
+            _join_observations([batch.observations for batch in batches]),
+            self._join_masks([(batch.masks, batch.rows) for batch in batches]),
+        )
+
+    def _report(self) -> LaneReport:
+        report = LaneReport()
+        if not self.recorded:
+            return report
+        if self.rounds.drained:
+            for batch in self.waiting:
+                self.tracker.cut(batch.slots, batch.observations)
+            report.deliver = True
+        if not self.rounds.closed and not self.wanted and self.rounds.number is not None:
+            # In time: the learner's answer should be here before the permits of the next two turns are used up.
+            self.wanted = report.want = self.rounds.left < 2 * self.last_rows
+        needed = self.low_blocks
+        if self.waiting:
+            needed = max(needed, *(part.rows for batch in self.waiting for part in batch.parts))
+        if len(self.tracker.blocks) < needed and not self.wanted_blocks:
+            self.wanted_blocks = report.want_blocks = True
+        return report
+
+
+# Rows --------------------------------------------------------------------------------------------------------------
+
+
+def _keep_rows(batch: Batch, keep: Array) -> None:
+    """Remove rows from a batch; parts that lose some but not all of theirs become partial."""
+    if keep.all():
+        return
+    parts, begin = [], 0
+    for part in batch.parts:
+        left = int(keep[begin : begin + part.rows].sum())
+        begin += part.rows
+        if left:
+            parts.append(part if left == part.rows else part._replace(rows=left, partial=True))
+    batch.parts = parts
+    batch.slots = batch.slots[keep]
+    batch.observations = tuple([values[keep] for values in batch.observations])
+    batch.masks = None if batch.masks is None else batch.masks[keep]
+
+
+def _take_parts(batch: Batch, taken: list[bool]) -> Batch:
+    """Move whole parts out of a batch into one of their own."""
+    if all(taken):
+        whole = replace(batch)
+        batch.parts, batch.slots = [], batch.slots[:0]
+        return whole
+    rows = np.repeat(taken, [part.rows for part in batch.parts])
+    moved = replace(
+        batch,
+        parts=[part for part, take in zip(batch.parts, taken, strict=True) if take],
+        slots=batch.slots[rows],
+        observations=tuple([values[rows] for values in batch.observations]),
+        masks=None if batch.masks is None else batch.masks[rows],
+    )
+    _keep_rows(batch, ~rows)
+    return moved
+
+
+def _join_observations(columns: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    return tuple([np.concatenate(values) for values in zip(*columns, strict=True)])
+
+
+def _join_optional(columns: list[Array | None], like: list[Array]) -> Array | None:
+    """Concatenate columns that may be absent: zeros stand for those."""
+    if all(values is None for values in columns):
+        return None
+    dtype = next(values.dtype for values in columns if values is not None)
+    return np.concatenate(
+        [np.zeros(len(ids), dtype) if values is None else values for values, ids in zip(columns, like, strict=True)]
+    )
+
+
+def _join_decisions(batches: list[DecisionBatch], joined: Batch) -> DecisionBatch:
+    ids = [batch.agent_ids for batch in batches]
+    return DecisionBatch(
+        np.concatenate(ids),
+        np.concatenate([batch.rewards for batch in batches]),
+        joined.observations,
+        joined.masks,
+        _join_optional([batch.group_ids for batch in batches], ids),
+        _join_optional([batch.group_rewards for batch in batches], ids),
+    )
+
+
+def _join_terminals(batches: list[TerminalBatch]) -> TerminalBatch:
+    ids = [batch.agent_ids for batch in batches]
+    return TerminalBatch(
+        np.concatenate(ids),
+        np.concatenate([batch.rewards for batch in batches]),
+        _join_observations([batch.observations for batch in batches]),
+        np.concatenate([batch.truncated for batch in batches]),
+        _join_optional([batch.group_ids for batch in batches], ids),
+        _join_optional([batch.group_rewards for batch in batches], ids),
+        _join_optional([batch.outcomes for batch in batches], ids),
+    )

@@ -1,0 +1,426 @@
+"""Hub: the state of a collector process. Sessions on one side, the learner's channel on the other, lanes between them.
+
+Everything here runs in the event loop and returns at once (see `process.py`).
+"""
+
+import asyncio
+import itertools
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+
+from ludus.spec import BehaviorSpec
+from ludus.wire.batches import StatValue
+from ludus.wire.codec import CloseCode, ProtocolError
+from worker.collector import messages
+from worker.collector.batcher import Lane
+from worker.collector.messages import Kind, Message, pack_lane, unpack_lane
+from worker.collector.rounds import Rounds
+from worker.collector.service import Outbox
+from worker.collector.session import Session, conflict, same_spec
+from worker.collector.settings import CollectorSettings
+from worker.collector.stats import StatSums
+from worker.collector.tracker import Roster, Tracker
+from worker.experience.arena import Arena, ArenaLayout
+from worker.experience.channel import Channel, ChannelClosedError, Frame
+from worker.experience.weights import WeightBuffers, WeightsLayout
+from worker.networks.policy import ActingPolicy
+
+log = structlog.get_logger()
+
+TICK_SECONDS = 0.05
+"""Period of everything that watches time, and the longest that closed segments stay here."""
+STATS_SECONDS = 1.0
+HELLO_SECONDS = 30.0
+PROMPT_SEGMENTS = 64
+"""So many closed segments are delivered at once."""
+
+
+@dataclass(slots=True)
+class Behavior:
+    """A behavior that some session announced."""
+
+    spec: BehaviorSpec
+    lane: Lane | None = None
+    weights: WeightBuffers | None = None
+    refusal: tuple[str, str] | None = None
+    """Code and reason."""
+    sessions: set[Session] = field(default_factory=set)
+
+
+class Collector:
+    """The state of a collector process: sessions, behaviors, the channel to the learner."""
+
+    def __init__(self, channel: Channel, start: messages.Settings) -> None:
+        settings = CollectorSettings.from_json(start.settings)
+        self.settings = settings
+        self._start = start
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._sessions: set[Session] = set()
+        self._by_incarnation: dict[str, Session] = {}
+        self._behaviors: dict[str, Behavior] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._weights: dict[int, WeightBuffers] = {}
+        self._stats = StatSums()
+        self._numbers = itertools.count(start.first_number, settings.count)
+        self._rosters = itertools.count(1)
+        self._due: list[Lane] = []
+        self._recalled: dict[int, int] = {}
+        """Lane -> round in which other collectors lack permits."""
+        self._next_stats = 0.0
+        self._orphan = False
+        self.done: asyncio.Future[messages.CloseAll | None] = self._loop.create_future()
+        """Set when the process should end; None = the learner is gone."""
+
+    # Sessions ---------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the loop's time in seconds."""
+        return self._loop.time()
+
+    def wall_clock(self) -> float:
+        """Return seconds since 1970."""
+        return time.time()
+
+    def next_number(self) -> int:
+        """Return a number for a simulator that comes without a ticket, unique among the collectors."""
+        return next(self._numbers)
+
+    def next_roster(self) -> int:
+        """Return a number for a roster."""
+        return next(self._rosters)
+
+    def session(self, peer: str, outbox: Outbox) -> Session:
+        """Make a session for a new stream."""
+        return Session(self, peer, outbox.put)
+
+    def opened(self, session: Session) -> None:
+        """Register a stream."""
+        self._sessions.add(session)
+
+    def welcomed(self, session: Session, behaviors: list[str], client: str) -> None:
+        """Register a session that has said hello; an older one of the same incarnation ends."""
+        older = self._by_incarnation.get(session.incarnation)
+        self._by_incarnation[session.incarnation] = session
+        if older is not None:
+            code = CloseCode.SUPERSEDED
+            older.end(code.value, "a newer stream of this incarnation took its place", rejoin=code.rejoin)
+        self.tell(messages.Connected(session.incarnation, session.number, session.peer, client, behaviors))
+
+    def announced(self, session: Session, spec: BehaviorSpec) -> Lane | None:
+        """Return the lane of a behavior, or None while the learner decides. Raises ProtocolError."""
+        behavior = self._behaviors.get(spec.behavior)
+        if behavior is None:
+            behavior = self._behaviors[spec.behavior] = Behavior(spec)
+            self.tell(messages.Announced(messages.spec_to_text(spec)))
+        if behavior.refusal is not None:
+            code, reason = behavior.refusal
+            raise ProtocolError(CloseCode(code), reason)
+        if not same_spec(behavior.spec, spec):
+            raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(behavior.spec, spec))
+        behavior.sessions.add(session)
+        return behavior.lane
+
+    def started(self, session: Session, behaviors: list[str], agents: int) -> None:
+        """Tell the learner of a session's first step."""
+        self.tell(messages.Started(session.incarnation, behaviors, agents))
+
+    def reported(self, stats: list[StatValue]) -> None:
+        """Sum up reported numbers."""
+        self._stats.add(stats)
+
+    def ended(self, session: Session) -> None:
+        """Forget a session and tell the learner why it ended."""
+        self._sessions.discard(session)
+        if self._by_incarnation.get(session.incarnation) is session:
+            del self._by_incarnation[session.incarnation]
+        for behavior in list(self._behaviors.values()):
+            behavior.sessions.discard(session)
+            if behavior.lane is None and not behavior.sessions and behavior.refusal is None:
+                # Nobody waits for a decision any more: the next simulator may bring another spec.
+                del self._behaviors[behavior.spec.behavior]
+        code, reason = session.closed or ("", "")
+        self.tell(messages.Left(session.incarnation, session.number, code, reason, session.steps, session.peer))
+
+    # The learner ------------------------------------------------------------------------------------------------
+
+    def tell(self, message: Message) -> None:
+        """Send a control message to the learner."""
+        self._send(message.kind, message.pack())
+
+    def _send(self, kind: Kind, payload: bytes) -> None:
+        if self._orphan:
+            return
+        try:
+            self._channel.send(kind, payload)
+            if self._channel.pending:
+                self._loop.add_writer(self._channel.fileno(), self._writable)
+        except ChannelClosedError:
+            self._orphaned()
+
+    def _writable(self) -> None:
+        try:
+            self._channel.flush()
+        except ChannelClosedError:
+            self._orphaned()
+        if not self._channel.pending:
+            self._loop.remove_writer(self._channel.fileno())
+
+    def readable(self) -> None:
+        """Handle what the learner has sent."""
+        try:
+            frames = self._channel.receive()
+        except ChannelClosedError:
+            self._orphaned()
+            return
+        try:
+            for frame in frames:
+                self._handle(frame)
+        except Exception as error:  # the edge of the process, as in `_run_due`
+            log.exception("message_of_learner_failed")
+            self.fail(error)
+
+    def _orphaned(self) -> None:
+        self._orphan = True
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.remove_writer(self._channel.fileno())
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _handle(self, frame: Frame) -> None:
+        match Kind(frame.kind):
+            case Kind.BLOCKS:
+                number, payload = unpack_lane(frame.payload)
+                lane = self._lanes[number]
+                lane.tracker.blocks.extend(np.frombuffer(payload, np.int32).tolist())
+                lane.wanted_blocks = False
+                self.schedule(lane)
+            case Kind.GRANT:
+                self._grant(messages.GrantSteps.unpack(frame.payload))
+            case Kind.WEIGHTS:
+                self._load(messages.Weights.unpack(frame.payload))
+            case Kind.RECALL:
+                self._recall(messages.RecallSteps.unpack(frame.payload))
+            case Kind.ADMIT:
+                self._admit(messages.Admit.unpack(frame.payload), frame.descriptors)
+            case Kind.REFUSE:
+                self._refuse(messages.Refuse.unpack(frame.payload))
+            case Kind.UNRECORDED:
+                self._lanes[messages.Unrecorded.unpack(frame.payload).lane].stop_recording()
+            case Kind.END_SESSION:
+                self._end_session(messages.EndSession.unpack(frame.payload))
+            case Kind.RESET:
+                parameters = messages.ResetAll.unpack(frame.payload).environment_parameters
+                for session in [session for session in self._sessions if session.number >= 0]:
+                    session.reset(parameters)
+            case Kind.CLOSE:
+                if not self.done.done():
+                    self.done.set_result(messages.CloseAll.unpack(frame.payload))
+            case kind:
+                raise ValueError(f"the learner sent a frame of kind {kind.name}")
+
+    def _admit(self, message: messages.Admit, descriptors: tuple[int, ...]) -> None:
+        arena_fd, weights_fd = descriptors
+        spec = messages.spec_from_text(message.spec)
+        arena = Arena(arena_fd, ArenaLayout(spec, message.rows, message.blocks))
+        arena.close()  # the mapping stays
+        weights = WeightBuffers(weights_fd, WeightsLayout(message.weights_size, message.weight_buffers))
+        weights.close()
+        rounds = Rounds()
+        behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
+        lane = Lane(
+            number=message.lane,
+            behavior=spec.behavior,
+            policy=ActingPolicy(spec, message.network_settings),
+            tracker=Tracker(arena, message.time_horizon, rounds),
+            rounds=rounds,
+            rng=np.random.default_rng([self.settings.seed, self._start.index, self._start.generation, message.lane]),
+            low_blocks=message.low_blocks,
+            schedule=lambda: self.schedule(lane),
+        )
+        behavior.spec, behavior.lane, behavior.weights = spec, lane, weights
+        self._lanes[message.lane] = lane
+        self._weights[message.lane] = weights
+        for session in list(behavior.sessions):
+            try:
+                session.admit(spec, lane)
+            except ProtocolError as error:
+                session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+
+    def _refuse(self, message: messages.Refuse) -> None:
+        behavior = self._behaviors.get(message.behavior)
+        if behavior is None:
+            return  # whoever announced it has left; it will be announced again
+        behavior.refusal = (message.code, message.reason)
+        for session in list(behavior.sessions):
+            session.end(message.code, message.reason, rejoin=False)
+
+    def _grant(self, message: messages.GrantSteps) -> None:
+        lane = self._lanes[message.lane]
+        lane.rounds.grant(message.round, message.steps, size=message.size, closed=message.closed)
+        lane.required_version = max(lane.required_version, message.version)
+        lane.wanted = False
+        self.schedule(lane)
+
+    def _load(self, message: messages.Weights) -> None:
+        lane = self._lanes[message.lane]
+        lane.policy.load(self._weights[message.lane].read(message.index, message.version))
+        lane.version = message.version
+        self.tell(messages.WeightsRead(message.lane, message.index))
+        self.schedule(lane)
+
+    def _recall(self, message: messages.RecallSteps) -> None:
+        lane = self._lanes[message.lane]
+        spare = 0
+        if message.round == lane.rounds.number:
+            busy = bool(lane.rounds.outstanding[message.round])
+            spare = max(lane.rounds.left, 0) // (2 if busy else 1)
+            lane.rounds.left -= spare
+            self._recalled[message.lane] = message.round
+        self.tell(messages.Returned(message.lane, message.round, spare))
+
+    def _end_session(self, message: messages.EndSession) -> None:
+        session = self._by_incarnation.get(message.incarnation)
+        if session is not None:
+            session.end(message.code, message.reason, rejoin=CloseCode(message.code).rejoin)
+
+    # Turns ------------------------------------------------------------------------------------------------------
+
+    def schedule(self, lane: Lane) -> None:
+        """Run a lane after the messages that are ready now."""
+        if not self._due:
+            self._loop.call_soon(self._run_due)
+        if lane not in self._due:
+            self._due.append(lane)
+
+    def _run_due(self) -> None:
+        due, self._due = self._due, []
+        try:
+            for lane in due:
+                self._run(lane)
+        except Exception as error:  # the edge of the process: a lane in an unknown state must not go on
+            log.exception("lane_failed")
+            self.fail(error)
+
+    def _run(self, lane: Lane) -> None:
+        report = lane.run()
+        if report.want and lane.rounds.number is not None:
+            self.tell(messages.Want(lane.number, lane.rounds.number))
+        if report.want_blocks:
+            self.tell(messages.WantBlocks(lane.number))
+        if report.deliver or lane.tracker.segments_waiting >= PROMPT_SEGMENTS:
+            self._deliver(lane)
+
+    def fail(self, error: Exception) -> None:
+        """End the process because of a mistake of ours. The pool starts another one; partial segments are lost."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def _deliver(self, lane: Lane) -> None:
+        episodes = lane.tracker.take_episodes()
+        if episodes is not None:
+            self._send(Kind.EPISODES, pack_lane(lane.number, episodes))
+        segments = lane.tracker.take_segments()
+        if segments is not None:
+            self._send(Kind.SEGMENTS, pack_lane(lane.number, segments))
+
+    def tick(self) -> None:
+        """Do what is due by the clock."""
+        now = self.now()
+        for lane in self._lanes.values():
+            self._deliver(lane)
+            self._release_stragglers(lane, now)
+            self._return_idle_permits(lane)
+        self._end_silent_sessions(now)
+        if now >= self._next_stats:
+            self._next_stats = now + STATS_SECONDS
+            self._report_stats()
+
+    def _report_stats(self) -> None:
+        rows = self._stats.take()
+        if rows:
+            self.tell(messages.Stats(rows))
+
+    def _release_stragglers(self, lane: Lane, now: float) -> None:
+        """Let others take the places of steps that do not come back, in a round that would otherwise be complete.
+
+        Such are simulators that are silent while others are held, and agents whose simulator goes on without them.
+        """
+        number = lane.rounds.number
+        if number is None or not lane.rounds.outstanding[number]:
+            return
+        elsewhere = self._recalled.get(lane.number) == number
+        if lane.rounds.left > 0 and not elsewhere:
+            return
+        grace = self.settings.straggler_grace
+        late = [
+            roster
+            for session in self._sessions
+            for other, roster in session.rosters.values()
+            if other is lane
+            and (
+                (now - session.last_activity > grace and (lane.waiting or elsewhere))
+                or _borrows_too_long(roster, number, now, grace)
+            )
+        ]
+        if late:
+            lane.release_stragglers(late)
+
+    def _return_idle_permits(self, lane: Lane) -> None:
+        """Give permits back that other collectors lack and nobody here is about to use."""
+        number = lane.rounds.number
+        if (
+            number is not None
+            and lane.rounds.left > 0
+            and self._recalled.get(lane.number) == number
+            and not lane.waiting
+            and not lane.rounds.outstanding[number]
+        ):
+            spare, lane.rounds.left = lane.rounds.left, 0
+            self.tell(messages.Returned(lane.number, number, spare))
+
+    def _end_silent_sessions(self, now: float) -> None:
+        settings = self.settings
+        for session in list(self._sessions):
+            silence = now - session.last_activity
+            if session.number < 0:
+                if silence > HELLO_SECONDS:
+                    code = CloseCode.HELLO_TIMEOUT
+                    session.end(code.value, f"no Hello within {HELLO_SECONDS:.0f} s", rejoin=code.rejoin)
+            elif not session.started:
+                if settings.startup_timeout is not None and silence > settings.startup_timeout:
+                    self._time_out(session, f"no step within {settings.startup_timeout:.0f} s after Welcome")
+            elif silence > settings.step_timeout and self._is_owed_a_step(session):
+                self._time_out(session, f"nothing came for {settings.step_timeout:.0f} s after actions were sent")
+
+    def _is_owed_a_step(self, session: Session) -> bool:
+        return any(len(lane.tracker.acting([roster])) for lane, roster in session.rosters.values())
+
+    def _time_out(self, session: Session, reason: str) -> None:
+        code = CloseCode.STEP_TIMEOUT
+        session.end(code.value, reason, rejoin=code.rejoin)
+
+    def close_sessions(self, message: messages.CloseAll) -> None:
+        """Send everybody away, and the learner what it has not been told yet."""
+        for lane in self._lanes.values():
+            self._deliver(lane)
+        self._report_stats()
+        for session in list(self._sessions):
+            session.end(message.code, message.reason, rejoin=message.rejoin)
+
+    @property
+    def sessions(self) -> int:
+        """Open streams."""
+        return len(self._sessions)
+
+
+def _borrows_too_long(roster: Roster, number: int, now: float, grace: float) -> bool:
+    """Whether a session has been answered in advance for a while, because of steps that it still owes."""
+    if roster.borrowing != number:
+        return False
+    if roster.borrowing_since[0] != number:
+        roster.borrowing_since = (number, now)
+    return now - roster.borrowing_since[1] > grace

@@ -1,0 +1,313 @@
+"""What learner and collector say to each other: one frozen dataclass per message, on `worker.experience.channel`.
+
+Control travels as JSON, since there is little of it; segments and episodes travel packed. A behavior is named by its
+*lane*, a number that the pool gives out at admission.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from enum import IntEnum
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.spec import BehaviorSpec
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.codec import spec_from_message, spec_to_message
+
+
+class Kind(IntEnum):
+    """Frame kinds. Below 64: learner to collector."""
+
+    SETTINGS = 1
+    ADMIT = 2
+    REFUSE = 3
+    WEIGHTS = 4
+    GRANT = 5
+    RECALL = 6
+    UNRECORDED = 7
+    BLOCKS = 8
+    END_SESSION = 9
+    RESET = 10
+    CLOSE = 11
+    LISTENING = 64
+    FAILED = 65
+    ANNOUNCED = 66
+    CONNECTED = 67
+    STARTED = 68
+    LEFT = 69
+    SEGMENTS = 70
+    EPISODES = 71
+    STATS = 72
+    WANT = 73
+    RETURNED = 74
+    WEIGHTS_READ = 75
+    WANT_BLOCKS = 76
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A control message: its fields are JSON values."""
+
+    kind: ClassVar[Kind]
+
+    def pack(self) -> bytes:
+        """Serialise the fields."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Self:
+        """Read what `pack` wrote."""
+        values = json.loads(payload)
+        return cls(**{item.name: values[item.name] for item in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Message):
+    """First message to a collector. What is in `settings` is `CollectorSettings.to_json`."""
+
+    kind: ClassVar = Kind.SETTINGS
+    index: int
+    generation: int
+    """Counts the processes of this collector."""
+    first_number: int
+    """Number of the first simulator that comes without a ticket; the others follow in steps of `count`."""
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admit(Message):
+    """A behavior may act. Carries the descriptors of its arena and of its weight buffers."""
+
+    kind: ClassVar = Kind.ADMIT
+    lane: int
+    spec: str
+    """`spec_to_text`."""
+    network_settings: dict[str, Any]
+    time_horizon: int
+    rows: int
+    blocks: int
+    weights_size: int
+    weight_buffers: int
+    low_blocks: int
+    """Ask for blocks when fewer than this are free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Message):
+    """Sessions that announce this behavior, or have done so, end with this code."""
+
+    kind: ClassVar = Kind.REFUSE
+    behavior: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weights(Message):
+    """A newer version lies in a buffer. Answered by WeightsRead."""
+
+    kind: ClassVar = Kind.WEIGHTS
+    lane: int
+    index: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSteps(Message):
+    """Permits; the fields but the last are those of `Rounds.grant`."""
+
+    kind: ClassVar = Kind.GRANT
+    lane: int
+    round: int
+    steps: int
+    size: int
+    closed: bool
+    version: int
+    """No decision is answered by weights older than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallSteps(Message):
+    """Give back permits of this round that are not needed here. Answered by Returned."""
+
+    kind: ClassVar = Kind.RECALL
+    lane: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded(Message):
+    """Answer this behavior without limits and without recording."""
+
+    kind: ClassVar = Kind.UNRECORDED
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession(Message):
+    """End one simulator's session."""
+
+    kind: ClassVar = Kind.END_SESSION
+    incarnation: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResetAll(Message):
+    """Make every simulator abandon its episodes."""
+
+    kind: ClassVar = Kind.RESET
+    environment_parameters: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAll(Message):
+    """Close every session and exit."""
+
+    kind: ClassVar = Kind.CLOSE
+    code: str
+    reason: str
+    rejoin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listening(Message):
+    """The collector serves on this port."""
+
+    kind: ClassVar = Kind.LISTENING
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Message):
+    """The collector can't serve; it exits."""
+
+    kind: ClassVar = Kind.FAILED
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Announced(Message):
+    """A behavior that this collector has not heard of before."""
+
+    kind: ClassVar = Kind.ANNOUNCED
+    spec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connected(Message):
+    """As `notices.SimulatorConnected`."""
+
+    kind: ClassVar = Kind.CONNECTED
+    incarnation: str
+    number: int
+    peer: str
+    client: str
+    behaviors: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Message):
+    """As `notices.SimulatorStarted`."""
+
+    kind: ClassVar = Kind.STARTED
+    incarnation: str
+    behaviors: list[str]
+    agents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Message):
+    """As `notices.SimulatorLeft`."""
+
+    kind: ClassVar = Kind.LEFT
+    incarnation: str
+    number: int
+    code: str
+    reason: str
+    steps: int
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats(Message):
+    """Reported numbers: rows of (key, aggregation, count, total, last, values)."""
+
+    kind: ClassVar = Kind.STATS
+    rows: list[tuple[str, int, int, float, float, list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Want(Message):
+    """Agents wait, or soon will, for permits of this round."""
+
+    kind: ClassVar = Kind.WANT
+    lane: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned(Message):
+    """Permits that are not needed here."""
+
+    kind: ClassVar = Kind.RETURNED
+    lane: int
+    round: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsRead(Message):
+    """The buffer is no longer needed."""
+
+    kind: ClassVar = Kind.WEIGHTS_READ
+    lane: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantBlocks(Message):
+    """Free blocks run low."""
+
+    kind: ClassVar = Kind.WANT_BLOCKS
+    lane: int
+
+
+def spec_to_text(spec: BehaviorSpec) -> str:
+    """Encode a spec for a JSON field."""
+    return spec_to_message(spec).SerializeToString().hex()
+
+
+def spec_from_text(text: str) -> BehaviorSpec:
+    """Read what `spec_to_text` wrote."""
+    return spec_from_message(pb.BehaviorSpec.FromString(bytes.fromhex(text)))
+
+
+def pack_lane(lane: int, payload: bytes) -> bytes:
+    """Prefix a packed payload with its lane."""
+    return lane.to_bytes(4, "little") + payload
+
+
+def unpack_lane(payload: bytes) -> tuple[int, memoryview]:
+    """Read what `pack_lane` wrote."""
+    view = memoryview(payload)
+    return int.from_bytes(view[:4], "little"), view[4:]
+
+
+EPISODE_DTYPE = np.dtype(
+    [
+        ("return", "<f8"),
+        ("group_return", "<f8"),
+        ("length", "<i4"),
+        ("simulator", "<i4"),
+        ("agent", "<i4"),
+        ("truncated", "?"),
+        ("outcome", "u1"),
+    ]
+)
+"""One episode's end on the wire."""
+
+BlockIds = npt.NDArray[np.int32]

@@ -1,0 +1,157 @@
+"""What `CollectorPool.poll` reports to the learner. Frozen values; `Notice` is their union."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.spec import BehaviorSpec
+from ludus.wire.batches import Aggregation
+from worker.experience.segments import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a collector listens."""
+
+    index: int
+    """Number of the collector, from 0."""
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """`host:port` as simulators are told."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorListening:
+    """A collector serves simulators: one that was started again after a death, as `start` reports the first ones."""
+
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorDied:
+    """A collector process ended unasked. Its blocks and reservations are back, and a new one is being started."""
+
+    index: int
+    exit_code: int
+    """As in `subprocess`: negative = killed by that signal."""
+    lost_steps: int
+    """Answered steps that were never delivered and are granted again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorAnnounced:
+    """A simulator brought a behavior that was neither admitted nor refused. Its agents wait for `admit` or `refuse`."""
+
+    spec: BehaviorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorConnected:
+    """A simulator was welcomed."""
+
+    incarnation: str
+    number: int
+    collector: int
+    peer: str
+    client: str
+    """Name and version of its client library."""
+    behaviors: tuple[str, ...]
+    """Names in its Hello; more may be announced later."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorStarted:
+    """A simulator's first step arrived."""
+
+    incarnation: str
+    behaviors: tuple[str, ...]
+    """All names that it has announced."""
+    agents: int
+    """Agents that asked for an action in the first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorLeft:
+    """A session ended, or one was refused (then no `SimulatorConnected` came before)."""
+
+    incarnation: str
+    """Empty when it ended before it had named itself."""
+    number: int
+    """-1 before Welcome."""
+    code: str
+    """A `CloseCode`, or `left` (it half-closed), `disconnected` (its stream broke), `collector_died`."""
+    reason: str
+    steps: int
+    """Steps that it had delivered."""
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsDelivered:
+    """Segments whose blocks now belong to the learner, until `CollectorPool.reclaim`."""
+
+    behavior: str
+    collector: int
+    segments: tuple[Segment, ...]
+    steps: int
+    """Sum of their lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCollected:
+    """Every step of a round was delivered. Comes after the last of its `SegmentsDelivered`."""
+
+    behavior: str
+    round: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodesEnded:
+    """Episodes that ended, as columns of equal length."""
+
+    behavior: str
+    returns: npt.NDArray[np.float64]
+    """Undiscounted sums of the agents' own rewards, group rewards excluded."""
+    group_returns: npt.NDArray[np.float64]
+    """Undiscounted sums of group rewards."""
+    lengths: npt.NDArray[np.int64]
+    """Decisions."""
+    truncated: npt.NDArray[np.bool_]
+    outcomes: npt.NDArray[np.uint8]
+    """Values of `ludus.v1.Outcome`; 0 = not reported."""
+    simulators: npt.NDArray[np.int64]
+    agents: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StatsReported:
+    """Numbers that simulators reported under one key since the last such notice of their collector."""
+
+    key: str
+    aggregation: Aggregation
+    count: int
+    total: float
+    """Their sum: AVERAGE = total / count over the period's notices, SUM = total."""
+    last: float
+    values: tuple[float, ...]
+    """The values themselves for HISTOGRAM (at most 1,000 a notice), else empty."""
+
+
+Notice = (
+    CollectorListening
+    | CollectorDied
+    | BehaviorAnnounced
+    | SimulatorConnected
+    | SimulatorStarted
+    | SimulatorLeft
+    | SegmentsDelivered
+    | RoundCollected
+    | EpisodesEnded
+    | StatsReported
+)

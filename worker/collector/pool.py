@@ -1,0 +1,559 @@
+"""CollectorPool: the learner's side of the collectors.
+
+It starts the processes, gives them behaviors, weights, permits and blocks, reports what they deliver, and starts them
+again when they die. A dead collector costs its simulators' partial segments: its blocks are reclaimed and its permits
+given out again.
+
+Threads: one thread of the pool serves the control channels, so that collectors get permits, blocks and weights while
+the learner computes; it holds the lock for moments only. The public methods may be called from any one thread; none but
+`start`, `poll` and `close` ever waits.
+"""
+
+import contextlib
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from ludus.spec import BehaviorSpec
+from ludus.wire.batches import Aggregation
+from worker.collector import messages
+from worker.collector.children import WarmCollector
+from worker.collector.messages import EPISODE_DTYPE, Kind, Message, pack_lane, unpack_lane
+from worker.collector.notices import (
+    BehaviorAnnounced,
+    CollectorDied,
+    CollectorListening,
+    Endpoint,
+    EpisodesEnded,
+    Notice,
+    RoundCollected,
+    SegmentsDelivered,
+    SimulatorConnected,
+    SimulatorLeft,
+    SimulatorStarted,
+    StatsReported,
+)
+from worker.collector.settings import CollectorSettings
+from worker.collector.sharing import Grant, Order, RoundSharing
+from worker.experience.arena import Arena
+from worker.experience.blocks import BlockLedger
+from worker.experience.channel import ChannelClosedError, Frame
+from worker.experience.segments import Segment, blocks_of, unpack_segments
+from worker.experience.weights import WeightBuffers
+
+__all__ = ["CollectorPool", "CollectorStartError", "PolicyProgram", "WarmCollector"]
+
+log = structlog.get_logger()
+
+BLOCK_CHUNK = 512
+"""Blocks that are lent at a time. Few, because those that were used last are lent first and are still in the cache."""
+LOW_BLOCKS = BLOCK_CHUNK // 2
+CLOSE_SECONDS = 5.0
+RESTART_DELAYS = (0.0, 0.5, 2.0, 5.0, 10.0)
+"""Pauses before a collector is started again, by how often it has died within the last minute."""
+COLLECTOR_DIED = "collector_died"
+"""Code of simulators that were connected to a collector when it died."""
+
+
+class CollectorStartError(RuntimeError):
+    """The collectors can't serve; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyProgram:
+    """How a collector builds the acting policy of a behavior: `ActingPolicy(spec, network_settings)`."""
+
+    network_settings: Mapping[str, Any]
+    """`NetworkSettings.model_dump(mode="json")`."""
+    weights_size: int
+    """Length of the flat weight vector."""
+    time_horizon: int
+    """Longest segment."""
+
+
+@dataclass(slots=True)
+class _Child:
+    """One collector, over all of its processes."""
+
+    index: int
+    generation: int = 0
+    """Counts its processes."""
+    warm: WarmCollector | None = None
+    endpoint: Endpoint | None = None
+    """Where it listens; None while it starts."""
+    failure: str | None = None
+    simulators: dict[str, messages.Connected] = field(default_factory=dict)
+    first_number: int = 0
+    """Number of the next simulator that comes without a ticket."""
+    deaths: deque[float] = field(default_factory=lambda: deque[float](maxlen=len(RESTART_DELAYS)))
+    restart_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Behavior:
+    """One admitted behavior."""
+
+    lane: int
+    spec: BehaviorSpec
+    program: PolicyProgram
+    arena: Arena
+    weights: WeightBuffers
+    ledger: BlockLedger
+    sharing: RoundSharing = field(default_factory=RoundSharing)
+    version: int = -1
+    """Newest published version; -1 = none."""
+    index: int = -1
+    """Buffer that holds it."""
+    reading: dict[int, int] = field(default_factory=dict)
+    """Collector -> buffer that it was told of and has not acknowledged."""
+    told: dict[int, int] = field(default_factory=dict)
+    """Collector -> newest version that it was told of."""
+    starving: set[int] = field(default_factory=set)
+    """Collectors that asked for blocks when none was free."""
+    recorded: bool = True
+
+
+class CollectorPool:
+    """Starts, feeds, watches and ends the collectors of one attempt."""
+
+    def __init__(self, settings: CollectorSettings, warm: Sequence[WarmCollector] = ()) -> None:
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
+        self._notices: deque[Notice] = deque()
+        self._behaviors: dict[str, _Behavior] = {}
+        self._lanes: list[_Behavior] = []
+        self._announced: set[str] = set()
+        self._refusals: dict[str, messages.Refuse] = {}
+        self._children = [_Child(index, first_number=index) for index in range(settings.count)]
+        for child, process in zip(self._children, warm, strict=False):
+            child.warm = process
+        self._spare = list(warm[settings.count :])
+        self._closing = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="collector-pool", daemon=True)
+
+    # The learner's methods --------------------------------------------------------------------------------------
+
+    def start(self, timeout: float = 30.0) -> list[Endpoint]:
+        """Start the processes and return where they listen. Raises CollectorStartError (no free port, ...)."""
+        with self._lock:
+            for child in self._children:
+                self._launch(child)
+            self._thread.start()
+            deadline = time.monotonic() + timeout
+            while any(child.endpoint is None and child.failure is None for child in self._children):
+                if not self._arrived.wait(deadline - time.monotonic()):
+                    break
+            failures = [child.failure or "it did not start in time" for child in self._children if not child.endpoint]
+            endpoints = [child.endpoint for child in self._children if child.endpoint is not None]
+        if failures:
+            self.close("collector_closing", "the collectors could not be started", rejoin=True)
+            raise CollectorStartError(failures[0])
+        return endpoints
+
+    def poll(self, timeout: float) -> list[Notice]:
+        """Return what happened, waiting at most `timeout` seconds for the first notice."""
+        with self._lock:
+            if not self._notices and timeout > 0:
+                self._arrived.wait_for(lambda: bool(self._notices), timeout)
+            notices = list(self._notices)
+            self._notices.clear()
+            return notices
+
+    def admit(self, spec: BehaviorSpec, policy: PolicyProgram, arena: Arena) -> None:
+        """Accept an announced behavior. Its agents are answered once weights are published and steps are granted."""
+        with self._lock:
+            behavior = _Behavior(
+                lane=len(self._lanes),
+                spec=spec,
+                program=policy,
+                arena=arena,
+                weights=WeightBuffers.create(policy.weights_size, self._settings.count),
+                ledger=BlockLedger(arena.layout.blocks),
+            )
+            self._lanes.append(behavior)
+            self._behaviors[spec.behavior] = behavior
+            for child in self._listening():
+                self._introduce(child, behavior)
+
+    def refuse(self, behavior: str, code: str, reason: str) -> None:
+        """End the sessions that announced the behavior, now and later."""
+        with self._lock:
+            self._refusals[behavior] = messages.Refuse(behavior, code, reason)
+            for child in self._listening():
+                self._tell(child, self._refusals[behavior])
+
+    def publish(self, behavior: str, version: int, weights: npt.NDArray[np.float32]) -> None:
+        """Make newer weights act. Never blocks. A later `grant` is only used with these weights or newer ones."""
+        with self._lock:
+            entry = self._behaviors[behavior]
+            entry.index = entry.weights.write(version, weights)
+            entry.version = version
+            for child in self._listening():
+                self._offer_weights(child, entry)
+
+    def grant(self, behavior: str, round_number: int, steps: int) -> None:
+        """Permit `steps` more answers, all counted into the round. Rounds count up by one from any number."""
+        with self._lock:
+            entry = self._behaviors[behavior]
+            self._send_orders(entry, entry.sharing.grant(round_number, steps))
+            self._note_collected(entry)
+
+    def grant_unrecorded(self, behavior: str) -> None:
+        """Answer this behavior from now on without a limit and without recording its steps (its training is over)."""
+        with self._lock:
+            entry = self._behaviors[behavior]
+            entry.recorded = False
+            for child in self._listening():
+                self._tell(child, messages.Unrecorded(entry.lane))
+
+    def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
+        """Free the blocks of delivered segments, after `Arena.gather`."""
+        with self._lock:
+            entry = self._behaviors[behavior]
+            entry.ledger.reclaim(blocks_of(segments).tolist())
+            for index in list(entry.starving):
+                self._lend_blocks(self._children[index], entry)
+
+    def reset(self, environment_parameters: Mapping[str, float]) -> None:
+        """Make every simulator begin new episodes with these parameters; all partial segments are dropped."""
+        with self._lock:
+            for child in self._listening():
+                self._tell(child, messages.ResetAll(dict(environment_parameters)))
+
+    def close(self, code: str, reason: str, *, rejoin: bool) -> None:
+        """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            for child in self._listening():
+                self._tell(child, messages.CloseAll(code, reason, rejoin))
+            for child in self._children:
+                if child.endpoint is None:
+                    self._end(child, 0.0)
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_SECONDS)
+        with self._lock:
+            for child in self._children:
+                self._end(child, 0.0)
+        if self._thread.ident is not None:
+            self._wake()
+            self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
+        for process in self._spare:
+            process.close()
+        for entry in self._lanes:
+            entry.weights.close()
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    # Processes --------------------------------------------------------------------------------------------------
+
+    def _listening(self) -> Iterable[_Child]:
+        return [child for child in self._children if child.warm is not None and child.endpoint is not None]
+
+    def _launch(self, child: _Child) -> None:
+        """Start a collector's process, or adopt a warm one, and tell it its settings."""
+        child.restart_at = None
+        child.failure = None
+        if child.warm is None:
+            child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
+        self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
+        self._tell(
+            child,
+            messages.Settings(child.index, child.generation, child.first_number, self._settings.to_json()),
+        )
+
+    def _end(self, child: _Child, patience: float) -> int:
+        if child.warm is None:
+            return 0
+        if child.warm.channel.fileno() in self._selector.get_map():
+            self._selector.unregister(child.warm.channel)
+        exit_code = child.warm.end(patience)
+        child.warm.channel.close()
+        child.warm = None
+        child.endpoint = None
+        return exit_code
+
+    def _died(self, child: _Child) -> None:
+        """Clean up after a collector whose channel has ended."""
+        was_listening = child.endpoint is not None
+        exit_code = self._end(child, 1.0)
+        lost = sum(self._forget(child, entry) for entry in self._lanes)
+        for simulator in child.simulators.values():
+            self._report(
+                SimulatorLeft(
+                    simulator.incarnation,
+                    simulator.number,
+                    COLLECTOR_DIED,
+                    f"its collector ended with exit code {exit_code}",
+                    0,
+                    simulator.peer,
+                )
+            )
+        child.simulators.clear()
+        if self._closing:
+            return
+        log.warning("collector_died", index=child.index, exit_code=exit_code, lost_steps=lost)
+        if was_listening:
+            self._report(CollectorDied(child.index, exit_code, lost))
+        elif child.failure is None:
+            child.failure = f"collector {child.index} ended with exit code {exit_code} while it started"
+        now = time.monotonic()
+        recent = sum(now - death < 60.0 for death in child.deaths)
+        child.deaths.append(now)
+        child.generation += 1
+        child.restart_at = now + RESTART_DELAYS[min(recent, len(RESTART_DELAYS) - 1)]
+        self._arrived.notify_all()
+
+    def _forget(self, child: _Child, entry: _Behavior) -> int:
+        entry.ledger.reclaim_from(child.index)
+        entry.starving.discard(child.index)
+        entry.told.pop(child.index, None)
+        if child.index in entry.reading:
+            entry.weights.release(entry.reading.pop(child.index))
+        lost, orders = entry.sharing.remove(child.index)
+        self._send_orders(entry, orders)
+        return lost
+
+    # The pool's thread ------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            events = self._selector.select(self._patience())
+            with self._lock:
+                for key, mask in events:
+                    if key.data is None:
+                        os.read(self._wake_read, 4096)
+                    else:
+                        self._attend(key.data, mask)
+                now = time.monotonic()
+                for child in self._children:
+                    if child.restart_at is not None and now >= child.restart_at and not self._closing:
+                        self._launch(child)
+                if self._closing and all(child.warm is None for child in self._children):
+                    return
+
+    def _patience(self) -> float | None:
+        waiting = [child.restart_at for child in self._children if child.restart_at is not None]
+        return max(min(waiting) - time.monotonic(), 0.0) if waiting else None
+
+    def _attend(self, child: _Child, mask: int) -> None:
+        if child.warm is None:
+            return  # ended while this event was on its way
+        try:
+            if mask & selectors.EVENT_WRITE:
+                child.warm.channel.flush()
+                if not child.warm.channel.pending:
+                    self._selector.modify(child.warm.channel, selectors.EVENT_READ, child)
+            if mask & selectors.EVENT_READ:
+                for frame in child.warm.channel.receive():
+                    self._handle(child, frame)
+        except ChannelClosedError:
+            self._died(child)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the thread is awake
+            os.write(self._wake_write, b"\0")
+
+    def _report(self, notice: Notice) -> None:
+        self._notices.append(notice)
+        self._arrived.notify_all()
+
+    def _tell(self, child: _Child, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self._send(child, message.kind, message.pack(), descriptors)
+
+    def _send(self, child: _Child, kind: Kind, payload: bytes, descriptors: Sequence[int] = ()) -> None:
+        if child.warm is None:
+            return
+        channel = child.warm.channel
+        try:
+            channel.send(kind, payload, descriptors)
+        except ChannelClosedError:
+            return  # reading will find out
+        if channel.pending:
+            self._selector.modify(channel, selectors.EVENT_READ | selectors.EVENT_WRITE, child)
+            self._wake()
+
+    def _handle(self, child: _Child, frame: Frame) -> None:
+        match Kind(frame.kind):
+            case Kind.SEGMENTS:
+                number, payload = unpack_lane(frame.payload)
+                self._delivered(child, self._lanes[number], unpack_segments(payload))
+            case Kind.EPISODES:
+                number, payload = unpack_lane(frame.payload)
+                self._report(_episodes(self._lanes[number].spec.behavior, payload))
+            case Kind.STATS:
+                for key, aggregation, count, total, last, values in messages.Stats.unpack(frame.payload).rows:
+                    self._report(StatsReported(key, Aggregation(aggregation), count, total, last, tuple(values)))
+            case Kind.WANT:
+                want = messages.Want.unpack(frame.payload)
+                entry = self._lanes[want.lane]
+                self._send_orders(entry, entry.sharing.want(child.index, want.round))
+            case Kind.RETURNED:
+                back = messages.Returned.unpack(frame.payload)
+                entry = self._lanes[back.lane]
+                self._send_orders(entry, entry.sharing.returned(child.index, back.round, back.steps))
+            case Kind.WEIGHTS_READ:
+                self._weights_read(child, messages.WeightsRead.unpack(frame.payload))
+            case Kind.WANT_BLOCKS:
+                self._lend_blocks(child, self._lanes[messages.WantBlocks.unpack(frame.payload).lane])
+            case Kind.ANNOUNCED:
+                self._behavior_announced(child, messages.spec_from_text(messages.Announced.unpack(frame.payload).spec))
+            case Kind.CONNECTED:
+                self._connected(child, messages.Connected.unpack(frame.payload))
+            case Kind.STARTED:
+                started = messages.Started.unpack(frame.payload)
+                self._report(SimulatorStarted(started.incarnation, tuple(started.behaviors), started.agents))
+            case Kind.LEFT:
+                left = messages.Left.unpack(frame.payload)
+                known = child.simulators.get(left.incarnation)
+                if known is not None and known.peer == left.peer:
+                    del child.simulators[left.incarnation]
+                self._report(
+                    SimulatorLeft(left.incarnation, left.number, left.code, left.reason, left.steps, left.peer)
+                )
+            case Kind.LISTENING:
+                self._listens(child, messages.Listening.unpack(frame.payload).port)
+            case Kind.FAILED:
+                child.failure = messages.Failed.unpack(frame.payload).reason
+                log.error("collector_failed", index=child.index, reason=child.failure)
+                self._arrived.notify_all()
+            case kind:
+                raise ValueError(f"a collector sent a frame of kind {kind.name}")
+
+    def _listens(self, child: _Child, port: int) -> None:
+        child.endpoint = Endpoint(child.index, self._settings.advertise_host, port)
+        for entry in self._lanes:
+            self._introduce(child, entry)
+        for refusal in self._refusals.values():
+            self._tell(child, refusal)
+        if child.generation:
+            self._report(CollectorListening(child.endpoint))
+        self._arrived.notify_all()
+
+    def _introduce(self, child: _Child, entry: _Behavior) -> None:
+        """Make a behavior known to a collector."""
+        layout = entry.arena.layout
+        message = messages.Admit(
+            lane=entry.lane,
+            spec=messages.spec_to_text(entry.spec),
+            network_settings=dict(entry.program.network_settings),
+            time_horizon=entry.program.time_horizon,
+            rows=layout.rows,
+            blocks=layout.blocks,
+            weights_size=entry.weights.layout.size,
+            weight_buffers=entry.weights.layout.buffers,
+            low_blocks=LOW_BLOCKS,
+        )
+        self._tell(child, message, (entry.arena.fd, entry.weights.fd))
+        self._lend_blocks(child, entry)
+        if entry.version >= 0:
+            self._offer_weights(child, entry)
+        if not entry.recorded:
+            self._tell(child, messages.Unrecorded(entry.lane))
+        self._send_orders(entry, entry.sharing.add(child.index))
+
+    def _lend_blocks(self, child: _Child, entry: _Behavior) -> None:
+        blocks = entry.ledger.lend(child.index, BLOCK_CHUNK)
+        if len(blocks):
+            entry.starving.discard(child.index)
+            self._send(child, Kind.BLOCKS, pack_lane(entry.lane, blocks.tobytes()))
+        else:
+            entry.starving.add(child.index)
+
+    def _offer_weights(self, child: _Child, entry: _Behavior) -> None:
+        """Tell a collector of the newest weights, unless it is still reading others."""
+        if child.index in entry.reading or entry.told.get(child.index) == entry.version:
+            return
+        entry.weights.hold(entry.index)
+        entry.reading[child.index] = entry.index
+        entry.told[child.index] = entry.version
+        self._tell(child, messages.Weights(entry.lane, entry.index, entry.version))
+
+    def _weights_read(self, child: _Child, message: messages.WeightsRead) -> None:
+        entry = self._lanes[message.lane]
+        entry.weights.release(entry.reading.pop(child.index))
+        self._offer_weights(child, entry)
+
+    def _send_orders(self, entry: _Behavior, orders: Sequence[Order]) -> None:
+        for order in orders:
+            child = self._children[order.collector]
+            if isinstance(order, Grant):
+                self._tell(
+                    child,
+                    messages.GrantSteps(entry.lane, order.round, order.steps, order.size, order.closed, entry.version),
+                )
+            else:
+                self._tell(child, messages.RecallSteps(entry.lane, order.round))
+
+    def _delivered(self, child: _Child, entry: _Behavior, segments: tuple[Segment, ...]) -> None:
+        entry.ledger.deliver(child.index, blocks_of(segments).tolist())
+        steps = 0
+        for segment in segments:
+            entry.sharing.delivered(child.index, segment.round, segment.length)
+            steps += segment.length
+        self._report(SegmentsDelivered(entry.spec.behavior, child.index, segments, steps))
+        self._note_collected(entry)
+
+    def _note_collected(self, entry: _Behavior) -> None:
+        collected = entry.sharing.collected()
+        if collected is not None:
+            self._report(RoundCollected(entry.spec.behavior, *collected))
+
+    def _behavior_announced(self, child: _Child, spec: BehaviorSpec) -> None:
+        refusal = self._refusals.get(spec.behavior)
+        if refusal is not None:
+            self._tell(child, refusal)
+        elif spec.behavior not in self._behaviors and spec.behavior not in self._announced:
+            self._announced.add(spec.behavior)
+            self._report(BehaviorAnnounced(spec))
+
+    def _connected(self, child: _Child, message: messages.Connected) -> None:
+        for other in self._children:
+            if other is not child and message.incarnation in other.simulators:
+                reason = "a newer stream of this incarnation took its place"
+                self._tell(other, messages.EndSession(message.incarnation, "superseded", reason))
+        child.simulators[message.incarnation] = message
+        child.first_number = max(child.first_number, message.number + self._settings.count)
+        self._report(
+            SimulatorConnected(
+                message.incarnation,
+                message.number,
+                child.index,
+                message.peer,
+                message.client,
+                tuple(message.behaviors),
+            )
+        )
+
+
+def _episodes(behavior: str, payload: memoryview) -> EpisodesEnded:
+    records = np.frombuffer(payload, EPISODE_DTYPE)
+    return EpisodesEnded(
+        behavior=behavior,
+        returns=records["return"],
+        group_returns=records["group_return"],
+        lengths=records["length"].astype(np.int64),
+        truncated=records["truncated"],
+        outcomes=records["outcome"],
+        simulators=records["simulator"].astype(np.int64),
+        agents=records["agent"].astype(np.int64),
+    )

@@ -1,0 +1,112 @@
+"""Collector: the process that serves simulators, acts for their agents and cuts the experience into segments.
+
+Threads: one event loop (uvloop) does everything: streams, policy inference, arena writes, control channel. grpc's core
+has threads of its own, which only move bytes. numpy's BLAS is kept on one thread. Nothing in the loop waits: the
+control channel queues what its socket does not take, and weights are copied out of shared memory within one turn.
+
+A process may be started before anybody needs it (`python -m worker.collector --channel FD`): it imports everything and
+waits for its settings. It ends when the learner does: by end of file on the channel, and for certain by
+PR_SET_PDEATHSIG.
+"""
+
+import asyncio
+import ctypes
+import os
+import select
+import signal
+import socket
+
+import grpc.aio
+import structlog
+
+from worker.collector import messages
+from worker.collector.direct import DirectJoinHandler
+from worker.collector.hub import TICK_SECONDS, Collector
+from worker.collector.messages import Kind
+from worker.collector.service import SimulationHandler, make_server
+from worker.collector.settings import CollectorSettings
+from worker.experience.channel import Channel, ChannelClosedError
+
+log = structlog.get_logger()
+
+
+async def serve(channel: Channel, start: messages.Settings) -> None:
+    """Serve until the learner says so or is gone."""
+    loop = asyncio.get_running_loop()
+    collector = Collector(channel, start)
+    settings = collector.settings
+    server = make_server(settings.max_message_bytes)
+    server.add_generic_rpc_handlers((SimulationHandler(collector),))
+    if settings.ticket_key is None:
+        server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
+    try:
+        port = _bind(server, settings, start.index)
+    except OSError as error:
+        channel.send(Kind.FAILED, messages.Failed(str(error)).pack())
+        return
+    await server.start()
+    collector.tell(messages.Listening(port))
+    loop.add_reader(channel.fileno(), collector.readable)
+    ticking = loop.create_task(_tick_forever(collector))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: None)  # the learner decides; it has been signalled too
+    message = await collector.done
+    ticking.cancel()
+    if message is not None:
+        collector.close_sessions(message)
+        deadline = loop.time() + 2.0
+        while (collector.sessions or channel.pending) and loop.time() < deadline:
+            await asyncio.sleep(0.005)
+    await server.stop(0.2)
+
+
+async def _tick_forever(collector: Collector) -> None:
+    try:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            collector.tick()
+    except Exception as error:  # the edge of the process, as in `Collector._run_due`
+        log.exception("tick_failed")
+        collector.fail(error)
+
+
+def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> int:
+    """Take a port of the range, or any; raise OSError with the range when all are taken."""
+    host = f"[{settings.bind_host}]" if ":" in settings.bind_host else settings.bind_host
+    if settings.port_range is None:
+        ports: list[int] = [0]
+    else:
+        first, last = settings.port_range
+        count = last - first + 1
+        ports = [first + (index + offset) % count for offset in range(count)]
+    for port in ports:
+        try:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError:
+            continue
+        if bound:
+            return int(bound)
+    raise OSError(f"no free port to listen on: {settings.bind_host}, ports {settings.port_range or 'any'}")
+
+
+def wait_for_settings(sock: socket.socket) -> tuple[Channel, messages.Settings] | None:
+    """Block until the settings come; None when the learner went away instead."""
+    channel = Channel(sock)
+    while True:
+        select.select([sock], [], [])
+        try:
+            frames = channel.receive()
+        except ChannelClosedError:
+            return None
+        if frames:
+            # Nothing else is sent before the collector listens.
+            assert [frame.kind for frame in frames] == [Kind.SETTINGS]
+            return channel, messages.Settings.unpack(frames[0].payload)
+
+
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when the learner's thread that started it ends."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the call above

@@ -1,0 +1,96 @@
+"""Which round an answered decision counts into: the collector's side of one behavior.
+
+A round is a fixed number of steps that share an update. The learner grants steps of a round, the collector answers that
+many decisions and no more, and tags each answer with the round that it counts into. What happens at the edges:
+
+- **A message is answered whole.** A game that asked for 12 actions usually can't go on with 4 of them, so answering a
+  part would block the round for ever. Decisions beyond the round's last one are *borrowed* from the next round: they
+  count there, and the grant of that round is shortened by them.
+- **A message of a simulator that still owes a step of this round is not held.** Such a game may be unable to return
+  that step before it has this answer; the answer is borrowed instead.
+- **Lost steps** (their simulator left) are refunded and answered by others, so that a round has exactly its size.
+- **Stragglers**: a step that is answered but does not come back for a while can be moved to the next round, which frees
+  its place in this one (`release`).
+
+With several collectors a round is granted in chunks: `closed` tells whether this collector can expect more of the
+round.
+"""
+
+from collections import Counter
+
+
+class Rounds:
+    """Permits, outstanding answers and debts of one behavior in one collector."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """The current round; None before the first grant."""
+        self.left = 0
+        """Decisions that may still be answered in it. Below 0 when more was borrowed than then was granted."""
+        self.closed = False
+        """Whether nothing more of this round will be granted, unless permits come back from elsewhere."""
+        self.size = 0
+        """Steps of a round, over all collectors."""
+        self.outstanding: Counter[int] = Counter()
+        """Answered decisions whose step has not come back, by round."""
+        self.debt: Counter[int] = Counter()
+        """Steps that were answered in advance, by the later round that they count into."""
+
+    def grant(self, number: int, steps: int, *, size: int, closed: bool) -> None:
+        """Accept permits of the current round or begin the next one, whose debt is paid out of its first permits."""
+        if self.number is not None and number < self.number:
+            return  # permits of a round that has ended
+        if number != self.number:
+            self.left = -self.debt.pop(number, 0)
+            self.number = number
+        self.size = size
+        self.left += steps
+        self.closed = closed
+
+    def take(self, decisions: int) -> list[tuple[int, int]]:
+        """Tag `decisions` answers: (round, how many) in order. What exceeds the permits is borrowed."""
+        assert self.number is not None, "no round was granted"
+        tags: list[tuple[int, int]] = []
+        now = min(decisions, max(self.left, 0))
+        if now:
+            self.left -= now
+            tags.append((self.number, now))
+        rest, later = decisions - now, self.number
+        while rest:
+            later += 1
+            room = max(self.size - self.debt[later], 0)
+            borrowed = min(rest, room) if self.size else rest
+            if borrowed:
+                self.debt[later] += borrowed
+                tags.append((later, borrowed))
+                rest -= borrowed
+        for number, count in tags:
+            self.outstanding[number] += count
+        return tags
+
+    def returned(self, number: int, steps: int) -> None:
+        """Note that answered steps of a round came back."""
+        self.outstanding[number] -= steps
+        if not self.outstanding[number]:
+            del self.outstanding[number]
+
+    def refund(self, number: int, steps: int) -> None:
+        """Permit again what was answered (and has come back, or never will) but is lost to the round."""
+        if number == self.number:
+            self.left += steps
+        elif number in self.debt:
+            self.debt[number] -= steps
+
+    def release(self, steps: int) -> int:
+        """Move outstanding answers of this round to the next one and return that one's number."""
+        assert self.number is not None
+        self.returned(self.number, steps)
+        self.left += steps
+        self.debt[self.number + 1] += steps
+        self.outstanding[self.number + 1] += steps
+        return self.number + 1
+
+    @property
+    def drained(self) -> bool:
+        """Whether this collector has nothing more to do for the round: no permits, and no step still out."""
+        return self.number is not None and self.closed and self.left <= 0 and not self.outstanding[self.number]

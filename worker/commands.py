@@ -1,0 +1,39 @@
+"""The worker's command: `ludus worker`."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from server.commands import load_settings
+
+
+@click.command()
+@click.option("--slots", type=click.IntRange(min=1), help="Runs to train at once on this host. [1]")
+def worker(slots: int | None) -> None:
+    """Execute training runs on this host."""
+    overrides: Mapping[str, Any] = {} if slots is None else {"worker": {"slots": slots}}
+    settings = load_settings(**overrides)
+    from server.logging import configure_logging  # noqa: PLC0415
+    from worker.tasks import build  # noqa: PLC0415
+
+    configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
+    settings.worker.scratch.mkdir(parents=True, exist_ok=True)
+    # Numerical libraries in the slots' own processes never compute; trainers set their threads themselves.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    build(settings).worker_main(
+        [
+            "worker",
+            "--pool=prefork",
+            f"--concurrency={settings.worker.slots}",
+            "--loglevel=WARNING",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+        ]
+    )
+
+
+COMMANDS: dict[str, click.Command] = {"worker": worker}
+"""What `worker` adds to `ludus`."""

@@ -1,0 +1,77 @@
+"""Who owns which block of an arena: the learner's ledger.
+
+A block is free, owned by one collector (which writes it), or delivered (the learner reads it). A collector's death
+returns what it owned; a delivered block stays with the learner until it is reclaimed.
+"""
+
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+FREE = -1
+DELIVERED = -2
+
+
+class BlockLedger:
+    """Free list and owners of an arena's blocks. Safe for use from several threads of the learner."""
+
+    def __init__(self, blocks: int) -> None:
+        self._lock = threading.Lock()
+        self._owners = np.full(blocks, FREE, np.int32)
+        # Lowest ids on top, and last in first out: memory that was never touched stays untouched, hot blocks stay hot.
+        self._free = list(range(blocks - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be lent."""
+        return len(self._free)
+
+    def owned_by(self, owner: int) -> int:
+        """Count the blocks that a collector owns."""
+        return int((self._owners == owner).sum())
+
+    def lend(self, owner: int, count: int) -> npt.NDArray[np.int32]:
+        """Hand up to `count` free blocks to a collector (its index, >= 0)."""
+        with self._lock:
+            count = min(count, len(self._free))
+            taken = self._free[len(self._free) - count :]
+            del self._free[len(self._free) - count :]
+            blocks = np.array(taken, np.int32)
+            self._owners[blocks] = owner
+            return blocks
+
+    def deliver(self, owner: int, blocks: Iterable[int]) -> None:
+        """Take over blocks that their collector has filled."""
+        with self._lock:
+            self._move(blocks, owner, DELIVERED)
+
+    def give_back(self, owner: int, blocks: Iterable[int]) -> None:
+        """Take back blocks that their collector did not need."""
+        with self._lock:
+            self._free.extend(self._move(blocks, owner, FREE))
+
+    def reclaim(self, blocks: Iterable[int]) -> int:
+        """Free delivered blocks and return how many there were."""
+        with self._lock:
+            moved = self._move(blocks, DELIVERED, FREE)
+            self._free.extend(moved)
+            return len(moved)
+
+    def reclaim_from(self, owner: int) -> int:
+        """Free everything that a dead collector owned and return how many blocks that were."""
+        with self._lock:
+            blocks = np.flatnonzero(self._owners == owner).tolist()
+            self._free.extend(self._move(blocks, owner, FREE))
+            return len(blocks)
+
+    def _move(self, blocks: Iterable[int], before: int, after: int) -> list[int]:
+        ids = list(blocks)
+        wrong = [block for block in ids if self._owners[block] != before]
+        if wrong:
+            raise ValueError(
+                f"blocks {wrong[:5]} belong to {[int(self._owners[b]) for b in wrong[:5]]}, not to {before}"
+            )
+        self._owners[ids] = after
+        return ids

@@ -1,0 +1,117 @@
+"""Channel: framed messages with file descriptors over a Unix socket pair, for both ends, never blocking.
+
+A frame is `<u32 payload bytes, u16 kind, u16 descriptors>` and the payload. What the socket does not take at once waits
+in memory until it is writable, so neither the collector nor the learner ever waits for the other. End of file means
+that the peer is dead: there is no other way for it to leave.
+"""
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEADER = struct.Struct("<IHH")
+CHUNK = 1 << 18
+MAX_DESCRIPTORS = 16
+
+
+class ChannelClosedError(Exception):
+    """The peer is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One received message."""
+
+    kind: int
+    payload: bytes
+    descriptors: tuple[int, ...] = ()
+    """File descriptors, owned by the receiver from now on."""
+
+
+class Channel:
+    """One end of a connected stream socket. Not safe for concurrent use: callers with threads hold a lock."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._outgoing: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._incoming = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait on."""
+        return self._socket.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits for the socket to become writable; then call `flush`."""
+        return bool(self._outgoing)
+
+    def send(self, kind: int, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
+        """Send a frame, or queue what the socket does not take. `descriptors` must stay open until it is flushed."""
+        frame = HEADER.pack(len(payload), kind, len(descriptors)) + payload
+        self._outgoing.append((memoryview(frame), descriptors))
+        if len(self._outgoing) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued as far as the socket takes it. Raises ChannelClosedError."""
+        while self._outgoing:
+            data, descriptors = self._outgoing[0]
+            try:
+                sent = socket.send_fds(self._socket, [data], descriptors) if descriptors else self._socket.send(data)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError, OSError) as error:
+                raise ChannelClosedError from error
+            if sent == len(data):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = (data[sent:], ())
+
+    def receive(self) -> list[Frame]:
+        """Return the complete frames that have arrived. Raises ChannelClosedError at end of file."""
+        closed = False
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._socket, CHUNK, MAX_DESCRIPTORS)
+            except BlockingIOError:
+                break
+            except OSError:
+                closed = True
+                break
+            if not data:
+                closed = True
+                break
+            self._incoming += data
+            self._descriptors.extend(descriptors)
+            if len(data) < CHUNK:
+                break
+        frames = self._frames()
+        if closed and not frames:
+            raise ChannelClosedError
+        return frames
+
+    def _frames(self) -> list[Frame]:
+        frames = []
+        begin = 0
+        view = memoryview(self._incoming)
+        while len(view) - begin >= HEADER.size:
+            length, kind, descriptors = HEADER.unpack_from(view, begin)
+            end = begin + HEADER.size + length
+            if end > len(view):
+                break
+            taken = tuple(self._descriptors.popleft() for _ in range(descriptors))
+            frames.append(Frame(kind, bytes(view[begin + HEADER.size : end]), taken))
+            begin = end
+        view.release()
+        del self._incoming[:begin]
+        return frames
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+        while self._descriptors:
+            socket.close(self._descriptors.popleft())

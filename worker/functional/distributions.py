@@ -1,0 +1,129 @@
+"""Log-probability and entropy of continuous, discrete and mixed actions, with their derivatives.
+
+Continuous columns are independent Gaussians whose `log_sigma` does not depend on the observation; each discrete branch
+is a categorical distribution over its allowed choices. The log-probability of an action is the *joint* one, the sum
+over columns and branches, and so is the entropy.
+
+A forbidden choice has the logit -1e30, below any that a network gives: its probability is exactly 0 (ML-Agents' -1e8
+could be topped by a diverging network). Where a row forbids every choice of a branch all count as equally likely.
+
+Deviations from ML-Agents, on purpose: no `1e-7` inside logarithms (log-softmax needs none, and the term makes the
+ratio of rare choices wrong); sums over columns and branches where ML-Agents keeps them apart (see `algorithms.ppo`).
+
+`H` is the width of the head: the means of the `C` continuous columns, then the `M` logits of all branches.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+FORBIDDEN = -1e30
+"""The logit of a forbidden choice."""
+HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class Branch(NamedTuple):
+    """One categorical distribution for each row."""
+
+    log_p: Float[Tensor, "B choices"]
+    p: Float[Tensor, "B choices"]
+    entropy: Float[Tensor, " B"]
+
+
+class JointDistribution(NamedTuple):
+    """The distribution at the actions taken: the results, and what their derivatives need."""
+
+    log_prob: Float[Tensor, " B"]
+    """Joint log-probability of each row's action."""
+    entropy: Float[Tensor, " B"]
+    """Joint entropy of each row's distribution, in nats."""
+    z: Float[Tensor, "B C"]
+    """`(action - mean) / sigma`."""
+    inverse_sigma: Float[Tensor, " C"]
+    discrete: Int[Tensor, "B D"]
+    masks: Bool[Tensor, "B M"] | None
+    branches: list[Branch]
+
+
+def joint_distribution(
+    head: Float[Tensor, "B H"],
+    log_sigma: Float[Tensor, " C"],
+    continuous: Float[Tensor, "B C"],
+    discrete: Int[Tensor, "B D"],
+    masks: Bool[Tensor, "B M"] | None,
+    sizes: tuple[int, ...],
+) -> JointDistribution:
+    """Return log-probability and entropy of actions: `continuous` as sampled, before clipping; `sizes` of branches."""
+    columns = continuous.shape[1]
+    if columns:
+        inverse_sigma = torch.exp(-log_sigma)
+        z = (continuous - head[:, :columns]) * inverse_sigma
+        spread = log_sigma.sum()
+        log_prob = torch.sum(z * z, 1).mul_(-0.5).sub_(spread + columns * HALF_LOG_TWO_PI)
+        entropy = (spread + columns * (HALF_LOG_TWO_PI + 0.5)).expand_as(log_prob)
+    else:
+        z, inverse_sigma = continuous, log_sigma  # both empty
+        log_prob = entropy = head.new_zeros(())
+    branches: list[Branch] = []
+    for index, (start, stop) in enumerate(branch_bounds(sizes)):
+        allowed = None if masks is None else masks[:, start:stop]
+        log_p = masked_logits(head[:, columns + start : columns + stop], allowed).log_softmax(1)
+        p = log_p.exp()
+        branch = Branch(log_p, p, torch.sum(p * log_p, 1).neg_())
+        log_prob = log_p.gather(1, discrete[:, index : index + 1]).squeeze(1) + log_prob
+        entropy = branch.entropy + entropy
+        branches.append(branch)
+    return JointDistribution(log_prob, entropy, z, inverse_sigma, discrete, masks, branches)
+
+
+def joint_gradient(
+    joint: JointDistribution,
+    by_log_prob: Float[Tensor, " B"],
+    by_entropy: float,
+) -> tuple[Float[Tensor, "B H"], Float[Tensor, " C"]]:
+    """Carry derivatives of a loss by log-probability (each row) and entropy (all rows alike) back to the parameters.
+
+    Return the derivatives by the head and by `log_sigma`. With branch probabilities `p`:
+
+        d log_prob / d mean = z / sigma                 d log_prob / d log_sigma = z^2 - 1
+        d log_prob / d logits = onehot(action) - p      d entropy / d logits = -p * (log p + entropy of the branch)
+    """
+    row = by_log_prob.unsqueeze(1)  # (B, 1)
+    parts: list[Tensor] = []
+    by_log_sigma = joint.inverse_sigma  # stays so only where it is empty
+    if joint.z.shape[1]:
+        pull = row * joint.z
+        parts.append(pull * joint.inverse_sigma)
+        by_log_sigma = torch.sum(pull * joint.z, 0).sub_(by_log_prob.sum()).add_(by_entropy * len(row))
+    start = 0
+    for index, (log_p, p, entropy) in enumerate(joint.branches):
+        by_logits = (log_p + entropy.unsqueeze(1)).mul_(by_entropy).add_(row).mul_(p).neg_()
+        by_logits.scatter_add_(1, joint.discrete[:, index : index + 1], row)
+        if joint.masks is not None:
+            by_logits *= joint.masks[:, start : start + log_p.shape[1]]
+        parts.append(by_logits)
+        start += log_p.shape[1]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1), by_log_sigma
+
+
+def gaussian_entropy(log_sigma: Float[Tensor, "*N C"]) -> Float[Tensor, "*N C"]:
+    """Return the entropy of each column in nats: `0.5 * ln(2 * pi * e * sigma^2)`."""
+    return log_sigma + (HALF_LOG_TWO_PI + 0.5)
+
+
+def masked_logits(logits: Float[Tensor, "B M"], masks: Bool[Tensor, "B M"] | None) -> Float[Tensor, "B M"]:
+    """Replace the logits of forbidden choices (false in `masks`) by -1e30."""
+    return logits if masks is None else logits.masked_fill(~masks, FORBIDDEN)
+
+
+def branch_bounds(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return for each branch the first of its columns among all choices, and the one after its last."""
+    bounds, start = [], 0
+    for size in sizes:
+        bounds.append((start, start + size))
+        start += size
+    return bounds

@@ -1,0 +1,1 @@
+"""Networks: the shape of an actor (`layout`), acting without torch (`policy`), learning with it (everything else)."""

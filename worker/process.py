@@ -1,0 +1,118 @@
+"""A trainer as a process: its own session, started warm, ended for certain.
+
+A trainer is never forked from the Celery child: CUDA and gRPC do not survive that. It is a fresh interpreter that has
+imported torch before there is a job for it (the import alone takes over a second), and it leads a process group of
+its own, so that one signal reaches its collectors too.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Self
+
+from worker.link import Job, LinkClosed, SupervisorLink, socket_pair
+
+SUCCESSOR_SECONDS = 5.0
+"""How long after a trainer was taken the next one is started."""
+
+
+class TrainerProcess:
+    """One trainer, waiting for its job or executing it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], link: SupervisorLink) -> None:
+        self._process = process
+        self.link = link
+
+    @classmethod
+    def spawn(cls) -> Self:
+        """Start an interpreter that imports what a trainer needs and then waits for its job."""
+        ours, theirs = socket_pair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "worker.trainer", "--link", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+            )
+        return cls(process, SupervisorLink(ours))
+
+    @property
+    def pid(self) -> int:
+        """Process id; also the id of the process group."""
+        return self._process.pid
+
+    def exit_status(self) -> str | None:
+        """Say how the trainer ended ("exit code 1", "signal SIGKILL"), or None while it lives. Does not reap it."""
+        if self._process.returncode is None:
+            # Looking without reaping keeps the process group's id from being given to somebody else before `end`.
+            info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is None:
+                return None
+            code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        else:
+            code = self._process.returncode
+        return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+    def start(self, job: Job) -> None:
+        """Hand over the job. Raises `LinkClosed` if the process died while it waited."""
+        self.link.send(job)
+
+    def end(self, grace_seconds: float = 0.0) -> None:
+        """Leave nothing of the process group alive, after waiting `grace_seconds` for the leader to go by itself."""
+        deadline = time.monotonic() + grace_seconds
+        while self.exit_status() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+        self.link.close()
+
+
+class WarmTrainer:
+    """Keeps one trainer warm per worker slot, so that a run starts without waiting for imports.
+
+    The successor of a trainer that was taken is started some seconds later: the run that has just begun needs the CPU
+    first. Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: TrainerProcess | None = None
+        self._timer: threading.Timer | None = None
+        self._closed = False
+
+    def prepare(self) -> None:
+        """Start a trainer if none waits."""
+        with self._lock:
+            if self._waiting is None and not self._closed:
+                self._waiting = TrainerProcess.spawn()
+
+    def take(self, job: Job) -> TrainerProcess:
+        """Return a trainer that has the job: the warm one if it lives, else a fresh one."""
+        with self._lock:
+            trainer, self._waiting = self._waiting or TrainerProcess.spawn(), None
+        try:
+            trainer.start(job)
+        except LinkClosed:
+            trainer.end()
+            trainer = TrainerProcess.spawn()
+            trainer.start(job)
+        self._timer = threading.Timer(SUCCESSOR_SECONDS, self.prepare)
+        self._timer.daemon = True
+        self._timer.start()
+        return trainer
+
+    def close(self) -> None:
+        """End the waiting trainer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._waiting is not None:
+                self._waiting.end()
+                self._waiting = None

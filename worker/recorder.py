@@ -1,0 +1,123 @@
+"""Turns what happens into metrics: the one place where measurements get their names.
+
+A point is written for every multiple of `summary_freq` steps that a behavior crosses; its value is the mean of what was
+measured since the last one (or the sum, or the newest, as the measurement says), as in ML-Agents' summaries. Names are
+ML-Agents' where ML-Agents has the metric; docs/metrics.md defines every one.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from statistics import fmean
+
+from ludus.wire import batches as wire
+from worker.collector.notices import StatsReported
+from worker.link import Metrics, Point
+
+CUMULATIVE_REWARD = "Environment/Cumulative Reward"
+EPISODE_LENGTH = "Environment/Episode Length"
+EXTRINSIC_REWARD = "Policy/Extrinsic Reward"
+STEPS_PER_SECOND = "Performance/Agent Steps per Second"
+POLICY_VERSION = "Policy/Version"
+
+
+class Aggregation(Enum):
+    """How the values of one summary period become one point."""
+
+    MEAN = "mean"
+    LAST = "last"
+    SUM = "sum"
+
+
+REPORTED = {wire.Aggregation.MOST_RECENT: Aggregation.LAST, wire.Aggregation.SUM: Aggregation.SUM}
+"""Aggregations of reported numbers that are not means."""
+
+
+@dataclass
+class _Series:
+    aggregation: Aggregation
+    total: float = 0.0
+    count: int = 0
+    last: float = 0.0
+
+    def value(self) -> float:
+        match self.aggregation:
+            case Aggregation.MEAN:
+                return self.total / self.count
+            case Aggregation.LAST:
+                return self.last
+            case Aggregation.SUM:
+                return self.total
+
+
+class Recorder:
+    """One behavior's measurements on their way to the run's metrics."""
+
+    def __init__(
+        self, behavior: str, summary_freq: int, post: Callable[[Metrics], None], step: int = 0, strength: float = 1.0
+    ) -> None:
+        self._behavior = behavior
+        self._strength = strength
+        self._summary_freq = summary_freq
+        self._post = post
+        self._series: dict[str, _Series] = {}
+        self._boundary = step - step % summary_freq
+        self._checkpoint_returns: list[float] = []
+        self._since = (step, time.monotonic())
+
+    def episode(self, episode_return: float, length: int, group_return: float = 0.0) -> None:
+        """Record a finished episode: undiscounted sums of the agent's own and its group's rewards, and its decisions.
+
+        What the extrinsic signal made of it (`Policy/Extrinsic Reward`) is both sums times the signal's strength.
+        """
+        self.measure(CUMULATIVE_REWARD, episode_return)
+        self.measure(EPISODE_LENGTH, length)
+        self.measure(EXTRINSIC_REWARD, self._strength * (episode_return + group_return))
+        self._checkpoint_returns.append(episode_return)
+
+    def measure(self, key: str, value: float, aggregation: Aggregation = Aggregation.MEAN) -> None:
+        """Record one value under `key`."""
+        self._add(key, aggregation, value, 1, value)
+
+    def _add(self, key: str, aggregation: Aggregation, total: float, count: int, last: float) -> None:
+        series = self._series.setdefault(key, _Series(aggregation))
+        series.total += total
+        series.count += count
+        series.last = last
+
+    def learned(self, measurements: Mapping[str, float]) -> None:
+        """Record what an update measured."""
+        for key, value in measurements.items():
+            self.measure(key, value)
+
+    def reported(self, stats: StatsReported) -> None:
+        """Record numbers that simulators reported under a key of their own."""
+        aggregation = REPORTED.get(stats.aggregation, Aggregation.MEAN)
+        self._add(stats.key, aggregation, stats.total, stats.count, stats.last)
+
+    def advance(self, step: int) -> None:
+        """Write a summary if `step` has crossed a multiple of `summary_freq`."""
+        boundary = step - step % self._summary_freq
+        if boundary <= self._boundary:
+            return
+        self._boundary = boundary
+        then, since = self._since
+        now = time.monotonic()
+        self._since = (step, now)
+        self.measure(STEPS_PER_SECOND, (step - then) / max(now - since, 1e-9))
+        at = time.time()
+        series, self._series = self._series, {}
+        self._post(
+            Metrics(
+                points=[
+                    Point(behavior=self._behavior, key=key, step=boundary, at=at, value=one.value())
+                    for key, one in series.items()
+                ]
+            )
+        )
+
+    def take_checkpoint_return(self) -> float | None:
+        """Return the mean episode return since the last call, or None if no episode has ended."""
+        returns, self._checkpoint_returns = self._checkpoint_returns, []
+        return fmean(returns) if returns else None

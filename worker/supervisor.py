@@ -1,0 +1,397 @@
+"""The body of the Celery task: executes one attempt of a run, and is its only writer.
+
+The supervisor holds the lease. It hands the job to a trainer, renews the lease, passes intents down (stop, cancel,
+hand back), and writes what the trainer reports to the database and the artifact store. Writes that find the database
+out of reach wait in order and are tried again while the lease lasts; when it has run out, by the supervisor's own
+clock or by the database's word, the trainer is ended at once and nothing more is written: another worker may be at
+work already.
+
+Threads: everything runs on the task's thread except the copying of checkpoints into the artifact store, which has one
+thread of its own so that a slow disk does not cost the lease.
+"""
+
+import contextlib
+import math
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+
+from server.artifacts import ArtifactStore, FileRef
+from server.attempts.claim import Claim
+from server.attempts.repository import AttemptLedger
+from server.checkpoints.refs import NewCheckpoint
+from server.errors import LeaseLost, LudusError, StorageFull, Unavailable
+from server.metrics.points import MetricPoint
+from server.runs.states import Intent, RunState, StopReason
+from server.settings import WorkerSettings
+from worker.link import (
+    Action,
+    Beat,
+    CheckpointCommitted,
+    CheckpointRefused,
+    CheckpointWritten,
+    Command,
+    EventRecord,
+    Finished,
+    Job,
+    LinkClosed,
+    Listening,
+    Metrics,
+    Progress,
+    SimulatorDown,
+    SimulatorUp,
+    ToSupervisor,
+)
+from worker.process import TrainerProcess, WarmTrainer
+from worker.restore import CheckpointUnusable, fetch
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 0.5
+"""Pause between attempts to reach a database that is out of reach."""
+LOG_SECONDS = 2.0
+"""How often a growing log is published."""
+TRAINER_SILENCE_SECONDS = 600.0
+"""A trainer that has reported nothing for so long hangs; an update of the largest models takes minutes."""
+CANCEL_GRACE_SECONDS = 3.0
+"""What a cancelled trainer gets to say goodbye to its simulators."""
+EXIT_GRACE_SECONDS = 5.0
+
+
+class Supervisor:
+    """Executes one attempt. `run` returns when nothing of it is left."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        ledger: AttemptLedger,
+        store: ArtifactStore,
+        settings: WorkerSettings,
+        scratch: Path,
+        ticket_key: bytes | None,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._claim = claim
+        self._ledger = ledger
+        self._store = store
+        self._settings = settings
+        self._scratch = scratch
+        self._ticket_key = ticket_key
+        self._stopping = stopping
+        self._log_path = scratch / "trainer.log"
+        self._log_size = -1
+        self._state = RunState.STARTING
+        self._writes: deque[Callable[[], None]] = deque()
+        self._copies: deque[tuple[CheckpointWritten, Future[tuple[str, list[FileRef]]]]] = deque()
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="artifacts")
+        self._step = 0
+        self._command: Action | None = None
+        self._patience_ends = math.inf
+        self._finished: Finished | None = None
+        self._checkpoints = 0
+
+    def run(self, warm: WarmTrainer) -> None:
+        """Execute the attempt from its claim to its last write. Nothing of the trainer lives when it returns."""
+        try:
+            trainer = warm.take(self._job())
+            log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
+            try:
+                ending = self._watch(trainer)
+            finally:
+                trainer.end(EXIT_GRACE_SECONDS if self._finished else 0.0)
+            self._enqueue_log()
+            self._conclude(ending)
+            self._settle()
+            log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason)
+        except LeaseLost as lost:
+            log.warning("lease_lost", reason=str(lost))
+        finally:
+            self._copier.shutdown(wait=True, cancel_futures=True)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _job(self) -> Job:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        return Job(
+            run_id=self._claim.run_id,
+            epoch=self._claim.epoch,
+            config=dict(self._claim.config),
+            seed=self._claim.seed,
+            resume_from=self._resume(),
+            scratch=str(self._scratch),
+            log_path=str(self._log_path),
+            collectors=self._settings.collectors,
+            bind_host=self._settings.bind_host,
+            advertise_host=self._settings.advertise_host,
+            port_range=self._settings.port_range,
+            ticket_key=None if self._ticket_key is None else self._ticket_key.hex(),
+            lease_seconds=self._settings.lease_seconds,
+        )
+
+    def _resume(self) -> str | None:
+        """Fetch the newest checkpoint that is good; return its folder, or None to begin anew."""
+        checkpoint = self._claim.resume
+        while checkpoint is not None:
+            try:
+                return str(fetch(self._store, checkpoint, self._scratch / "resume"))
+            except CheckpointUnusable as error:
+                checkpoint = self._ledger.resume_instead(checkpoint.id, str(error))
+        return None
+
+    def _watch(self, trainer: TrainerProcess) -> Finished:
+        """Serve the trainer until it has said its last word or is gone. Raises `LeaseLost`."""
+        beat_every = self._settings.heartbeat_seconds
+        lease_until = time.monotonic() + self._settings.lease_seconds
+        next_beat = next_log = 0.0
+        last_word = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now >= next_beat:
+                next_beat = now + beat_every
+                intent = self._beat()
+                if intent is not None:
+                    lease_until = now + self._settings.lease_seconds
+                    self._obey(trainer, intent)
+            if now >= lease_until:
+                raise LeaseLost(self._claim.run_id, self._claim.epoch)
+            try:
+                message = trainer.link.receive(0.1)
+            except LinkClosed:
+                return self._trainer_gone(trainer)
+            if message is not None:
+                last_word = now
+                self._take(message)
+            self._flush(trainer)
+            if now >= next_log:
+                next_log = now + LOG_SECONDS
+                self._enqueue_log()
+            if self._finished is not None and not self._writes and not self._copies:
+                return self._finished
+            if now > self._patience_ends and self._finished is None:
+                return self._overdue()
+            if now - last_word > TRAINER_SILENCE_SECONDS:
+                return Finished(
+                    outcome="lost", detail=f"the trainer reported nothing for {TRAINER_SILENCE_SECONDS:g} s"
+                )
+
+    def _beat(self) -> Intent | None:
+        """Renew the lease; None when the database is out of reach."""
+        try:
+            return self._ledger.heartbeat(self._settings.lease_seconds, self._step)
+        except Unavailable as error:
+            log.warning("heartbeat_failed", error=str(error))
+            return None
+
+    def _overdue(self) -> Finished:
+        """Conclude for a trainer that does not do what it was told in time."""
+        if self._command == "cancel":
+            return Finished(outcome="cancelled", reason=StopReason.USER)
+        seconds = self._settings.stop_seconds
+        return Finished(outcome="lost", detail=f"the trainer took more than {seconds:g} s for its last checkpoint")
+
+    def _last_beat(self) -> None:
+        self._ledger.heartbeat(self._settings.lease_seconds, self._step)
+
+    def _obey(self, trainer: TrainerProcess, intent: Intent) -> None:
+        try:
+            trainer.link.send(Beat())
+            match intent:
+                case Intent.NONE:
+                    if self._stopping() and self._command is None:
+                        self._tell(trainer, "release", self._settings.stop_seconds)
+                case Intent.STOP:
+                    if self._command != "stop":
+                        self._move(RunState.STOPPING)
+                        self._tell(trainer, "stop", self._settings.stop_seconds)
+                case Intent.CANCEL:
+                    if self._command != "cancel":
+                        self._tell(trainer, "cancel", CANCEL_GRACE_SECONDS)
+                case _:
+                    assert_never(intent)
+        except LinkClosed:
+            pass  # `receive` says so next, when everything that the trainer has sent is read
+
+    def _tell(self, trainer: TrainerProcess, action: Action, seconds: float) -> None:
+        """Give the trainer a command, and so many seconds to finish."""
+        self._command = action
+        self._patience_ends = time.monotonic() + seconds
+        trainer.link.send(Command(action=action))
+
+    def _take(self, message: ToSupervisor) -> None:
+        match message:
+            case Progress():
+                self._step = message.step
+            case Listening():
+                endpoints = [endpoint.model_dump() for endpoint in message.endpoints]
+                self._writes.append(lambda: self._ledger.listening(endpoints))
+            case Metrics():
+                points = [MetricPoint(**point.model_dump()) for point in message.points]
+                self._writes.append(lambda: self._ledger.metrics(points))
+            case EventRecord():
+                self._writes.append(
+                    lambda: self._ledger.event(message.name, message.message, level=message.level, data=message.data)
+                )
+            case SimulatorUp():
+                if self._state is RunState.STARTING:
+                    self._move(RunState.RUNNING)
+                self._writes.append(
+                    lambda: self._ledger.simulator_connected(
+                        message.incarnation,
+                        number=message.number,
+                        collector=message.collector,
+                        behaviors=message.behaviors,
+                        peer=message.peer,
+                        client=message.client,
+                    )
+                )
+            case SimulatorDown():
+                self._writes.append(
+                    lambda: self._ledger.simulator_left(
+                        message.incarnation,
+                        code=message.code,
+                        reason=message.reason,
+                        steps=message.steps,
+                        peer=message.peer,
+                    )
+                )
+            case CheckpointWritten():
+                self._checkpoints += 1
+                path = f"runs/{self._claim.run_id}/{self._claim.epoch}/checkpoints/{message.step}-{self._checkpoints}"
+                self._copies.append((message, self._copier.submit(self._copy, message.folder, path)))
+            case Finished():
+                self._finished = message
+            case _:
+                assert_never(message)
+
+    def _copy(self, folder: str, path: str) -> tuple[str, list[FileRef]]:
+        return path, self._store.publish(Path(folder), path)
+
+    def _move(self, to: RunState, reason: StopReason | None = None, detail: str | None = None) -> None:
+        """Move the run once everything before it is written."""
+        self._state = to
+        self._writes.append(lambda: self._ledger.move(to, reason=reason, detail=detail))
+
+    def _flush(self, trainer: TrainerProcess) -> None:
+        """Write what waits, in order, as far as the database lets us; then take over finished copies."""
+        try:
+            while self._writes:
+                self._writes[0]()
+                self._writes.popleft()
+            while self._copies and self._copies[0][1].done():
+                self._commit(trainer, *self._copies[0])
+                self._copies.popleft()
+        except Unavailable as error:
+            log.warning("write_delayed", error=str(error), waiting=len(self._writes))
+            time.sleep(RETRY_SECONDS)
+
+    def _commit(
+        self, trainer: TrainerProcess, written: CheckpointWritten, copy: Future[tuple[str, list[FileRef]]]
+    ) -> None:
+        answer: CheckpointCommitted | CheckpointRefused
+        try:
+            path, files = copy.result()
+        except LudusError as error:
+            self._ledger.event(
+                "checkpoint_failed",
+                f"The checkpoint at step {written.step} could not be stored: {error}",
+                level="error",
+                data={"code": error.code, "step": written.step},
+            )
+            answer = CheckpointRefused(folder=written.folder, code=error.code, detail=str(error))
+        else:
+            self._ledger.checkpoint(
+                NewCheckpoint(
+                    step=written.step,
+                    steps=written.steps,
+                    reason=written.reason,
+                    path=path,
+                    files=files,
+                    metrics=written.metrics,
+                )
+            )
+            self._retain(written.keep)
+            answer = CheckpointCommitted(folder=written.folder)
+        shutil.rmtree(written.folder, ignore_errors=True)
+        with contextlib.suppress(LinkClosed):
+            trainer.link.send(answer)
+
+    def _retain(self, keep: int) -> None:
+        """Remove the files of checkpoints beyond the newest `keep` (0 keeps all); their rows stay, marked."""
+        if keep <= 0:
+            return
+        for old in self._ledger.expired_checkpoints(keep):
+            self._store.delete(old.path)
+            self._ledger.checkpoint_deleted(old.id)
+
+    def _trainer_gone(self, trainer: TrainerProcess) -> Finished:
+        """The link has ended: by plan, or because the trainer died."""
+        self._settle()
+        while self._copies:
+            self._copies[0][1].exception()
+            self._flush(trainer)
+        if self._finished is not None:
+            return self._finished
+        if self._command == "cancel":
+            return Finished(outcome="cancelled", reason=StopReason.USER)
+        deadline = time.monotonic() + EXIT_GRACE_SECONDS
+        while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return Finished(
+            outcome="lost", detail=f"the trainer ended unexpectedly ({status or 'its link closed'}); its log says more"
+        )
+
+    def _conclude(self, finished: Finished) -> None:
+        """Queue the attempt's last writes."""
+        reason = StopReason(finished.reason) if finished.reason else None
+        # The lease has to last for what follows, and the row gets the last step.
+        self._writes.append(self._last_beat)
+        match finished.outcome:
+            case "succeeded":
+                if self._state is not RunState.STOPPING:
+                    self._move(RunState.STOPPING)
+                self._move(RunState.SUCCEEDED, reason, finished.detail)
+            case "cancelled":
+                self._move(RunState.CANCELLED, reason, finished.detail)
+            case "paused":
+                self._move(RunState.PAUSING, reason, finished.detail)
+                self._move(RunState.PAUSED, reason, finished.detail)
+            case "failed":
+                self._move(RunState.FAILED, reason, finished.detail)
+            case "released":
+                self._writes.append(lambda: self._ledger.release("released", finished.detail or "handed back"))
+            case "lost":
+                detail = finished.detail or ""
+                self._writes.append(lambda: self._ledger.event("trainer_lost", detail, level="error"))
+                self._writes.append(lambda: self._ledger.release("trainer_lost", detail))
+            case _:
+                assert_never(finished.outcome)
+
+    def _settle(self) -> None:
+        """Write everything that waits, as long as the lease allows."""
+        deadline = time.monotonic() + self._settings.lease_seconds
+        while self._writes:
+            try:
+                self._writes[0]()
+                self._writes.popleft()
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise LeaseLost(self._claim.run_id, self._claim.epoch) from None
+                time.sleep(RETRY_SECONDS)
+
+    def _enqueue_log(self) -> None:
+        """Publish the trainer's log if it has grown."""
+        if not self._log_path.exists() or self._log_path.stat().st_size == self._log_size:
+            return
+        self._log_size = self._log_path.stat().st_size
+        path = f"runs/{self._claim.run_id}/{self._claim.epoch}/logs/trainer.log"
+        try:
+            size = self._store.publish(self._log_path, path)[0].size
+        except StorageFull as error:
+            log.warning("log_not_stored", error=str(error))
+            return
+        self._writes.append(lambda: self._ledger.log("trainer.log", path, size))

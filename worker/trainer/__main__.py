@@ -1,0 +1,160 @@
+"""Starts a trainer, under a supervisor or alone; see the package."""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import structlog
+import torch
+
+from server.errors import InvalidConfig
+from server.logging import configure_logging
+from server.runs.states import StopReason
+from server.training.config import parse_document, resolve
+from worker.checkpoint import CheckpointDamaged
+from worker.collector.pool import CollectorStartError, WarmCollector
+from worker.link import (
+    CheckpointCommitted,
+    CheckpointRefused,
+    CheckpointWritten,
+    Command,
+    Finished,
+    Job,
+    LinkClosed,
+    Message,
+    TrainerLink,
+    describe,
+)
+from worker.trainer.loop import Superior, Trainer
+
+log = structlog.get_logger()
+
+
+class Console:
+    """The superior of a trainer that runs alone: prints reports, acknowledges checkpoints, stops on Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._inbox: list[Command | CheckpointCommitted | CheckpointRefused] = []
+
+    def post(self, message: Message) -> None:
+        """Print a report. A checkpoint stays where it is and counts as stored."""
+        sys.stdout.write(describe(message) + "\n")
+        sys.stdout.flush()
+        if isinstance(message, CheckpointWritten):
+            self._inbox.append(CheckpointCommitted(folder=message.folder))
+
+    def commands(self) -> list[Command | CheckpointCommitted | CheckpointRefused]:
+        """Return acknowledgements, and `stop` after Ctrl-C."""
+        taken, self._inbox = self._inbox, []
+        return taken
+
+    def interrupt(self) -> None:
+        """Ask the trainer to finish with a checkpoint."""
+        self._inbox.append(Command(action="stop"))
+
+
+def run_supervised(connection: socket.socket) -> int:
+    """Wait warm for a job and execute it; return the exit code."""
+    # The terminal's Ctrl-C is for the supervisor, which then says what it wants.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    link = TrainerLink(connection, _die)
+    warm = [WarmCollector.spawn()]
+    try:
+        job = link.await_job()
+    except LinkClosed:
+        for collector in warm:
+            collector.close()
+        return 0
+    if job.log_path is not None:
+        _redirect_output(job.log_path)
+    configure_logging("trainer")
+    structlog.contextvars.bind_contextvars(run_id=job.run_id, epoch=job.epoch)
+    link.start(job.lease_seconds)
+    finished = _execute(job, link, warm)
+    link.post(finished)
+    link.close()
+    return 0 if finished.outcome not in {"failed", "lost"} else 1
+
+
+def run_alone(config: Path, scratch: Path, port: int) -> int:
+    """Train from a shell, without a server; return the exit code."""
+    run_config = resolve(parse_document(config.read_bytes()))
+    scratch.mkdir(parents=True, exist_ok=True)
+    seed = run_config.seed if run_config.seed is not None else 0
+    job = Job(
+        run_id="alone",
+        epoch=1,
+        config=run_config.model_dump(mode="json"),
+        seed=seed,
+        scratch=str(scratch),
+        port_range=(port, port) if port else None,
+    )
+    console = Console()
+    signal.signal(signal.SIGINT, lambda *_: console.interrupt())
+    finished = _execute(job, console, [])
+    console.post(finished)
+    return 0 if finished.outcome == "succeeded" else 1
+
+
+def _execute(job: Job, superior: Superior, warm: list[WarmCollector]) -> Finished:
+    """Run the trainer; turn what it can't handle into its last word, with the traceback in the log."""
+    _set_threads()
+    torch.manual_seed(job.seed)
+    try:
+        return Trainer(job, superior, warm).run()
+    except CheckpointDamaged as error:
+        log.exception("checkpoint_damaged")
+        return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
+    except CollectorStartError as error:
+        log.exception("collectors_not_started")
+        return Finished(outcome="lost", detail=str(error))
+    except Exception as error:
+        log.exception("trainer_failed")
+        return Finished(outcome="lost", detail=f"{type(error).__name__}: {error}")
+
+
+def _redirect_output(path: str) -> None:
+    """Send standard output and error, also those of libraries and children, to the attempt's log."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _die(reason: str) -> None:
+    """End this process and its collectors at once: nobody may learn without a lease."""
+    log.error("supervisor_lost", reason=reason)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _set_threads() -> None:
+    """Use half of the CPUs that this process may use, four at most (ML-Agents' rule)."""
+    torch.set_num_threads(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m worker.trainer", description="Run one training attempt.")
+    parser.add_argument("config", nargs="?", type=Path, help="configuration file, to train alone")
+    parser.add_argument("--scratch", type=Path, default=Path("trainer-output"), help="folder for checkpoints (alone)")
+    parser.add_argument("--port", type=int, default=0, help="port for simulators (alone); 0: any free one")
+    parser.add_argument("--link", type=int, help="descriptor of the supervisor's link")
+    options = parser.parse_args(arguments)
+    if (options.link is None) == (options.config is None):
+        parser.error("give either CONFIG or --link")
+    if options.link is not None:
+        return run_supervised(socket.socket(fileno=options.link))
+    configure_logging("trainer", log_format="console")
+    try:
+        return run_alone(options.config, options.scratch, options.port)
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}")
+    except InvalidConfig as error:
+        parser.error(f"{options.config} has mistakes:\n{error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

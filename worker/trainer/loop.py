@@ -1,0 +1,387 @@
+"""The loop: collect, learn, record, checkpoint, until the end. No maths in it.
+
+Threads: this loop is the main thread; the link to the supervisor has two threads of its own, the collector pool one.
+Nothing here waits for the supervisor, except the last checkpoint for its acknowledgement.
+"""
+
+import re
+import time
+from pathlib import Path
+from typing import Protocol, assert_never
+
+import structlog
+
+from ludus.spec import BehaviorSpec
+from ludus.wire.codes import CloseCode
+from server.runs.states import StopReason
+from server.training.config import RunConfig
+from worker.algorithms.ppo import Diverged
+from worker.build import build_algorithm, choose_device
+from worker.checkpoint import load, save
+from worker.collector.notices import (
+    BehaviorAnnounced,
+    CollectorDied,
+    CollectorListening,
+    Endpoint,
+    EpisodesEnded,
+    Notice,
+    RoundCollected,
+    SegmentsDelivered,
+    SimulatorConnected,
+    SimulatorLeft,
+    SimulatorStarted,
+    StatsReported,
+)
+from worker.collector.pool import CollectorPool, PolicyProgram, WarmCollector
+from worker.collector.settings import CollectorSettings
+from worker.experience.arena import Arena
+from worker.export import export_onnx
+from worker.learner import BehaviorLearner
+from worker.learner import Progress as LearnerProgress
+from worker.link import (
+    CheckpointCommitted,
+    CheckpointReason,
+    CheckpointRefused,
+    CheckpointWritten,
+    Command,
+    EventRecord,
+    Finished,
+    Job,
+    Level,
+    Listening,
+    Message,
+    Outcome,
+    Progress,
+    SimulatorDown,
+    SimulatorUp,
+)
+from worker.link import Endpoint as LinkEndpoint
+from worker.networks.layout import UnsupportedSpec
+from worker.recorder import Recorder
+
+log = structlog.get_logger()
+
+POLL_SECONDS = 0.2
+PROGRESS_SECONDS = 0.5
+COMMIT_SECONDS = 60.0
+"""How long the last checkpoint may take to be acknowledged."""
+
+
+class Superior(Protocol):
+    """Whoever gives the job: a supervisor's link, or a person's console."""
+
+    def post(self, message: Message) -> None:
+        """Report something. Never blocks."""
+
+    def commands(self) -> list[Command | CheckpointCommitted | CheckpointRefused]:
+        """Return what came in since the last call."""
+
+
+class Trainer:
+    """One attempt of a run."""
+
+    def __init__(self, job: Job, superior: Superior, warm: list[WarmCollector]) -> None:
+        self._job = job
+        self._config = RunConfig.model_validate(job.config)
+        self._superior = superior
+        self._scratch = Path(job.scratch)
+        self._device = choose_device(self._config.torch_settings.device)
+        self._learners: dict[str, BehaviorLearner] = {}
+        self._resume = load(Path(job.resume_from)) if job.resume_from else {}
+        self._simulators: set[str] = set()
+        self._endpoints: dict[int, Endpoint] = {}
+        self._checkpoints = 0
+        self._awaited: set[str] = set()
+        self._refused: CheckpointRefused | None = None
+        self._alone_since = time.monotonic()
+        self._seen_simulator = False
+        self._next_progress = 0.0
+        self._pool = CollectorPool(self._collector_settings(), warm)
+
+    def run(self) -> Finished:
+        """Train until the end, whatever it is, and say which."""
+        try:
+            for endpoint in self._pool.start():
+                self._endpoints[endpoint.index] = endpoint
+            self._tell_endpoints()
+            finished = self._loop()
+            self._tell_progress(at_once=True)
+            code = _farewell(finished)
+            self._pool.close(code, finished.detail or code.sentence, rejoin=code.rejoin)
+            for notice in self._pool.poll(0.0):
+                if isinstance(notice, SimulatorLeft):
+                    self._simulator_left(notice)
+        finally:
+            self._pool.close(CloseCode.COLLECTOR_CLOSING, "the trainer ended; join again", rejoin=True)
+        return finished
+
+    def _collector_settings(self) -> CollectorSettings:
+        simulators = self._config.simulators
+        return CollectorSettings(
+            run_id=self._job.run_id,
+            epoch=self._job.epoch,
+            seed=self._job.seed,
+            count=self._job.collectors,
+            bind_host=self._job.bind_host,
+            advertise_host=self._job.advertise_host,
+            port_range=self._job.port_range,
+            ticket_key=None if self._job.ticket_key is None else bytes.fromhex(self._job.ticket_key),
+            environment_parameters=self._config.environment_parameters,
+            step_timeout=simulators.step_timeout_seconds,
+            startup_timeout=simulators.startup_timeout_seconds,
+            max_message_bytes=self._job.max_message_bytes,
+        )
+
+    def _loop(self) -> Finished:
+        while True:
+            for notice in self._pool.poll(POLL_SECONDS):
+                self._handle(notice)
+            finished = self._commanded() or self._learn() or self._forsaken()
+            if finished is not None:
+                return finished
+            self._tell_progress()
+
+    # what collectors report ---------------------------------------------------------------------------------------
+
+    def _handle(self, notice: Notice) -> None:
+        match notice:
+            case SegmentsDelivered():
+                self._learners[notice.behavior].add(notice.segments, notice.steps)
+            case RoundCollected():
+                self._learners[notice.behavior].collected(notice.round)
+            case EpisodesEnded():
+                recorder = self._learners[notice.behavior].recorder
+                columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
+                for episode_return, length, group_return in zip(*columns, strict=True):
+                    recorder.episode(episode_return, length, group_return)
+            case StatsReported():
+                for learner in self._learners.values():
+                    learner.recorder.reported(notice)
+            case BehaviorAnnounced():
+                self._admit(notice.spec)
+            case SimulatorConnected():
+                self._simulators.add(notice.incarnation)
+                self._seen_simulator = True
+                self._superior.post(
+                    SimulatorUp(
+                        incarnation=notice.incarnation,
+                        number=notice.number,
+                        collector=notice.collector,
+                        peer=notice.peer,
+                        client=notice.client,
+                        behaviors=list(notice.behaviors),
+                    )
+                )
+            case SimulatorStarted():
+                pass
+            case SimulatorLeft():
+                self._simulator_left(notice)
+            case CollectorListening():
+                self._endpoints[notice.endpoint.index] = notice.endpoint
+                self._tell_endpoints()
+            case CollectorDied():
+                self._endpoints.pop(notice.index, None)
+                self._event(
+                    "collector_died",
+                    f"Collector {notice.index} died ({notice.exit_code}); {notice.lost_steps} steps are lost",
+                    level="warning",
+                    data={"index": notice.index, "exit_code": notice.exit_code, "lost_steps": notice.lost_steps},
+                )
+            case _:
+                assert_never(notice)
+
+    def _admit(self, spec: BehaviorSpec) -> None:
+        """Give an announced behavior its learner, or refuse it."""
+        config = self._config.behavior(spec.behavior)
+        if config is None:
+            names = ", ".join(sorted(self._config.behaviors))
+            self._refuse(
+                spec,
+                CloseCode.BEHAVIOR_NOT_CONFIGURED,
+                f"the run's configuration has no behavior {spec.behavior!r}, only: {names}",
+            )
+            return
+        try:
+            algorithm = build_algorithm(config, spec, self._device, self._job.seed)
+        except UnsupportedSpec as error:
+            self._refuse(spec, CloseCode.BAD_SPEC, str(error))
+            return
+        progress = LearnerProgress()
+        saved = self._resume.get(spec.behavior)
+        if saved is not None:
+            algorithm.load_state_dict(saved["algorithm"])
+            progress = LearnerProgress(**saved["progress"])
+        # Threaded collection runs a round ahead; open segments of either round take room beside the gathered one.
+        arena = Arena.create(spec, 3 * config.hyperparameters.buffer_size)
+        strength = config.reward_signals.extrinsic.strength
+        recorder = Recorder(spec.behavior, config.summary_freq, self._superior.post, progress.step, strength)
+        program = PolicyProgram(
+            network_settings=config.network_settings.model_dump(mode="json"),
+            weights_size=algorithm.flat_weights().size,
+            time_horizon=config.time_horizon,
+        )
+        self._pool.admit(spec, program, arena)
+        learner = BehaviorLearner(config, spec, algorithm, arena, recorder, self._pool, progress)
+        self._learners[spec.behavior] = learner
+        learner.start()
+        self._event(
+            "behavior_admitted",
+            f"Behavior {spec.behavior} trains from step {progress.step}",
+            data={"behavior": spec.behavior},
+        )
+
+    def _refuse(self, spec: BehaviorSpec, code: str, reason: str) -> None:
+        self._pool.refuse(spec.name, code, reason)
+        self._event("behavior_refused", reason, level="error", data={"behavior": spec.name, "code": code})
+
+    def _simulator_left(self, notice: SimulatorLeft) -> None:
+        if notice.incarnation in self._simulators:
+            self._simulators.discard(notice.incarnation)
+            self._alone_since = time.monotonic()
+        self._superior.post(
+            SimulatorDown(
+                incarnation=notice.incarnation,
+                number=notice.number,
+                peer=notice.peer,
+                code=notice.code,
+                reason=notice.reason,
+                steps=notice.steps,
+            )
+        )
+
+    # learning -----------------------------------------------------------------------------------------------------
+
+    def _learn(self) -> Finished | None:
+        """Update every behavior whose round is complete, checkpoint where due, and finish when all are done."""
+        try:
+            for learner in self._learners.values():
+                if learner.ready and (taken_back := learner.learn()) is not None:
+                    self._event("update_rolled_back", f"{learner.name}: {taken_back}", level="warning")
+        except Diverged as error:
+            return Finished(outcome="failed", reason=StopReason.DIVERGED, detail=str(error))
+        if self._learners.keys() >= self._config.behaviors.keys() and all(one.done for one in self._learners.values()):
+            return self._finish("succeeded", StopReason.COMPLETED, "every behavior reached its max_steps")
+        if any(learner.checkpoint_due for learner in self._learners.values()):
+            self._checkpoint("interval")
+        return None
+
+    def _checkpoint(self, reason: CheckpointReason) -> str | None:
+        """Write a checkpoint of all behaviors to the scratch folder; return the folder."""
+        if not self._learners:
+            return None
+        self._checkpoints += 1
+        folder = self._scratch / f"checkpoint-{self._checkpoints}"
+        try:
+            folder.mkdir(parents=True)
+            save(folder, {name: learner.state() for name, learner in self._learners.items()})
+            for learner in self._learners.values():
+                model = folder / f"{file_name(learner.name)}.onnx"
+                sample = learner.sample
+                export_onnx(learner.algorithm.actor, learner.spec, model, sample.observations, sample.masks)
+        except OSError as error:
+            self._event(
+                "checkpoint_failed",
+                f"The checkpoint could not be written: {error}",
+                level="error",
+                data={"code": "storage_full"},
+            )
+            self._refused = CheckpointRefused(folder=str(folder), code="storage_full", detail=str(error))
+            for learner in self._learners.values():
+                learner.checkpointed()
+            return None
+        steps = {name: learner.progress.step for name, learner in self._learners.items()}
+        self._superior.post(
+            CheckpointWritten(
+                folder=str(folder),
+                step=sum(steps.values()),
+                steps=steps,
+                reason=reason,
+                keep=max(learner.config.keep_checkpoints for learner in self._learners.values()),
+                metrics={name: learner.recorder.take_checkpoint_return() for name, learner in self._learners.items()},
+            )
+        )
+        for learner in self._learners.values():
+            learner.checkpointed()
+        return str(folder)
+
+    def _finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
+        """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended."""
+        self._refused = None
+        folder = self._checkpoint("final" if outcome == "succeeded" else "requested")
+        deadline = time.monotonic() + COMMIT_SECONDS
+        committed = folder is None
+        while not committed and self._refused is None and time.monotonic() < deadline:
+            for message in self._superior.commands():
+                match message:
+                    case CheckpointCommitted():
+                        committed = committed or message.folder == folder
+                    case CheckpointRefused() if message.folder == folder:
+                        self._refused = message
+            time.sleep(0.01)
+        if self._refused is not None:
+            return Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=self._refused.detail)
+        if not committed:
+            log.warning("final_checkpoint_not_acknowledged", folder=folder)
+            return Finished(outcome="released", detail="the final checkpoint was not acknowledged in time")
+        return Finished(outcome=outcome, reason=reason, detail=detail)
+
+    # what the superior wants --------------------------------------------------------------------------------------
+
+    def _commanded(self) -> Finished | None:
+        for message in self._superior.commands():
+            match message:
+                case Command(action="stop"):
+                    return self._finish("succeeded", StopReason.USER, "stopped on request")
+                case Command(action="cancel"):
+                    return Finished(outcome="cancelled", reason=StopReason.USER, detail="cancelled on request")
+                case Command(action="release"):
+                    return self._finish("released", StopReason.USER, "the worker is shutting down")
+                case CheckpointCommitted() | CheckpointRefused() | Command():
+                    pass
+                case _:
+                    assert_never(message)
+        return None
+
+    def _forsaken(self) -> Finished | None:
+        """Pause the run when nobody plays any more."""
+        if self._simulators:
+            return None
+        grace = self._config.simulators.grace_seconds
+        if not self._seen_simulator or time.monotonic() - self._alone_since < grace:
+            return None  # the first simulator may come whenever it likes: somebody may have to press Play
+        return self._finish("paused", StopReason.SIMULATORS_LOST, f"all simulators have been gone for {grace:g} s")
+
+    def _tell_progress(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if at_once or now >= self._next_progress:
+            self._next_progress = now + PROGRESS_SECONDS
+            step = sum(learner.step for learner in self._learners.values())
+            self._superior.post(Progress(step=step, simulators=len(self._simulators)))
+
+    def _tell_endpoints(self) -> None:
+        endpoints = [LinkEndpoint(index=one.index, address=one.address) for one in self._endpoints.values()]
+        self._superior.post(Listening(endpoints=endpoints))
+
+    def _event(self, name: str, message: str, *, level: Level = "info", data: dict[str, object] | None = None) -> None:
+        log.info(name, message=message)
+        self._superior.post(EventRecord(name=name, level=level, message=message, data=data or {}))
+
+
+def _farewell(finished: Finished) -> CloseCode:
+    """Return the code that simulators are dismissed with."""
+    match finished.outcome:
+        case "released" | "lost":
+            return CloseCode.RUN_MOVED
+        case "paused":
+            return CloseCode.RUN_PAUSED
+        case "cancelled":
+            return CloseCode.RUN_CANCELLED
+        case "failed":
+            return CloseCode.RUN_FAILED
+        case "succeeded":
+            return CloseCode.RUN_FINISHED
+
+
+def file_name(behavior: str) -> str:
+    """Return a behavior's name as it may stand in a file name: other characters become `=` and their UTF-8 bytes."""
+    return re.sub(r"[^A-Za-z0-9_-]", lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), behavior)
