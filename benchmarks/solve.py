@@ -3,8 +3,8 @@ it).
 
     python benchmarks/solve.py [--seeds 3] [--json FILE]
 
-8 environments, 32 steps each per rollout, batch 256, 20 epochs, 100,000 steps at most. Solved: the episodes that ended
-within 2,000 steps have a mean return of 475 or more. The clock runs from the first action to that moment: start-up of
+8 environments, 32 steps each per rollout, batch 256, 20 epochs, 2 x 64 units with tanh, 100,000 steps at most. Solved:
+the episodes that ended within 2,000 steps have a mean return of 475 or more. The clock runs from the first action to that moment: start-up of
 processes and imports are in neither figure. Ours has one simulator of 8 environments, which dials in over gRPC.
 """
 
@@ -43,7 +43,7 @@ def document(seed: int) -> dict[str, object]:
                     "lambd": 0.8,
                     "max_grad_norm": 0.5,
                 },
-                "network_settings": {"hidden_units": 64, "num_layers": 2},
+                "network_settings": {"hidden_units": 64, "num_layers": 2, "activation": "tanh"},
                 "reward_signals": {"extrinsic": {"gamma": 0.98}},
                 "max_steps": STEPS,
                 "time_horizon": 32,

@@ -156,10 +156,14 @@ def _body(graph: _Graph, actor: Actor) -> str:
     for index, layer in enumerate(actor.body.layers):
         assert isinstance(layer, Dense)
         linear = graph.linear(hidden, f"body.{index}", layer.weight, layer.bias)
-        hidden = graph.node(
-            "Mul", [linear, graph.node("Sigmoid", [linear], f"body.{index}/gate")], f"body.{index}/swish"
-        )
+        hidden = _activation(graph, actor.layout.activation, linear, f"body.{index}")
     return hidden
+
+
+def _activation(graph: _Graph, activation: str, linear: str, name: str) -> str:
+    if activation == "swish":  # no operation of its own in opset 9
+        return graph.node("Mul", [linear, graph.node("Sigmoid", [linear], f"{name}/gate")], f"{name}/swish")
+    return graph.node({"tanh": "Tanh", "relu": "Relu"}[activation], [linear], f"{name}/{activation}")
 
 
 def _continuous(graph: _Graph, actor: Actor, features: str) -> None:

@@ -96,6 +96,12 @@ class NetworkSettings(Section):
     )
     hidden_units: Whole = Field(default=128, ge=1, le=16384, description="Width of each hidden layer.")
     num_layers: Whole = Field(default=2, ge=1, le=64, description="Number of hidden layers after the encoders.")
+    activation: Literal["swish", "tanh", "relu"] = Field(
+        default="swish",
+        description="Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from "
+        "few numbers in fewer steps (CartPole-v1: half as many).",
+        json_schema_extra=OWN,
+    )
     deterministic: Flag = Field(
         default=False, description="Act with the most probable action instead of a sample, during training too."
     )

@@ -45,8 +45,12 @@ def test_a_simulator_that_asks_for_relay_plays_through_the_gateway(
         assert session.address == "", "there is nowhere else to go"
         assert session.act([0.0] * 4) == 1, "one action for one agent"
         assert session.act([0.1] * 4) == 1
-        (relayed,) = [one for one in client.simulators(run.id, "connected") if one.incarnation == "relayed-one"]
-        assert relayed.relayed
+
+        def recorded() -> list[bool]:
+            connected = client.simulators(run.id, "connected")
+            return [one.relayed for one in connected if one.incarnation == "relayed-one"]
+
+        assert eventually(recorded, "the simulator is listed") == [True]
 
     client.cancel(run.id)
     client.wait(run.id, timeout=30)

@@ -22,9 +22,9 @@ ML_AGENTS_MODEL = Path(__file__).parent.parent / "data" / "mlagents" / "cont.onn
 SPACES = [(0, (3,)), (0, (3, 2)), (2, ()), (2, (3, 2))]
 
 
-def make_actor(spec: BehaviorSpec, *, normalize: bool = True) -> Actor:
+def make_actor(spec: BehaviorSpec, *, normalize: bool = True, activation: str = "swish") -> Actor:
     """An actor that an update has moved away from its start."""
-    config = make_config(network={"normalize": normalize}, num_epoch=4)
+    config = make_config(network={"normalize": normalize, "activation": activation}, num_epoch=4)
     ppo = PPO(config, spec, torch.device("cpu"), seed=1)
     policy = ActingPolicy(spec, config.network_settings.model_dump())
     policy.load(ppo.flat_weights())
@@ -51,14 +51,15 @@ def feed_of(observations: list[Tensor], masks: np.ndarray) -> dict[str, np.ndarr
     return {**feed, "action_masks": masks.astype(np.float32)} if masks.shape[1] else feed
 
 
+@pytest.mark.parametrize("activation", ["swish", "tanh", "relu"])
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize(("continuous", "branches"), SPACES)
 def test_deterministic_actions_are_the_policys(
-    tmp_path: Path, continuous: int, branches: tuple[int, ...], normalize: bool, rows: int
+    tmp_path: Path, continuous: int, branches: tuple[int, ...], normalize: bool, rows: int, activation: str
 ) -> None:
     spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
-    actor = make_actor(spec, normalize=normalize)
+    actor = make_actor(spec, normalize=normalize, activation=activation)
     observations, masks = inputs_for(spec, rows)
 
     export_onnx(actor, spec, tmp_path / "model.onnx", observations, torch.from_numpy(masks))

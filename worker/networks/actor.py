@@ -29,7 +29,7 @@ class Actor(nn.Module):
         super().__init__()
         self.layout = layout
         self.normalizer = Normalizer(layout.observation_size) if layout.normalize else None
-        self.body = DenseBody(layout.observation_size, layout.hidden_units, layout.num_layers, generator)
+        self.body = DenseBody(layout, generator)
         self.head = kaiming_dense(layout.hidden_units, layout.head_size, LOGIT_SCALE, generator)
         with torch.no_grad():
             self.head.weight[: layout.continuous_size] *= MEAN_SCALE / LOGIT_SCALE

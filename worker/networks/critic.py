@@ -15,7 +15,7 @@ class Critic(nn.Module):
     def __init__(self, layout: ActorLayout, signals: int, *, shared: bool, generator: torch.Generator) -> None:
         super().__init__()
         self.body = (
-            None if shared else DenseBody(layout.observation_size, layout.hidden_units, layout.num_layers, generator)
+            None if shared else DenseBody(layout, generator)
         )
         self.heads = xavier_dense(layout.hidden_units, signals, generator)
 

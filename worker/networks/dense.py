@@ -1,4 +1,4 @@
-"""Dense hidden layers with Swish, how their weights start out (ML-Agents' `LinearEncoder`), and their derivatives.
+"""Dense hidden layers, how their weights start out (ML-Agents' `LinearEncoder`), and their derivatives.
 
 Every layer has two faces. `forward` is ordinary torch: what is exported and what automatic differentiation sees.
 `record` and `backward` are the same mathematics without a graph, for learners: the derivatives of a small network take
@@ -8,6 +8,7 @@ less time than the bookkeeping of an automatic graph (0.6 against 1.0 ms for a w
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from worker.networks.layout import ActorLayout
 
 
 class Dense(nn.Linear):
@@ -50,26 +53,44 @@ def xavier_dense(inputs: int, outputs: int, generator: torch.Generator) -> Dense
     return layer
 
 
+class Activation(NamedTuple):
+    """A nonlinearity and its derivative."""
+
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """(derivative by the output, input, output) -> derivative by the input."""
+
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "swish": Activation(F.silu, lambda by_output, linear, _: torch.ops.aten.silu_backward(by_output, linear)),
+    "tanh": Activation(torch.tanh, lambda by_output, _, output: torch.ops.aten.tanh_backward(by_output, output)),
+    "relu": Activation(F.relu, lambda by_output, linear, _: torch.ops.aten.threshold_backward(by_output, linear, 0)),
+}
+"""By `network_settings.activation`. Swish is `x * sigmoid(x)` (Ramachandran et al. 2017)."""
+
+
 class Recorded(NamedTuple):
-    """What one hidden layer saw and made, before its Swish."""
+    """What one hidden layer saw and made, before and after its activation."""
 
     inputs: Float[Tensor, "B I"]
     linear: Float[Tensor, "B U"]
+    output: Float[Tensor, "B U"]
 
 
 class DenseBody(nn.Module):
-    """`layers` times Linear and Swish, `x * sigmoid(x)` (Ramachandran et al. 2017)."""
+    """The hidden layers of a layout: linear, activation, linear, activation, ..."""
 
-    def __init__(self, inputs: int, units: int, layers: int, generator: torch.Generator) -> None:
+    def __init__(self, layout: ActorLayout, generator: torch.Generator) -> None:
         super().__init__()
-        widths = [inputs, *[units] * layers]
+        self._activation = ACTIVATIONS[layout.activation]
+        widths = [layout.observation_size, *[layout.hidden_units] * layout.num_layers]
         self._layers = [kaiming_dense(before, after, 1.0, generator) for before, after in pairwise(widths)]
         self.layers = nn.ModuleList(self._layers)
 
     def forward(self, inputs: Float[Tensor, "B I"]) -> Float[Tensor, "B U"]:
         """Return the features of the last hidden layer."""
         for layer in self._layers:
-            inputs = F.silu(layer(inputs))
+            inputs = self._activation.forward(layer(inputs))
         return inputs
 
     def record(self, inputs: Float[Tensor, "B I"]) -> tuple[Float[Tensor, "B U"], list[Recorded]]:
@@ -77,14 +98,15 @@ class DenseBody(nn.Module):
         recorded = []
         for layer in self._layers:
             linear = F.linear(inputs, layer.weight, layer.bias)
-            recorded.append(Recorded(inputs, linear))
-            inputs = F.silu(linear)
+            output = self._activation.forward(linear)
+            recorded.append(Recorded(inputs, linear, output))
+            inputs = output
         return inputs, recorded
 
     def backward(self, recorded: list[Recorded], by_features: Float[Tensor, "B U"]) -> None:
         """Write the derivatives of a loss by all weights, given the one by the features."""
-        for layer, (inputs, linear) in zip(reversed(self._layers), reversed(recorded), strict=True):
-            by_linear = torch.ops.aten.silu_backward(by_features, linear)
+        for layer, (inputs, linear, output) in zip(reversed(self._layers), reversed(recorded), strict=True):
+            by_linear = self._activation.backward(by_features, linear, output)
             layer.backward(inputs, by_linear)
             if layer is not self._layers[0]:
                 by_features = layer.by_inputs(by_linear)

@@ -37,6 +37,8 @@ class ActorLayout:
     hidden_units: int
     num_layers: int
     """Hidden layers; at least one is built (ML-Agents' `LinearEncoder`)."""
+    activation: str
+    """Of the hidden layers: `swish`, `tanh` or `relu`."""
     continuous_size: int
     discrete_branches: tuple[int, ...]
     normalize: bool
@@ -51,6 +53,7 @@ class ActorLayout:
             observation_sizes=tuple(observation.size for observation in spec.observations),
             hidden_units=int(network_settings.get("hidden_units", 128)),
             num_layers=max(int(network_settings.get("num_layers", 2)), 1),
+            activation=str(network_settings.get("activation", "swish")),
             continuous_size=spec.actions.continuous_size,
             discrete_branches=spec.actions.discrete_branches,
             normalize=bool(network_settings.get("normalize", False)),

@@ -9,7 +9,7 @@ The mathematics is that of `worker.networks.actor` and `worker.functional.distri
 Randomness comes from the generator that the caller passes, and from nowhere else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -48,6 +48,7 @@ class ActingPolicy:
     def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any]) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         self.layout = ActorLayout.of(spec, network_settings)
+        self._activate = _ACTIVATIONS[self.layout.activation]
         self._sections: dict[str, FloatArray] = {}
         self._layers: list[tuple[FloatArray, FloatArray]] = []
 
@@ -107,7 +108,7 @@ class ActingPolicy:
         for layer_weight, layer_bias in body:
             hidden = hidden @ layer_weight
             hidden += layer_bias
-            _swish(hidden)
+            self._activate(hidden)
         head: FloatArray = hidden @ weight
         head += bias
         return head
@@ -152,6 +153,18 @@ def _swish(linear: FloatArray) -> None:
     factor = np.tanh(linear)
     factor += ONE
     linear *= factor
+
+
+def _tanh(linear: FloatArray) -> None:
+    np.tanh(linear, out=linear)
+
+
+def _relu(linear: FloatArray) -> None:
+    np.maximum(linear, np.float32(0.0), out=linear)
+
+
+_ACTIVATIONS: Mapping[str, Callable[[FloatArray], None]] = {"swish": _swish, "tanh": _tanh, "relu": _relu}
+"""In place, by `network_settings.activation`."""
 
 
 def _clip(values: FloatArray, limit: np.float32) -> FloatArray:

@@ -117,6 +117,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
                     "normalize": False,
                     "hidden_units": 128,
                     "num_layers": 2,
+                    "activation": "swish",
                     "deterministic": False,
                 },
                 "reward_signals": {"extrinsic": {"gamma": 0.99, "strength": 1.0}},

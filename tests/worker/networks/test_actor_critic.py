@@ -14,10 +14,16 @@ SPACES = [(0, (3,)), (0, (3, 2)), (2, ()), (2, (3, 2))]
 
 
 def make_model(
-    continuous: int, branches: tuple[int, ...], *, shared: bool = False, units: int = 8, layers: int = 3
+    continuous: int,
+    branches: tuple[int, ...],
+    *,
+    shared: bool = False,
+    units: int = 8,
+    layers: int = 3,
+    activation: str = "swish",
 ) -> ActorCritic:
     spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
-    layout = ActorLayout.of(spec, {"hidden_units": units, "num_layers": layers})
+    layout = ActorLayout.of(spec, {"hidden_units": units, "num_layers": layers, "activation": activation})
     return ActorCritic(layout, signals=2, shared_critic=shared, generator=torch.Generator().manual_seed(1))
 
 
@@ -31,10 +37,13 @@ def make_batch(continuous: int, branches: tuple[int, ...], rows: int = 7) -> tup
     )
 
 
+@pytest.mark.parametrize("activation", ["swish", "tanh", "relu"])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("continuous", "branches"), SPACES)
-def test_gradients_equal_automatic_differentiation(continuous: int, branches: tuple[int, ...], shared: bool) -> None:
-    model = make_model(continuous, branches, shared=shared)
+def test_gradients_equal_automatic_differentiation(
+    continuous: int, branches: tuple[int, ...], shared: bool, activation: str
+) -> None:
+    model = make_model(continuous, branches, shared=shared, activation=activation)
     names, parameters = zip(*model.trained_parameters(), strict=True)
     FlatAdam(zip(names, parameters, strict=True))
     encoded, sample, discrete = make_batch(continuous, branches)

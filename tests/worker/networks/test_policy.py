@@ -18,11 +18,17 @@ SPACES = [(0, (3,)), (0, (3, 2)), (2, ()), (2, (3, 2))]
 
 
 def make_pair(
-    continuous: int, branches: tuple[int, ...], *, normalize: bool = True, deterministic: bool = False
+    continuous: int,
+    branches: tuple[int, ...],
+    *,
+    normalize: bool = True,
+    deterministic: bool = False,
+    activation: str = "swish",
 ) -> tuple[PPO, ActingPolicy]:
     """A learner and a policy with its weights, after an update that moved weights and normalizer."""
     spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
-    config = make_config(network={"normalize": normalize, "deterministic": deterministic}, num_epoch=2)
+    network = {"normalize": normalize, "deterministic": deterministic, "activation": activation}
+    config = make_config(network=network, num_epoch=2)
     ppo = PPO(config, spec, torch.device("cpu"), seed=3)
     policy = ActingPolicy(spec, config.network_settings.model_dump())
     policy.load(ppo.flat_weights())
@@ -31,10 +37,13 @@ def make_pair(
     return ppo, policy
 
 
+@pytest.mark.parametrize("activation", ["swish", "tanh", "relu"])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize(("continuous", "branches"), SPACES)
-def test_log_probs_are_the_learners(continuous: int, branches: tuple[int, ...], normalize: bool) -> None:
-    ppo, policy = make_pair(continuous, branches, normalize=normalize)
+def test_log_probs_are_the_learners(
+    continuous: int, branches: tuple[int, ...], normalize: bool, activation: str
+) -> None:
+    ppo, policy = make_pair(continuous, branches, normalize=normalize, activation=activation)
     rollout = acted_rollout(policy, np.random.default_rng(5), masked=bool(branches))
 
     with torch.no_grad():
