@@ -14,9 +14,7 @@ class Critic(nn.Module):
 
     def __init__(self, layout: ActorLayout, signals: int, *, shared: bool, generator: torch.Generator) -> None:
         super().__init__()
-        self.body = (
-            None if shared else DenseBody(layout, generator)
-        )
+        self.body = None if shared else DenseBody(layout, generator)
         self.heads = xavier_dense(layout.hidden_units, signals, generator)
 
     def forward(self, inputs: Float[Tensor, "B I"]) -> Float[Tensor, "B S"]:
