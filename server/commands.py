@@ -29,7 +29,8 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
     try:
         return Settings(**overrides)  # type: ignore[arg-type]  # pydantic validates the groups' mappings
     except ValidationError as error:
-        lines = [f"  {_variable(problem['loc'])}: {problem['msg']}" for problem in error.errors()]
+        problems = error.errors()
+        lines = [f"  {_variable(one['loc'])}: {one['msg']}" if one["loc"] else f"  {one['msg']}" for one in problems]
         raise click.UsageError("\n".join(["These settings are wrong:", *lines])) from None
 
 

@@ -7,7 +7,9 @@ embedded stack results: SQLite, Celery's file transport and a folder of artifact
 What users decide about a training run is not here but in `server.training.config`.
 """
 
+import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -185,6 +187,18 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     steward: StewardSettings = StewardSettings()
     log: LogSettings = LogSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_a_group(cls, data: Any) -> Any:
+        """Refuse a variable like `LUDUS_WORKR__SLOTS`: nobody would read it, and its author would never know."""
+        for variable in os.environ:
+            group, nested, _ = variable.removeprefix("LUDUS_").lower().partition("__")
+            if variable.startswith("LUDUS_") and nested and group not in cls.model_fields:
+                near = get_close_matches(group, cls.model_fields, 1)
+                meant = f"; did you mean LUDUS_{near[0].upper()}__...?" if near else ""
+                raise ValueError(f"{variable} belongs to no group of settings{meant}")
+        return data
 
     @model_validator(mode="before")
     @classmethod

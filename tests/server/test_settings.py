@@ -68,6 +68,13 @@ def test_a_misspelt_variable_of_a_group_is_refused(monkeypatch: pytest.MonkeyPat
         Settings()
 
 
+def test_a_misspelt_group_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_WORKR__SLOTS", "4")
+
+    with pytest.raises(ValidationError, match=r"LUDUS_WORKR__SLOTS .* did you mean LUDUS_WORKER__"):
+        Settings()
+
+
 def test_settings_never_change() -> None:
     with pytest.raises(ValidationError):
         Settings().worker.slots = 2  # type: ignore[misc]
