@@ -7,24 +7,47 @@ it was, bit for bit.
 The manifest holds the structure with a reference in place of each tensor, and the SHA-256 of the tensor file and of
 itself, so that a truncated or altered file is noticed before any of it is used. Publishing the folder atomically is the
 business of whoever calls (`server.artifacts`).
+
+A replay buffer may fill most of the memory. So tensors are written one after the other and hashed on the way, without a
+copy of the whole: contiguous tensors on the CPU are written from where they lie, others cost a copy of one tensor at a
+time. Loading hashes the file in pieces and then maps it, tensor by tensor. The file is what `safetensors` itself would
+read and write: 8 bytes with the length of a JSON header, the header, the data.
 """
 
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import load_file as load_tensors
 from torch import Tensor
 
 TENSORS_FILE, MANIFEST_FILE = "state.safetensors", "state.json"
 FORMAT, FORMAT_VERSION = "ludus-checkpoint", 1
 _TENSOR, _ARRAY, _FLOAT, _TUPLE = "$tensor", "$array", "$float", "$tuple"
+CHUNK = 1 << 24
+"""Bytes that are read or written, and hashed, at a time."""
+DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+"""The names of dtypes in a safetensors header."""
 
 
 class CheckpointDamaged(RuntimeError):
@@ -40,16 +63,16 @@ def save(folder: Path, state: dict[str, Any]) -> list[Path]:
     """Write a state into an existing folder and return its files. Raise `TypeError` for what a state can't hold."""
     tensors: dict[str, Tensor] = {}
     structure = _encode(state, "", tensors)
-    data = save_tensors(tensors)
+    paths = [folder / TENSORS_FILE, folder / MANIFEST_FILE]
+    with paths[0].open("wb") as file:
+        digest = _write_tensors(file, tensors)
     manifest = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
-        "tensors_sha256": hashlib.sha256(data).hexdigest(),
+        "tensors_sha256": digest,
         "state_sha256": _digest(structure),
         "state": structure,
     }
-    paths = [folder / TENSORS_FILE, folder / MANIFEST_FILE]
-    paths[0].write_bytes(data)
     paths[1].write_text(json.dumps(manifest, allow_nan=False), encoding="utf-8")
     return paths
 
@@ -57,14 +80,16 @@ def save(folder: Path, state: dict[str, Any]) -> list[Path]:
 def load(folder: Path) -> dict[str, Any]:
     """Return the state that `save` wrote, tensors on the CPU. Raise `CheckpointDamaged`."""
     manifest = _read_manifest(folder)
+    path = folder / TENSORS_FILE
     try:
-        data = (folder / TENSORS_FILE).read_bytes()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise CheckpointDamaged(folder, f"{TENSORS_FILE} is missing") from None
-    if hashlib.sha256(data).hexdigest() != manifest["tensors_sha256"]:
-        raise CheckpointDamaged(folder, f"{TENSORS_FILE} ({len(data)} bytes) is not what was written")
+    if digest != manifest["tensors_sha256"]:
+        raise CheckpointDamaged(folder, f"{TENSORS_FILE} ({path.stat().st_size} bytes) is not what was written")
     try:
-        tensors = load_tensors(data)
+        tensors = load_tensors(path)
     except safetensors.SafetensorError as error:
         raise CheckpointDamaged(folder, f"{TENSORS_FILE}: {error}") from error
     state: dict[str, Any] = _decode(manifest["state"], tensors)
@@ -89,6 +114,27 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
+    """Write a safetensors file and return its SHA-256."""
+    header, end = dict[str, object](), 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    digest = hashlib.sha256()
+    for part in (len(text).to_bytes(8, "little"), text):
+        digest.update(part)
+        file.write(part)
+    for tensor in tensors.values():
+        flat = memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        for start in range(0, len(flat), CHUNK):
+            chunk = flat[start : start + CHUNK]
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
+
+
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Return what JSON holds of a value; put its tensors into `tensors` under their paths."""
     match value:
@@ -97,10 +143,12 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         case float():
             return value if math.isfinite(value) else {_FLOAT: str(value)}
         case Tensor():
-            tensors[path] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            if value.dtype not in DTYPES:
+                raise TypeError(f"a state can't hold a tensor of {value.dtype} (at {path or '/'})")
+            tensors[path] = value
             return {_TENSOR: path}
         case np.ndarray():
-            tensors[path] = torch.from_numpy(value.copy())
+            tensors[path] = torch.from_numpy(np.require(value, requirements=("C", "W")))
             return {_ARRAY: path}
         case list():
             return [_encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]

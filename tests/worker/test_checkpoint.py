@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,16 @@ STATE: dict[str, Any] = {
     "weights": {"a/b": torch.arange(6.0).view(2, 3).t(), "none": torch.zeros(0, 4), "scalar": torch.tensor(7)},
     "masks": np.array([[True, False]]),
 }
+
+
+def peak_memory() -> int:
+    """Most bytes that this process has held since `forget_peak`."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def saved(folder: Path) -> Path:
@@ -78,6 +89,35 @@ def test_states_of_random_generators_come_back(tmp_path: Path) -> None:
     assert (rng.random(3).tolist(), torch.rand(3, generator=generator).tolist()) == expected
 
 
+@pytest.mark.parametrize("dtype", list(checkpoint.DTYPES))
+def test_tensors_of_every_dtype_come_back(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)[:, ::2]  # not contiguous
+    checkpoint.save(tmp_path, {"tensor": tensor, "array": np.array(7.0)})
+
+    loaded = checkpoint.load(tmp_path)
+
+    assert loaded["tensor"].dtype == dtype
+    assert torch.equal(loaded["tensor"], tensor)
+    assert loaded["array"].shape == ()
+
+
+def test_the_tensor_file_is_one_that_safetensors_reads(tmp_path: Path) -> None:
+    tensors = safetensors.torch.load_file(saved(tmp_path) / TENSORS_FILE)
+
+    assert torch.equal(tensors["/weights/a/b"], STATE["weights"]["a/b"])
+
+
+def test_a_large_state_is_written_without_a_copy_of_it_in_memory(tmp_path: Path) -> None:
+    buffer = torch.zeros(128 << 20, dtype=torch.uint8)
+    forget_peak()
+    before = peak_memory()
+
+    checkpoint.save(tmp_path, {"replay": {"observations": buffer}})
+
+    assert peak_memory() - before < 48 << 20  # of 128 MiB
+    assert (tmp_path / TENSORS_FILE).stat().st_size > 128 << 20
+
+
 @pytest.mark.parametrize("name", [TENSORS_FILE, MANIFEST_FILE])
 def test_a_missing_file_is_noticed(tmp_path: Path, name: str) -> None:
     (saved(tmp_path) / name).unlink()
@@ -124,8 +164,8 @@ def test_an_altered_manifest_is_noticed(tmp_path: Path, change: dict[str, Any], 
 
 @pytest.mark.parametrize(
     "state",
-    [{"what": object()}, {"set": {1}}, {"$tensor": "x"}, {"inner": {3: "number"}}],
-    ids=["object", "set", "marker", "key"],
+    [{"what": object()}, {"set": {1}}, {"$tensor": "x"}, {"inner": {3: "number"}}, {"wave": torch.zeros(1) * 1j}],
+    ids=["object", "set", "marker", "key", "complex"],
 )
 def test_what_a_state_cannot_hold_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="a state"):
