@@ -2,36 +2,69 @@
 
 A document (`parse_document`: YAML or JSON in ML-Agents' format) is resolved (`resolve`: defaults filled in, everything
 checked) into a `RunConfig`. `RunConfig.model_dump(mode="json")` is what is stored, `RunConfig.model_validate(stored)`
-loads it again.
+loads it again. What is legal but probably not meant, `review` says beside.
 """
 
 from server.training.behavior import (
+    BehavioralCloningConfig,
     BehaviorConfig,
+    CloneConfig,
+    CloneHyperparameters,
+    CuriosityConfig,
     ExtrinsicConfig,
+    FromDemonstrations,
+    GAILConfig,
+    IntrinsicConfig,
+    MemorySettings,
     NetworkSettings,
+    POCAConfig,
+    POCAHyperparameters,
     PPOConfig,
     PPOHyperparameters,
+    ReinforcementConfig,
     RewardSignals,
+    RNDConfig,
+    SACConfig,
+    SACHyperparameters,
+    SignalConfig,
+    TrainerConfig,
 )
 from server.training.document import parse_document
-from server.training.resolution import Change, apply_overrides, diff, resolve
+from server.training.resolution import Change, apply_overrides, diff, resolve, review
 from server.training.run import RunConfig, SimulatorsConfig, TorchSettings
 from server.training.values import Schedule
 
 __all__ = [
     "BehaviorConfig",
+    "BehavioralCloningConfig",
     "Change",
+    "CloneConfig",
+    "CloneHyperparameters",
+    "CuriosityConfig",
     "ExtrinsicConfig",
+    "FromDemonstrations",
+    "GAILConfig",
+    "IntrinsicConfig",
+    "MemorySettings",
     "NetworkSettings",
+    "POCAConfig",
+    "POCAHyperparameters",
     "PPOConfig",
     "PPOHyperparameters",
+    "RNDConfig",
+    "ReinforcementConfig",
     "RewardSignals",
     "RunConfig",
+    "SACConfig",
+    "SACHyperparameters",
     "Schedule",
+    "SignalConfig",
     "SimulatorsConfig",
     "TorchSettings",
+    "TrainerConfig",
     "apply_overrides",
     "diff",
     "parse_document",
     "resolve",
+    "review",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from server.training.behavior import ExtrinsicConfig, NetworkSettings, PPOConfig, RewardSignals
+from server.training.behavior import ExtrinsicConfig, POCAHyperparameters, SACHyperparameters, TrainerConfig
 from server.training.run import RunConfig
 from server.training.values import Section
 
@@ -16,6 +16,7 @@ _REASONS: Final = {
     "unsupported": "is legal in ML-Agents, but Ludus does not support it yet",
     "path_refused": "is a path, and paths never mean the server's disk",
     "old_format": "is of an older format",
+    "unknown_key": "is not a key of this trainer",
 }
 
 
@@ -23,15 +24,13 @@ _REASONS: Final = {
 class Foreign:
     """A key of ML-Agents' format, current or former, that Ludus doesn't act on."""
 
-    code: Literal["unsupported", "path_refused", "old_format"]
+    code: Literal["unsupported", "path_refused", "old_format", "unknown_key"]
     instead: str
     """What to do instead, as the end of a sentence."""
     neutral: tuple[object, ...] = ()
     """Values beside null that are accepted, since they change nothing."""
     inert: bool = False
     """Any mapping is accepted: ML-Agents doesn't use it either."""
-    paths: tuple[str, ...] = ()
-    """Keys inside a mapping here that are paths, refused as such too."""
 
     def accepts(self, value: object) -> bool:
         """Say whether a value changes nothing. Truth values aren't numbers."""
@@ -56,13 +55,7 @@ _UPGRADE: Final = "convert the file with `python -m mlagents.trainers.upgrade_co
 _HOST: Final = "remove it, and start the game with this setting on its own host"
 _EACH: Final = "remove it; simulators are started where they run, in any number"
 _RUN: Final = "remove it; this is said when the run is created"
-_REMOVE: Final = "remove it"
-
-TRAINERS: Final[Mapping[str, Foreign]] = {
-    "sac": _unsupported("use `ppo`"),
-    "poca": _unsupported("use `ppo`, which trains each agent of a group for itself"),
-}
-"""Values of `trainer_type`."""
+_DEMO_PATH: Final = "upload the file with `ludus demonstration upload FILE`, and name its id in `demonstrations` here"
 
 SAMPLERS: Final = frozenset({"uniform", "gaussian", "multirangeuniform"})
 """Values of `sampler_type` beside `constant`, which is supported as a plain number."""
@@ -115,27 +108,34 @@ KEYS: Final[Mapping[type[Section], Mapping[str, Foreign]]] = {
         "parameter_randomization": Foreign("old_format", _UPGRADE),
         "curriculum": Foreign("old_format", _UPGRADE),
     },
-    PPOConfig: {
+    TrainerConfig: {
         "init_path": _path("remove it; starting from a checkpoint of another run is not supported yet"),
         "output_path": _path("remove it, and download checkpoints from the server"),
-        "self_play": _unsupported(f"{_REMOVE}; the teams of a behavior train one policy together"),
-        "behavioral_cloning": Foreign("unsupported", _REMOVE, paths=("demo_path",)),
+        "self_play": _unsupported("remove it; the teams of a behavior train one policy together"),
         "framework": _unsupported("remove it; PyTorch is the only one", "pytorch"),
     },
-    NetworkSettings: {
-        "vis_encode_type": _unsupported(
-            "images are not supported; only `simple` is accepted, as the default", "simple"
+    SACHyperparameters: {
+        "shared_critic": Foreign(
+            "unknown_key",
+            "remove it; the Q networks of SAC also see the actions, and have bodies of their own",
+            (False,),
         ),
-        "memory": _unsupported(f"{_REMOVE}; let the game stack observations"),
-        "goal_conditioning_type": _unsupported("a goal is an observation like any other", "hyper", "none"),
     },
-    RewardSignals: {
-        "curiosity": _unsupported(_REMOVE),
-        "gail": Foreign("unsupported", _REMOVE, paths=("demo_path",)),
-        "rnd": _unsupported(_REMOVE),
+    POCAHyperparameters: {
+        "shared_critic": Foreign(
+            "unknown_key", "remove it; the critic of POCA sees the whole group, and has a body of its own", (False,)
+        ),
     },
     ExtrinsicConfig: {
         "network_settings": Foreign("unsupported", "remove it; extrinsic rewards need no network", inert=True),
     },
 }
-"""Keys of sections that Ludus has."""
+"""Keys of sections that Ludus has, and of those derived from them."""
+
+DEMO_PATH: Final = _path(_DEMO_PATH)
+"""`demo_path`, which only a trainer that runs alone may read."""
+
+
+def foreign_keys(section: type[Section]) -> dict[str, Foreign]:
+    """Return the foreign keys of a section, its own and those of its parents."""
+    return {key: foreign for parent in section.__mro__ for key, foreign in KEYS.get(parent, {}).items()}

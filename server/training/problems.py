@@ -13,6 +13,8 @@ from typing import Final
 CODES: Final = {
     "alias_refused": "YAML aliases that expand without measure, or point nowhere or at themselves.",
     "contradiction": "Two values that are legal alone don't go together.",
+    "deprecated": "Not a mistake but a warning: a key that still works, with its successor.",
+    "doubtful": "Not a mistake but a warning: legal, but it may not do what is hoped for.",
     "duplicate_key": "The same key twice in one mapping.",
     "empty_document": "There is nothing in the document.",
     "invalid_encoding": "Text that isn't valid UTF-8, or holds a NUL character or half a surrogate pair.",
@@ -20,6 +22,7 @@ CODES: Final = {
     "invalid_value": "Not one of the legal values.",
     "key_not_text": "A key that YAML reads as a number, a truth value or nothing.",
     "missing": "A required key isn't there.",
+    "no_effect": "Not a mistake but a warning: legal, but without effect where it stands.",
     "not_a_mapping": "The document isn't a mapping of keys to values.",
     "not_finite": "NaN or an infinite number.",
     "old_format": "A format of ML-Agents before `behaviors:`, or a section of it.",
@@ -34,6 +37,8 @@ CODES: Final = {
     "wrong_type": "A value of another type than the key has.",
 }
 """Every code that a `Problem` can have, with its meaning."""
+WARNINGS: Final = frozenset({"deprecated", "doubtful", "no_effect"})
+"""The codes that are no mistakes."""
 
 _PLAIN_KEY = re.compile(r'[^."\[\]]+')
 _QUOTED_KEY = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -11,14 +11,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from server.training.behavior import (
+    BehavioralCloningConfig,
+    CloneConfig,
+    CloneHyperparameters,
+    CuriosityConfig,
     ExtrinsicConfig,
+    GAILConfig,
+    MemorySettings,
     NetworkSettings,
+    POCAConfig,
+    POCAHyperparameters,
     PPOConfig,
     PPOHyperparameters,
     RewardSignals,
+    RNDConfig,
+    SACConfig,
+    SACHyperparameters,
 )
 from server.training.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
-from server.training.foreign import KEYS, SAMPLERS, SECTIONS, TRAINERS, Foreign
+from server.training.foreign import DEMO_PATH, SAMPLERS, SECTIONS, Foreign, foreign_keys
 from server.training.presets import list_presets, read_preset
 from server.training.problems import CODES
 from server.training.run import RunConfig, SimulatorsConfig, TorchSettings
@@ -27,11 +38,22 @@ from server.training.values import OWN, Section
 
 PATHS: Final[Mapping[type[Section], str]] = {
     RunConfig: "The document",
-    PPOConfig: "behaviors.NAME",
-    PPOHyperparameters: "behaviors.NAME.hyperparameters",
+    PPOConfig: "`behaviors.NAME` with `trainer_type: ppo`",
+    PPOHyperparameters: "`behaviors.NAME.hyperparameters` of `ppo`",
+    SACConfig: "`behaviors.NAME` with `trainer_type: sac`",
+    SACHyperparameters: "`behaviors.NAME.hyperparameters` of `sac`",
+    POCAConfig: "`behaviors.NAME` with `trainer_type: poca`",
+    POCAHyperparameters: "`behaviors.NAME.hyperparameters` of `poca`",
+    CloneConfig: "`behaviors.NAME` with `trainer_type: clone`",
+    CloneHyperparameters: "`behaviors.NAME.hyperparameters` of `clone`",
     NetworkSettings: "behaviors.NAME.network_settings",
+    MemorySettings: "behaviors.NAME.network_settings.memory",
     RewardSignals: "behaviors.NAME.reward_signals",
     ExtrinsicConfig: "behaviors.NAME.reward_signals.extrinsic",
+    CuriosityConfig: "behaviors.NAME.reward_signals.curiosity",
+    GAILConfig: "behaviors.NAME.reward_signals.gail",
+    RNDConfig: "behaviors.NAME.reward_signals.rnd",
+    BehavioralCloningConfig: "behaviors.NAME.behavioral_cloning",
     TorchSettings: "torch_settings",
     SimulatorsConfig: "simulators",
 }
@@ -70,7 +92,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _section(section: type[Section], path: str) -> str:
     properties = section.model_json_schema()["properties"]
-    title = path if " " in path else f"`{path}`"
+    title = path if " " in path or "`" in path else f"`{path}`"
     rows = [
         (f"`{key}`", _type(schema), _default(section, key), _range(schema), _description(section, key))
         for key, schema in properties.items()
@@ -80,13 +102,13 @@ def _section(section: type[Section], path: str) -> str:
 
 
 def _variants(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a value may be; more than one where null is legal."""
-    variants: list[Mapping[str, Any]] = schema.get("anyOf", [schema])
-    return variants
+    """Return what a value may be; more than one where null is legal, or a list of what may also stand alone."""
+    inner = schema.get("anyOf") or schema.get("oneOf")
+    return [variant for each in inner for variant in _variants(each)] if inner else [schema]
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    return " or ".join(_variant_type(variant) for variant in _variants(schema))
+    return " or ".join(dict.fromkeys(_variant_type(variant) for variant in _variants(schema)))
 
 
 def _variant_type(variant: Mapping[str, Any]) -> str:
@@ -98,7 +120,9 @@ def _variant_type(variant: Mapping[str, Any]) -> str:
         case {"$ref": _}:
             return "section"
         case {"type": "object", "additionalProperties": inner}:
-            return f"mapping of names to {_variant_type(inner)}s"
+            return f"mapping of names to {_type(inner)}s"
+        case {"type": "array", "items": inner}:
+            return f"list of {_type(inner)}s"
         case {"type": "null"}:
             return "null"
         case _:
@@ -110,18 +134,19 @@ def _default(section: type[Section], key: str) -> str:
     if field.is_required():
         return "required"
     if field.default_factory is not None:
-        return "as `learning_rate_schedule`"
+        return f"as `{field.default_factory.__name__.lstrip('_')}`"
     value = field.get_default()
     return "all defaults" if isinstance(value, Section) else f"`{json.dumps(value)}`"
 
 
 def _range(schema: Mapping[str, Any]) -> str:
     signs = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ "}
-    counts = {"minProperties": "≥ ", "maxProperties": "≤ "}
-    limits = [
-        sign + _figure(variant[key]) for variant in _variants(schema) for key, sign in signs.items() if key in variant
+    counts = {"minProperties": "≥ ", "maxProperties": "≤ ", "minItems": "≥ ", "maxItems": "≤ "}
+    variants = _variants(schema)
+    limits = [sign + _figure(variant[key]) for variant in variants for key, sign in signs.items() if key in variant]
+    limits += [
+        f"{sign}{variant[key]:,} entries" for variant in variants for key, sign in counts.items() if key in variant
     ]
-    limits += [f"{sign}{schema[key]} entries" for key, sign in counts.items() if key in schema]
     return ", ".join(limits)
 
 
@@ -137,27 +162,33 @@ def _description(section: type[Section], key: str) -> str:
 
 def _refused() -> str:
     groups: list[tuple[str, Mapping[str, Foreign]]] = [
-        *((path, KEYS[section]) for section, path in PATHS.items() if section in KEYS),
+        *((path, foreign_keys(section)) for section, path in PATHS.items()),
         *SECTIONS.items(),
     ]
     rows = [row for path, keys in groups for row in _refused_rows(path, keys)]
-    rows += [
-        (f"`behaviors.NAME.trainer_type: {name}`", f"`{foreign.code}`", "", foreign.instead)
-        for name, foreign in TRAINERS.items()
-    ]
+    rows += _refused_rows("behaviors.NAME.*", {"demo_path": DEMO_PATH})
     rows += [
         (f"`environment_parameters.NAME` as {what}", "`unsupported`", "", "write a number")
         for what in ["a curriculum of several lessons", *(f"`sampler_type: {name}`" for name in sorted(SAMPLERS))]
     ]
-    return f"{_REFUSED.strip()}\n\n{_table(['key', 'code', 'accepted values', 'instead'], rows)}"
+    table = _table(["key", "code", "accepted values", "instead"], dict.fromkeys(rows))
+    return f"{_REFUSED.strip()}\n\n{table}"
 
 
 def _refused_rows(path: str, keys: Mapping[str, Foreign]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield rows; what all trainers refuse stands in them once each, alike."""
     for key, foreign in keys.items():
         accepted = [f"`{json.dumps(value)}`" for value in (None, *foreign.neutral)]
         accepted += ["any mapping"] if foreign.inert else []
-        where = key if " " in path else f"{path}.{key}"
-        yield f"`{where}`", f"`{foreign.code}`", ", ".join(accepted), foreign.instead
+        where = f"`{key}`" if path == PATHS[RunConfig] else _inside(path, key)
+        yield where, f"`{foreign.code}`", ", ".join(accepted), foreign.instead
+
+
+def _inside(path: str, key: str) -> str:
+    """Write where a key stands; the trainers share their place."""
+    place, _, of = path.partition(" ")
+    suffix = f" {of}" if of.startswith("of ") else ""
+    return f"`{place.strip('`')}.{key}`{suffix}"
 
 
 def _mistakes() -> str:
@@ -201,7 +232,8 @@ Each behavior starts from `default_settings` as it was written; its own keys go 
 anything else replaces. Where ML-Agents fills in the template's defaults before it merges, Ludus merges first, so that
 
 - a schedule that nobody wrote copies the behavior's `learning_rate_schedule`,
-- a behavior with another `trainer_type` does not inherit hyperparameters of the template's trainer,
+- a behavior with another `trainer_type` does not inherit hyperparameters of the template's trainer, nor keys that its
+  own trainer does not have,
 - a behavior drops an inherited reward signal by setting it to null.
 
 A behavior that a simulator announces and `behaviors` does not name is trained by `default_settings`, where they are
@@ -212,13 +244,18 @@ _REFUSED: Final = """
 ## Keys of ML-Agents that Ludus refuses
 
 Accepted is only what changes nothing: null, and the values listed (mostly ML-Agents' defaults, which every exported
-`configuration.yaml` spells out). A path never means the server's disk; `demo_path` is refused wherever it stands.
+`configuration.yaml` spells out). A path never means the server's disk. A trainer that runs alone
+(`python -m worker.trainer CONFIG`) reads `demo_path` from its own.
+
+`encoding_size` in a reward signal is accepted with a warning: as in ML-Agents it stands for
+`network_settings: {hidden_units: ...}` where no `network_settings` is given.
 """
 
 _MISTAKES: Final = f"""
 ## Mistakes
 
-Each mistake has a path, a message, and one of these codes. At most {MAX_PROBLEMS} are listed.
+Each mistake has a path, a message, and one of these codes. At most {MAX_PROBLEMS} are listed. Warnings have the same
+form; they keep nothing from running, and stand in the run's events (`config_doubted`).
 """
 
 _DIFFERENCES: Final = """
@@ -228,7 +265,8 @@ _DIFFERENCES: Final = """
   `summary_freq: 0`, `keep_checkpoints: 0` (with `even_checkpoints` a division by zero), `num_layers: 0` (which builds
   one layer), and all others outside the ranges above.
 - `'false'` as text for a truth value (ML-Agents reads it as true), and whole numbers with a fraction (it cuts them).
-- Unknown keys in `network_settings` and `torch_settings` (it ignores them).
+- Unknown keys in `network_settings`, `memory`, `behavioral_cloning` and `torch_settings` (it ignores them).
+- `memory` in a reward signal's `network_settings`, and `shared_critic: false` under `sac` and `poca`, are dropped.
 - Behavior names with `?team=`, and names that can't be part of a file's name.
 """
 

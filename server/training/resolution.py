@@ -8,6 +8,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from server.errors import InvalidConfig, Problem
+from server.training.advice import advise
+from server.training.behavior import TRAINERS
 from server.training.document import Path, parse_document
 from server.training.problems import CODES, join_path, show, split_path
 from server.training.run import RunConfig
@@ -15,16 +17,25 @@ from server.training.screening import check_count, screen
 
 _MISSING: Final = {
     "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`",
-    "extrinsic": "is missing; a behavior needs a reward signal, as `extrinsic: {}`",
+    "reward_signals": "has no signal; a behavior needs at least one of extrinsic, curiosity, gail and rnd, as "
+    "`extrinsic: {}`",
+    "demonstrations": "is missing; upload demonstrations (`ludus demonstration upload FILE`) and list their ids, as "
+    "`demonstrations: [dem_...]`, or name a file in `demo_path` where a trainer runs alone",
 }
 
 
-def resolve(document: str | bytes | Mapping[str, Any]) -> RunConfig:
+def resolve(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> RunConfig:
     """Read a configuration (YAML or JSON text, or a mapping) and fill in every default.
 
+    `local` accepts the paths of demonstrations: a trainer that runs alone reads them from its own disk.
     Raises InvalidConfig with every mistake, each with its path.
     """
-    cleaned, problems = screen(parse_document(document))
+    return review(document, local=local)[0]
+
+
+def review(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> tuple[RunConfig, list[Problem]]:
+    """Return what `resolve` does, and what is legal but probably not meant: warnings, each with its path."""
+    cleaned, problems, warnings = screen(parse_document(document), local=local)
     defaults = cleaned.get("default_settings")
     behaviors = cleaned.get("behaviors")
     if isinstance(behaviors, dict):
@@ -36,7 +47,7 @@ def resolve(document: str | bytes | Mapping[str, Any]) -> RunConfig:
         problems += _own_problems(error, behaviors)
     else:
         if not problems:
-            return config
+            return config, [*warnings, *advise(config)]
     check_count(problems)
     raise InvalidConfig(problems)
 
@@ -45,15 +56,16 @@ def merge_behavior(defaults: Mapping[str, Any], own: Any) -> Any:
     """Return a behavior's section on top of `default_settings`: maps merge, everything else replaces.
 
     Unlike in ML-Agents, defaults are merged as they were written: a schedule that is not given copies
-    `learning_rate_schedule` in a behavior too, hyperparameters of another trainer are not inherited, and a reward
-    signal set to null is dropped. What isn't a mapping is returned for the model to refuse.
+    `learning_rate_schedule` in a behavior too, hyperparameters of another trainer and keys that only it has are not
+    inherited, and a reward signal set to null is dropped. What isn't a mapping is returned for the model to refuse.
     """
     if not isinstance(own, dict):
         return own
     inherited = dict(defaults)
     trainer = defaults.get("trainer_type", "ppo")
-    if own.get("trainer_type", trainer) != trainer:
-        inherited.pop("hyperparameters", None)
+    if (wanted := own.get("trainer_type", trainer)) != trainer:
+        legal = TRAINERS[wanted].model_fields.keys() - {"hyperparameters"}
+        inherited = {key: value for key, value in defaults.items() if key in legal}
     merged = _merge(inherited, own)
     signals = merged.get("reward_signals")
     if isinstance(signals, dict):
@@ -161,9 +173,19 @@ def _holds(tree: Any, path: Path) -> bool:
 
 def _path(item: ErrorDetails) -> Path:
     """Return where an error is: at the key that a validator named, or where it arose."""
-    path = tuple(part for part in item["loc"] if part != "[key]")
+    path: Path = ()
+    for part in item["loc"]:
+        if part != "[key]" and not _is_variant(path, part):
+            path = (*path, part)
     at = item.get("ctx", {}).get("at")
-    return path if at is None else (*path[:-1], at)
+    return path if at is None else (*path[:-1], *at.split("."))
+
+
+def _is_variant(path: Path, part: str | int) -> bool:
+    """Say whether a part of a model's location is no key, but names the member of a union that was chosen."""
+    if path == ("default_settings",) or (len(path) == 2 and path[0] == "behaviors"):
+        return part in TRAINERS
+    return path[-1:] == ("gail",) and part in {"one", "several"}
 
 
 def _problem(item: ErrorDetails, path: Path) -> Problem:
@@ -184,14 +206,18 @@ def _problem(item: ErrorDetails, path: Path) -> Problem:
             code, message = "out_of_range", f"must have at least {limits['min_length']} entry; it has none"
         case "too_long":
             code, message = "out_of_range", f"must have at most {limits['max_length']} entries"
-        case "model_type" | "dict_type":
+        case "model_type" | "dict_type" | "model_attributes_type":
             code, message = "wrong_type", f"must be a mapping, but is {given}; `{{}}` stands for all defaults"
+        case "list_type":
+            code, message = "wrong_type", f"must be a list, but is {given}"
         case "string_type":
             code, message = "wrong_type", f"must be text, but is {given}"
         case "literal_error":
             code, message = "invalid_value", f"must be {limits['expected']}, but is {given}"
-        case "string_pattern_mismatch":
+        case "string_pattern_mismatch" if path[-1] == "device":
             code, message = "invalid_value", f"must be cpu, cuda or cuda:N, but is {given}"
+        case "string_pattern_mismatch":
+            code, message = "invalid_value", f"must be the id of an uploaded demonstration (dem_...), but is {given}"
         case _:
             code, message = "invalid_value", f"{item['msg']}, but is {given}"
     return Problem(join_path(path), code, message)

@@ -1,17 +1,25 @@
 """The first pass over a document: every key is known, known elsewhere, or a mistake.
 
 It removes the keys that `server.training.foreign` lists (with a problem unless they are neutral) and unknown ones (with
-the nearest legal key), so that the models, which come next, report what is wrong with the values of all others.
+the nearest legal key), so that the models, which come next, report what is wrong with the values of all others. What
+reward signals of older files have and newer ones don't is rewritten, with a warning.
 """
 
 import difflib
-from collections.abc import Mapping
-from typing import Any, Final, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from server.errors import InvalidConfig, Problem
-from server.training.behavior import NetworkSettings, PPOConfig, PPOHyperparameters, RewardSignals
+from server.training.behavior import (
+    TRAINERS,
+    Hyperparameters,
+    IntrinsicConfig,
+    PPOConfig,
+    RewardSignals,
+    TrainerConfig,
+)
 from server.training.document import Path
-from server.training.foreign import KEYS, SAMPLERS, SECTIONS, TRAINERS, Foreign
+from server.training.foreign import DEMO_PATH, SAMPLERS, SECTIONS, Foreign, foreign_keys
 from server.training.problems import join_path, show
 from server.training.run import RunConfig
 from server.training.values import Section
@@ -22,15 +30,6 @@ MAX_PROBLEMS: Final = 100
 _OLD_BEHAVIOR_KEYS: Final = frozenset(
     {"trainer", "thresholds", "use_recurrent", "max_steps", "summary_freq", "time_horizon"}
 )
-_HOMES: Final[Mapping[type[Section], Mapping[str, type[Section]]]] = {
-    RunConfig: {"behaviors.NAME": PPOConfig},
-    PPOConfig: {
-        "hyperparameters": PPOHyperparameters,
-        "network_settings": NetworkSettings,
-        "reward_signals": RewardSignals,
-    },
-}
-"""Sections below a section, for keys that were written one level too high."""
 _RENAMED: Final = {
     "trainer": "trainer_type",
     "use_recurrent": "memory",
@@ -41,16 +40,25 @@ _RENAMED: Final = {
 """Keys of old formats whose new names aren't similar."""
 
 
-def screen(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the document without foreign and unknown keys, and what was wrong with those."""
+class Screened(NamedTuple):
+    """What the first pass leaves and says."""
+
+    document: dict[str, Any]
+    """Without foreign and unknown keys."""
+    problems: list[Problem]
+    warnings: list[Problem]
+
+
+def screen(document: Mapping[str, Any], *, local: bool = False) -> Screened:
+    """Check a document's keys. `local`: the paths of demonstrations are meant for this disk."""
     if _is_old(document):
         message = (
             "this is a format of ML-Agents before 0.17, without `behaviors`; convert it with "
             "`python -m mlagents.trainers.upgrade_config` first"
         )
         raise InvalidConfig([Problem("", "old_format", message)])
-    screening = _Screening(document)
-    return screening.cleaned, screening.problems
+    screening = _Screening(document, local=local)
+    return Screened(screening.cleaned, screening.problems, screening.warnings)
 
 
 def _is_old(document: Mapping[str, Any]) -> bool:
@@ -68,23 +76,30 @@ def check_count(problems: list[Problem]) -> None:
 class _Screening:
     """One pass."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    def __init__(self, document: Mapping[str, Any], *, local: bool) -> None:
         self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self._local = local
         defaults = document.get("default_settings")
-        self._inherited_trainer = defaults.get("trainer_type") if isinstance(defaults, dict) else None
+        self._inherited_trainer = defaults.get("trainer_type", "ppo") if isinstance(defaults, dict) else "ppo"
         self.cleaned: dict[str, Any] = self._section(RunConfig, dict(document), ())
 
     def _add(self, path: Path, code: str, message: str) -> None:
         self.problems.append(Problem(join_path(path), code, message))
         check_count(self.problems)
 
+    def _warn(self, path: Path, code: str, message: str) -> None:
+        self.warnings.append(Problem(join_path(path), code, message))
+
     def _section(self, section: type[Section], value: Any, path: Path) -> Any:
         """Screen a mapping that a section is made from; anything else is left to the model to refuse."""
         if not isinstance(value, dict):
             return value
+        if issubclass(section, IntrinsicConfig):
+            value = self._modern(value, path)
         cleaned = {}
-        foreign = KEYS.get(section, {})
-        for key, item in self._supported(section, value, path).items():
+        foreign = foreign_keys(section)
+        for key, item in value.items():
             if key in section.model_fields:
                 cleaned[key] = self._value(section, key, item, (*path, key))
             elif key in foreign:
@@ -101,34 +116,54 @@ class _Screening:
         """Screen the sections inside a key's value."""
         if section is RunConfig and key == "environment_parameters":
             return self._parameters(value, path)
-        annotation = section.model_fields[key].annotation
-        inner = _inner_section(annotation)
+        if section is RunConfig and key == "default_settings":
+            return self._behavior(value, path)
+        if section is RunConfig and key == "behaviors" and isinstance(value, dict):
+            return {name: self._behavior(item, (*path, name)) for name, item in value.items()}
+        if key == "demo_path" and value is not None and not self._local:
+            self._add(path, DEMO_PATH.code, DEMO_PATH.message(key))
+            return "refused"  # whatever it was: the models have nothing to add
+        inner = _inner_section(section.model_fields[key].annotation)
         if inner is None:
             return value
-        if get_origin(annotation) is dict and isinstance(value, dict):
-            return {name: self._section(inner, item, (*path, name)) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self._section(inner, item, (*path, index)) for index, item in enumerate(value)]
         return self._section(inner, value, path)
 
-    def _supported(self, section: type[Section], value: dict[str, Any], path: Path) -> dict[str, Any]:
-        """Take a trainer that isn't supported out of a behavior, with its hyperparameters."""
-        if section is not PPOConfig:
+    def _behavior(self, value: Any, path: Path) -> Any:
+        """Screen a behavior's section, or the template of all. Hyperparameters of no known trainer are not judged."""
+        if not isinstance(value, dict):
             return value
-        own = value.get("trainer_type")
-        if isinstance(own, str) and own in TRAINERS:
-            self._add((*path, "trainer_type"), "unsupported", TRAINERS[own].message(f"trainer_type: {own}"))
         effective = value.get("trainer_type", self._inherited_trainer)
-        if not (isinstance(effective, str) and effective in TRAINERS):
-            return value
-        return {key: item for key, item in value.items() if key not in {"trainer_type", "hyperparameters"}}
+        trainer = TRAINERS.get(effective) if isinstance(effective, str) else None
+        if trainer is not None:
+            return self._section(trainer, value, path)
+        if "trainer_type" in value:
+            *others, last = (repr(name) for name in TRAINERS)
+            message = f"must be {', '.join(others)} or {last}, but is {show(effective)}"
+            self._add((*path, "trainer_type"), "invalid_value", message)
+        judged = {key: item for key, item in value.items() if key not in {"trainer_type", "hyperparameters"}}
+        return {"trainer_type": "ppo", **self._section(PPOConfig, judged, path)}
+
+    def _modern(self, signal: dict[str, Any], path: Path) -> dict[str, Any]:
+        """Return a signal that learns without what ML-Agents tolerates there, which it drops with a warning too."""
+        modern = dict(signal)
+        size = modern.pop("encoding_size", None)
+        if size is not None:
+            message = "`encoding_size` is deprecated: write `network_settings: {hidden_units: ...}`"
+            self._warn((*path, "encoding_size"), "deprecated", message)
+            modern.setdefault("network_settings", {"hidden_units": size})
+        network = modern.get("network_settings")
+        if isinstance(network, dict) and network.get("memory") is not None:
+            message = "reward signals have no memory; it is dropped, as ML-Agents does"
+            self._warn((*path, "network_settings", "memory"), "no_effect", message)
+            modern["network_settings"] = {**network, "memory": None}
+        return modern
 
     def _foreign(self, foreign: Foreign, key: str, value: object, path: Path) -> None:
         if foreign.accepts(value):
             return
         self._add(path, foreign.code, foreign.message(key))
-        for inner in foreign.paths:
-            if isinstance(value, dict) and value.get(inner) is not None:
-                refusal = Foreign("path_refused", "remove it; recorded demonstrations are not supported yet")
-                self._add((*path, inner), refusal.code, refusal.message(inner))
 
     def _foreign_section(self, name: str, value: Any, path: Path) -> None:
         if value is None:
@@ -143,11 +178,14 @@ class _Screening:
                 self._add((*path, key), "unknown_key", _unknown_message(key, sorted(SECTIONS[name]), []))
 
     def _unknown(self, section: type[Section], key: str, path: Path) -> None:
-        foreign = [*KEYS.get(section, {}), *(SECTIONS if section is RunConfig else ())]
+        foreign = [*foreign_keys(section), *(SECTIONS if section is RunConfig else ())]
         message = _unknown_message(key, list(section.model_fields), foreign)
-        for home, inner in _HOMES.get(section, {}).items():
-            if key in inner.model_fields or key in KEYS.get(inner, {}):
-                message = f"{show(key)} is not a key here; it belongs under `{home}`"
+        if others := _trainers_with(section, key):
+            message = (
+                f"{show(key)} is a key of `trainer_type: {'` and `'.join(others)}`, not of this trainer; remove it"
+            )
+        elif home := next((home for home, inner in _homes(section) if key in _known(inner)), None):
+            message = f"{show(key)} is not a key here; it belongs under `{home}`"
         self._add((*path, key), "unknown_key", message)
 
     def _parameters(self, value: Any, path: Path) -> Any:
@@ -167,12 +205,40 @@ class _Screening:
 
 
 def _inner_section(annotation: Any) -> type[Section] | None:
-    """Return the section that a key's value is, or may be, or is a mapping of."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, Section):
-            section: type[Section] = kind
-            return section
-    return None
+    """Return the section that a key's value is, or may be, or is a list of."""
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return annotation if issubclass(annotation, Section) else None
+    found = (_inner_section(inner) for inner in get_args(annotation))
+    return next((inner for inner in found if inner is not None), None)
+
+
+def _homes(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """Yield the sections below a section, for keys that were written one level too high."""
+    if section is RunConfig:
+        yield from (("behaviors.NAME", trainer) for trainer in TRAINERS.values())
+    for key, field in section.model_fields.items():
+        inner = _inner_section(field.annotation)
+        if inner is not None:
+            yield key, inner
+
+
+def _known(section: type[Section]) -> set[str]:
+    return {*section.model_fields, *foreign_keys(section)}
+
+
+def _trainers_with(section: type[Section], key: str) -> list[str]:
+    """Name the trainers that have a key which this one, or its hyperparameters, has not."""
+    if issubclass(section, TrainerConfig):
+        return [name for name, trainer in TRAINERS.items() if key in trainer.model_fields]
+    if issubclass(section, Hyperparameters):
+        return [name for name, trainer in TRAINERS.items() if key in _hyperparameters(trainer).model_fields]
+    return []
+
+
+def _hyperparameters(trainer: type[TrainerConfig]) -> type[Section]:
+    found = _inner_section(trainer.model_fields["hyperparameters"].annotation)
+    assert found is not None, "every trainer has hyperparameters"
+    return found
 
 
 def _variable(form: Any) -> str | None:

@@ -26,7 +26,7 @@ class Section(BaseModel):
 
 
 def mistake(code: str, message: str, *, at: str | None = None) -> PydanticCustomError:
-    """Make the error of a validator; `at` names another key of the same section that the problem is shown at."""
+    """Make the error of a validator; `at` names another key of the section, or below it, to show the problem at."""
     return PydanticCustomError(code, "{message}", {"message": message, "at": at})
 
 

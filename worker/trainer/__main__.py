@@ -81,7 +81,7 @@ def run_supervised(connection: socket.socket) -> int:
 
 def run_alone(config: Path, scratch: Path, port: int) -> int:
     """Train from a shell, without a server; return the exit code."""
-    run_config = resolve(parse_document(config.read_bytes()))
+    run_config = resolve(parse_document(config.read_bytes()), local=True)
     scratch.mkdir(parents=True, exist_ok=True)
     seed = run_config.seed if run_config.seed is not None else 0
     job = Job(

@@ -1,0 +1,177 @@
+"""The numbers of each trainer."""
+
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from server.training.values import OWN, Flag, Real, Schedule, Section, Steps, Whole, mistake
+
+MAX_STEPS = 10**12
+"""Largest number of steps: counters stay exact and within the database's types."""
+MAX_BUFFER = 100_000_000
+"""Largest number of experiences in a buffer."""
+
+
+def _learning_rate_schedule(section: dict[str, Any]) -> Any:
+    """Return what a schedule that isn't given copies; both default to linear."""
+    return section["learning_rate_schedule"]
+
+
+def _steps_per_update(section: dict[str, Any]) -> Any:
+    """Return what `reward_signal_steps_per_update` copies if it isn't given."""
+    return section["steps_per_update"]
+
+
+class Hyperparameters(Section):
+    """Parent of all trainers' numbers."""
+
+    batch_size: Whole = Field(default=1024, ge=1, le=MAX_BUFFER, description="Experiences per gradient step.")
+    learning_rate: Real = Field(default=3.0e-4, gt=0, le=1, description="Adam's step size.")
+    learning_rate_schedule: Schedule = Field(
+        default="linear", description="How `learning_rate` changes; linear ends at 1e-10."
+    )
+
+
+class _Buffered(Hyperparameters):
+    """Parent of the trainers that keep experience."""
+
+    buffer_size: Whole = Field(default=10240, ge=1, le=MAX_BUFFER)
+
+    @field_validator("buffer_size")
+    @classmethod
+    def _holds_a_batch(cls, buffer_size: int, info: ValidationInfo) -> int:
+        batch_size = info.data.get("batch_size", 0)
+        if batch_size > buffer_size:
+            raise mistake(
+                "contradiction",
+                f"batch_size ({batch_size}) is larger than buffer_size ({buffer_size}), so nothing would ever be "
+                "learnt; lower batch_size or raise buffer_size (best to a multiple of batch_size)",
+                at="batch_size",
+            )
+        return buffer_size
+
+
+class OnPolicyHyperparameters(_Buffered):
+    """Parent of PPO's and POCA's numbers."""
+
+    buffer_size: Whole = Field(
+        default=10240,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences per update of the policy: collected, learnt from `num_epoch` times, then dropped. "
+        "At least `batch_size`.",
+    )
+    beta: Real = Field(default=5.0e-3, ge=0, description="Weight of the entropy bonus; 0 = none.")
+    beta_schedule: Schedule = Field(
+        default_factory=_learning_rate_schedule,
+        description="How `beta` changes; linear ends at 1e-5. Not given, it copies `learning_rate_schedule`.",
+    )
+    epsilon: Real = Field(
+        default=0.2, gt=0, description="Clip range: the probability ratio counts within 1 - epsilon to 1 + epsilon."
+    )
+    epsilon_schedule: Schedule = Field(
+        default_factory=_learning_rate_schedule,
+        description="How `epsilon` changes; linear ends at 0.1. Not given, it copies `learning_rate_schedule`.",
+    )
+    lambd: Real = Field(
+        default=0.95, ge=0, le=1, description="λ of generalised advantage estimation (Schulman et al. 2016)."
+    )
+    num_epoch: Whole = Field(default=3, ge=1, le=1000, description="Passes over the buffer per update.")
+    max_grad_norm: Real | None = Field(
+        default=None,
+        gt=0,
+        description="Longer gradients are scaled to this length before each step; null = never, as in ML-Agents.",
+        json_schema_extra=OWN,
+    )
+    clip_value_loss: Flag = Field(
+        default=False,
+        description="Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents means to, "
+        "but its clip never acts (ml-agents#6281).",
+        json_schema_extra=OWN,
+    )
+
+    @property
+    def minibatches_per_epoch(self) -> int:
+        """Full minibatches in one pass over a full buffer."""
+        return self.buffer_size // self.batch_size
+
+
+class PPOHyperparameters(OnPolicyHyperparameters):
+    """Proximal Policy Optimization (Schulman et al. 2017)."""
+
+    shared_critic: Flag = Field(default=False, description="One body for policy and value function.")
+    critic_learning_rate: Real | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Adam's step size for the value function, on the schedule of `learning_rate`; null = "
+        "`learning_rate`. Not with `shared_critic`.",
+        json_schema_extra=OWN,
+    )
+
+    @field_validator("critic_learning_rate")
+    @classmethod
+    def _own_body(cls, critic_learning_rate: float | None, info: ValidationInfo) -> float | None:
+        if critic_learning_rate is not None and info.data.get("shared_critic"):
+            raise mistake(
+                "contradiction",
+                f"critic_learning_rate ({critic_learning_rate:g}) needs a critic with a body of its own, but "
+                "shared_critic is true; remove critic_learning_rate or set shared_critic to false",
+            )
+        return critic_learning_rate
+
+
+class POCAHyperparameters(OnPolicyHyperparameters):
+    """Multi-Agent Posthumous Credit Assignment (Cohen et al. 2022): PPO's numbers, with a critic of its own kind."""
+
+
+class SACHyperparameters(_Buffered):
+    """Soft Actor-Critic (Haarnoja et al. 2018)."""
+
+    batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER, description="Experiences per gradient step.")
+    learning_rate_schedule: Schedule = Field(
+        default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
+    )
+    buffer_size: Whole = Field(
+        default=50_000,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences that the replay buffer keeps, the newest. At least `batch_size`.",
+    )
+    buffer_init_steps: Steps = Field(
+        default=0, ge=0, le=MAX_STEPS, description="Agent steps before the first gradient step."
+    )
+    init_entcoef: Real = Field(
+        default=1.0,
+        gt=0,
+        description="First value of the entropy coefficients, which then adapt: one for the continuous actions, one "
+        "for each discrete branch.",
+    )
+    save_replay_buffer: Flag = Field(
+        default=False, description="Save the replay buffer with checkpoints, so that a resumed run goes on with it."
+    )
+    steps_per_update: Real = Field(
+        default=1.0,
+        gt=0,
+        le=1e9,
+        description="Agent steps per gradient step: collection and learning are held to this ratio. May be below 1.",
+    )
+    reward_signal_steps_per_update: Real = Field(
+        default_factory=_steps_per_update,
+        gt=0,
+        le=1e9,
+        description="Agent steps per gradient step of the reward signals' own networks. Not given, it copies "
+        "`steps_per_update`.",
+    )
+    tau: Real = Field(
+        default=0.005, gt=0, le=1, description="Part of the way that the target network moves per gradient step."
+    )
+
+
+class CloneHyperparameters(Hyperparameters):
+    """Behavioral cloning (Pomerleau 1991): supervised learning of the demonstrated actions."""
+
+    batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER, description="Demonstrated steps per gradient step.")
+    learning_rate_schedule: Schedule = Field(
+        default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
+    )
