@@ -18,7 +18,7 @@ HERE_ONLY := not postgres and not redis and not node and not learning and not fa
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-services faults learn soak bench lint format types imports protos check-generated \
+.PHONY: help setup constraints demo test test-services faults learn learn-quick results soak bench lint format types imports protos check-generated \
 	check-migrations api docs check-docs compose-check wheel-check clean
 
 help: ## Print this list
@@ -50,8 +50,15 @@ test-services: setup ## Run the tests that need PostgreSQL, Redis and Node.js (L
 faults: setup ## Kill every part of a running stack and interrupt it: what was acknowledged survives, nothing is left behind
 	@$(PYTEST) -m "faults and not slow" $(ARGS)
 
-learn: setup ## Run the learning tests: does it learn, by a stated margin
-	@$(PYTEST) -m learning $(ARGS)
+learn: setup ## Does everything learn, to stated bars? Hours in all; goes on where it was interrupted (ARGS='-k pendulum')
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,learn]'
+	@$(PYTEST) -m learning -p no:randomly $(ARGS)
+
+learn-quick: setup ## Those of the learning tests that CI runs: minutes
+	@$(PYTEST) -m "learning and not hours" $(ARGS)
+
+results: setup ## Write docs/results.md from the scores that `make learn` stored
+	@$(PY) -m tests.learning.report
 
 soak: setup ## Train for 10 minutes and check that no process grows
 	@$(ONE_THREAD) $(PY) benchmarks/soak.py $(ARGS)

@@ -1,0 +1,88 @@
+"""Train Stable-Baselines3 on the tasks of `tests/learning/tasks.py` and store its scores, to compare ours with.
+
+    python benchmarks/peer_scores.py [--task cartpole-ppo] [--seeds 5]
+
+Writes tests/learning/peers.json after each seed and goes on where it was interrupted. The hyperparameters are those of
+its zoo (some of ours are the same, see the table); the score is the mean return over 20 episodes with fixed seeds and
+deterministic actions, as ours.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.learning.scores import EPISODES
+from tests.learning.tasks import TASKS, Task
+
+PEERS = Path(__file__).resolve().parent.parent / "tests" / "learning" / "peers.json"
+
+
+def score_of(task: Task, seed: int) -> float:
+    """Train one seed here and return its score."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+    from stable_baselines3 import PPO, SAC  # noqa: PLC0415
+    from stable_baselines3.common.env_util import make_vec_env  # noqa: PLC0415
+    from stable_baselines3.common.vec_env import VecNormalize  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    arguments = dict(task.peer)
+    algorithm = SAC if arguments.pop("algorithm", "ppo") == "sac" else PPO
+    environments = arguments.pop("n_envs", 1)
+    normalize = arguments.pop("normalize", False)
+    if arguments.pop("linear", False):
+        rate = arguments.pop("learning_rate")
+        arguments |= {"learning_rate": lambda left: left * rate, "clip_range": lambda left: left * 0.2}
+    env: Any = make_vec_env(task.env_id, environments, seed=seed)
+    if normalize:
+        env = VecNormalize(env)
+    model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **arguments)
+    model.learn(task.steps)
+
+    import gymnasium  # noqa: PLC0415
+
+    one = gymnasium.make(task.env_id)
+    returns = []
+    for episode in range(EPISODES):
+        observation, _ = one.reset(seed=1000 + episode)
+        total, over = 0.0, False
+        while not over:
+            seen = env.normalize_obs(observation) if normalize else observation
+            action, _ = model.predict(seen, deterministic=True)
+            observation, reward, terminated, truncated, _ = one.step(action)
+            total += float(reward)
+            over = terminated or truncated
+        returns.append(total)
+    return float(np.mean(returns))
+
+
+def main() -> None:
+    """Train what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", action="append", help="name of a task; all that have a peer if not given")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    stored: dict[str, Any] = json.loads(PEERS.read_text()) if PEERS.exists() else {}
+    for task in TASKS:
+        if not task.peer or (options.task and task.name not in options.task):
+            continue
+        entry = stored.setdefault(task.name, {"scores": [], "seconds": []})
+        for seed in range(len(entry["scores"]) + 1, options.seeds + 1):
+            begin = time.monotonic()
+            entry["scores"].append(score_of(task, seed))
+            entry["seconds"].append(round(time.monotonic() - begin, 1))
+            entry |= {"arguments": task.peer, "steps": task.steps}
+            entry |= {"date": datetime.now(UTC).date().isoformat(), "machine": f"2 cores, {platform.machine()}"}
+            PEERS.write_text(json.dumps(stored, indent=2) + "\n")
+            print(task.name, seed, entry["scores"][-1], entry["seconds"][-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()

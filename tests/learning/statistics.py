@@ -1,0 +1,24 @@
+"""Is one sample of scores worse than another? A one-sided bootstrap test of the difference of means."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+RESAMPLES = 20_000
+
+
+def probability_of_worse(ours: Sequence[float], theirs: Sequence[float], margin: float, seed: int = 0) -> float:
+    """Return how sure it is that our mean lies more than `margin` below theirs, between 0 and 1.
+
+    Both samples are resampled with replacement; the answer is the share of resamples whose difference of means is below
+    `-margin` (Efron & Tibshirani 1993, chapter 16).
+    """
+    generator = np.random.default_rng(seed)
+    differences = _means(ours, generator) - _means(theirs, generator)
+    return float(np.mean(differences < -margin))
+
+
+def _means(sample: Sequence[float], generator: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    values = np.asarray(sample, np.float64)
+    means: np.ndarray[tuple[int], np.dtype[np.float64]] = generator.choice(values, (RESAMPLES, len(values))).mean(1)
+    return means

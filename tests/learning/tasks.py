@@ -1,0 +1,276 @@
+"""The tasks that Ludus must learn: configuration, budget, bar. One table, read by the tests and by the report.
+
+The hyperparameters are those of Stable-Baselines3's zoo for the task where it has some, in our words, with its networks
+(2 x 64 units, tanh for PPO; 2 x 256, relu for SAC) and its number of environments. The bars are those that published
+results of the same libraries support at the same number of steps.
+
+A score is the mean return of the exported model's deterministic actions over 20 episodes with fixed seeds.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from server.training.presets import read_preset
+
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task with one algorithm."""
+
+    name: str
+    env_id: str
+    """Gymnasium's id."""
+    behavior: dict[str, Any]
+    """The behavior's section of the configuration."""
+    bar: float
+    """The median over seeds must reach this."""
+    environments: int = 8
+    """In one simulator."""
+    margin: float = 0.0
+    """How far the mean return may lie below Stable-Baselines3's before that counts as worse."""
+    at_most: float | None = None
+    """For an arm that must fail: the best seed stays below this."""
+    quick: bool = False
+    """Part of CI."""
+    seeds: tuple[int, ...] = SEEDS
+    peer: dict[str, Any] = field(default_factory=dict)
+    """Stable-Baselines3's arguments for the same; empty if there is no such comparison."""
+
+    @property
+    def steps(self) -> int:
+        """Agent steps of one seed."""
+        return int(self.behavior["max_steps"])
+
+    def document(self, seed: int) -> dict[str, Any]:
+        """Return the configuration of a run."""
+        return {"behaviors": {self.behavior_name: self.behavior}, "seed": seed}
+
+    @property
+    def behavior_name(self) -> str:
+        """The name under which the SDK announces the environment."""
+        return self.env_id.rpartition("-v")[0]
+
+
+def _ppo(
+    *,
+    steps: int,
+    buffer: int,
+    batch: int,
+    epochs: int,
+    rate: float,
+    gamma: float,
+    lambd: float,
+    horizon: int,
+    beta: float = 0.0,
+    normalize: bool = False,
+    schedule: str = "constant",
+    signals: dict[str, Any] | None = None,
+    **network: Any,
+) -> dict[str, Any]:
+    return {
+        "trainer_type": "ppo",
+        "hyperparameters": {
+            "batch_size": batch,
+            "buffer_size": buffer,
+            "num_epoch": epochs,
+            "learning_rate": rate,
+            "learning_rate_schedule": schedule,
+            "beta": beta,
+            "beta_schedule": "constant",
+            "epsilon": 0.2,
+            "epsilon_schedule": "constant",
+            "lambd": lambd,
+            "max_grad_norm": 0.5,
+        },
+        "network_settings": {
+            "hidden_units": 64,
+            "num_layers": 2,
+            "activation": "tanh",
+            "normalize": normalize,
+            **network,
+        },
+        "reward_signals": {"extrinsic": {"gamma": gamma}, **(signals or {})},
+        "max_steps": steps,
+        "time_horizon": horizon,
+        "summary_freq": max(steps // 50, 1),
+    }
+
+
+def _sac(*, steps: int, rate: float, gamma: float, init_steps: int, **hyperparameters: Any) -> dict[str, Any]:
+    return {
+        "trainer_type": "sac",
+        "hyperparameters": {
+            "batch_size": 256,
+            "buffer_size": steps,
+            "buffer_init_steps": init_steps,
+            "learning_rate": rate,
+            "learning_rate_schedule": "constant",
+            "steps_per_update": 1,
+            **hyperparameters,
+        },
+        "network_settings": {"hidden_units": 256, "num_layers": 2, "activation": "relu"},
+        "reward_signals": {"extrinsic": {"gamma": gamma}},
+        "max_steps": steps,
+        "time_horizon": 64,
+        "summary_freq": max(steps // 50, 1),
+    }
+
+
+_LANDER = {
+    "steps": 1_000_000,
+    "buffer": 16_384,
+    "batch": 64,
+    "epochs": 4,
+    "rate": 3e-4,
+    "gamma": 0.999,
+    "lambd": 0.98,
+    "horizon": 1024,
+    "beta": 0.01,
+}
+_LANDER_PEER = {
+    "n_envs": 16,
+    "n_steps": 1024,
+    "batch_size": 64,
+    "gae_lambda": 0.98,
+    "gamma": 0.999,
+    "n_epochs": 4,
+    "ent_coef": 0.01,
+}
+_CAR = {
+    "steps": 500_000,
+    "buffer": 256,
+    "batch": 64,
+    "epochs": 4,
+    "rate": 3e-4,
+    "gamma": 0.99,
+    "lambd": 0.98,
+    "horizon": 16,
+}
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        name="cartpole-ppo",
+        env_id="CartPole-v1",
+        behavior=yaml.safe_load(read_preset("cartpole"))["behaviors"]["CartPole"],
+        bar=475.0,
+        quick=True,
+        margin=10.0,
+        peer={
+            "n_envs": 8,
+            "n_steps": 32,
+            "batch_size": 256,
+            "gae_lambda": 0.8,
+            "gamma": 0.98,
+            "n_epochs": 20,
+            "learning_rate": 1e-3,
+            "linear": True,
+        },
+    ),
+    Task(
+        name="acrobot-ppo",
+        env_id="Acrobot-v1",
+        behavior=_ppo(
+            steps=500_000,
+            buffer=4096,
+            batch=64,
+            epochs=4,
+            rate=3e-4,
+            gamma=0.99,
+            lambd=0.94,
+            horizon=256,
+            normalize=True,
+        ),
+        bar=-90.0,
+        environments=16,
+        margin=5.0,
+        peer={
+            "n_envs": 16,
+            "n_steps": 256,
+            "gae_lambda": 0.94,
+            "gamma": 0.99,
+            "n_epochs": 4,
+            "ent_coef": 0.0,
+            "normalize": True,
+        },
+    ),
+    Task(
+        name="pendulum-ppo",
+        env_id="Pendulum-v1",
+        behavior=_ppo(steps=300_000, buffer=4096, batch=64, epochs=10, rate=1e-3, gamma=0.9, lambd=0.95, horizon=1024),
+        bar=-250.0,
+        environments=4,
+        margin=30.0,
+        peer={
+            "n_envs": 4,
+            "n_steps": 1024,
+            "gae_lambda": 0.95,
+            "gamma": 0.9,
+            "n_epochs": 10,
+            "ent_coef": 0.0,
+            "learning_rate": 1e-3,
+        },
+    ),
+    Task(
+        name="pendulum-sac",
+        env_id="Pendulum-v1",
+        behavior=_sac(steps=20_000, rate=1e-3, gamma=0.99, init_steps=100),
+        bar=-180.0,
+        environments=1,
+        margin=20.0,
+        peer={"algorithm": "sac", "learning_rate": 1e-3},
+    ),
+    Task(
+        name="mountaincarcontinuous-sac",
+        env_id="MountainCarContinuous-v0",
+        behavior=_sac(steps=50_000, rate=3e-4, gamma=0.9999, init_steps=0, tau=0.01),
+        bar=90.0,
+        environments=1,
+    ),
+    Task(
+        name="lunarlander-ppo",
+        env_id="LunarLander-v3",
+        behavior=_ppo(**_LANDER),  # type: ignore[arg-type]  # one mapping for two tasks
+        bar=200.0,
+        environments=16,
+        margin=20.0,
+        peer=_LANDER_PEER,
+    ),
+    Task(
+        name="lunarlandercontinuous-ppo",
+        env_id="LunarLanderContinuous-v3",
+        behavior=_ppo(**_LANDER),  # type: ignore[arg-type]
+        bar=200.0,
+        environments=16,
+        margin=20.0,
+        peer=_LANDER_PEER,
+    ),
+    Task(
+        name="mountaincar-ppo",
+        env_id="MountainCar-v0",
+        behavior=_ppo(**_CAR),  # type: ignore[arg-type]
+        bar=-200.0,
+        at_most=-190.0,
+        environments=16,
+    ),
+    Task(
+        name="mountaincar-ppo-rnd",
+        env_id="MountainCar-v0",
+        behavior=_ppo(
+            **_CAR,  # type: ignore[arg-type]
+            signals={
+                "rnd": {
+                    "gamma": 0.99,
+                    "strength": 0.1,
+                    "learning_rate": 1e-4,
+                    "network_settings": {"hidden_units": 64, "normalize": True},
+                }
+            },
+        ),
+        bar=-150.0,
+        environments=16,
+    ),
+)
