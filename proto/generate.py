@@ -1,6 +1,6 @@
 """Generate the Python stubs in ludus/wire/ from the .proto files. `--check` fails if the committed ones differ.
 
-The service is one file, so mapping its folder to the package path makes the stubs import `ludus.wire` as they are.
+Mapping the folders of the sources to package paths makes the stubs import `ludus.wire` as they are.
 """
 
 import argparse
@@ -13,23 +13,25 @@ import grpc_tools
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-WIRE = ROOT / "ludus" / "wire"
+PROTO = ROOT / "proto"
 
 
 def generate(target: Path) -> list[Path]:
     """Write the stubs below `target`/ludus/wire and return their paths."""
-    arguments = [
-        "protoc",
-        f"-Iludus/wire={ROOT / 'proto' / 'ludus' / 'v1'}",
-        f"-I{Path(grpc_tools.__file__).parent / '_proto'}",
-        f"--python_out={target}",
-        f"--pyi_out={target}",
-        f"--grpc_python_out={target}",
-        "ludus/wire/simulation.proto",
-    ]
-    if protoc.main(arguments) != 0:
+    wire = target / "ludus" / "wire"
+    (wire / "mlagents").mkdir(parents=True, exist_ok=True)
+    service = (f"--grpc_python_out={target}", "ludus/wire/simulation.proto")
+    compile_protos(target, f"-Iludus/wire={PROTO / 'ludus' / 'v1'}", *service)
+    messages = sorted(f"ludus/wire/mlagents/{path.name}" for path in (PROTO / "mlagents").glob("*.proto"))
+    compile_protos(target, f"-Iludus/wire/mlagents={PROTO / 'mlagents'}", *messages)
+    return sorted([*wire.glob("simulation_pb2*"), *(wire / "mlagents").glob("*_pb2*")])
+
+
+def compile_protos(target: Path, *arguments: str) -> None:
+    """Run protoc with Python output."""
+    include = f"-I{Path(grpc_tools.__file__).parent / '_proto'}"
+    if protoc.main(["protoc", include, f"--python_out={target}", f"--pyi_out={target}", *arguments]) != 0:
         sys.exit("protoc failed")
-    return sorted((target / "ludus" / "wire").glob("simulation_pb2*"))
 
 
 def main() -> None:
@@ -40,12 +42,11 @@ def main() -> None:
         generate(ROOT)
         return
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "ludus" / "wire").mkdir(parents=True)
-        fresh = generate(Path(folder))
+        fresh = {path.relative_to(folder).as_posix(): path for path in generate(Path(folder))}
         stale = [
-            path.name
-            for path in fresh
-            if not (WIRE / path.name).exists() or not filecmp.cmp(path, WIRE / path.name, shallow=False)
+            name
+            for name, path in fresh.items()
+            if not (ROOT / name).exists() or not filecmp.cmp(path, ROOT / name, shallow=False)
         ]
     if stale:
         sys.exit(f"out of date: {', '.join(stale)}. Run `make protos` and commit the result.")

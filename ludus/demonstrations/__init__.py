@@ -1,0 +1,28 @@
+"""Demonstrations: what somebody showed, as columns, and the files that hold them.
+
+    demonstration = read("expert.demo")              # ML-Agents' recordings, or our own .npz
+    print(inspect(demonstration).returns)
+    write(demonstration.subsample(30, seed=1), "thirty.npz")
+
+Light: numpy and protobuf, no torch. Pictures in ML-Agents' recordings are PNG and need pillow (`ludus[images]`).
+"""
+
+from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge
+from ludus.demonstrations.files import FOLDER_SUFFIXES, load, read, write
+from ludus.demonstrations.journal import Recorder
+from ludus.demonstrations.summary import Spread, Summary, inspect
+
+__all__ = [
+    "FOLDER_SUFFIXES",
+    "Demonstration",
+    "DemonstrationError",
+    "Recorder",
+    "Spread",
+    "Summary",
+    "check_fit",
+    "inspect",
+    "load",
+    "merge",
+    "read",
+    "write",
+]

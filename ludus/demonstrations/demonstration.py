@@ -1,0 +1,336 @@
+"""What somebody showed: transitions of one behavior as columns, in the order in which they happened.
+
+The rows lie in *pieces*, one behind the other: each is an episode, or a part of one. Row t holds the observation s_t
+and the action a_t that was taken there; the observation that followed is the next row's, and for the last row of a
+piece it is the piece's final observation, which is never a row of its own.
+
+Legend: n rows, E pieces, C continuous columns, D discrete branches, K choices of all branches together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.spec import BehaviorSpec, ObservationSpec
+from ludus.wire.batches import Array, Bytes, Floats, Ints
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+ACTION_TOLERANCE = 1e-6
+"""How far a continuous action may lie outside [-1, 1] by rounding."""
+
+
+class DemonstrationError(ValueError):
+    """A demonstration, or its file, cannot be used. The message says which, where in it, and what to do."""
+
+    def __init__(self, problem: str, path: Path | None = None, position: int | None = None) -> None:
+        where = "" if position is None else f", byte {position:,}"
+        super().__init__(problem if path is None else f"{path}{where}: {problem}")
+        self.problem = problem
+        self.path = path
+        self.position = position
+        """Offset in the file, where one is to blame."""
+
+
+@dataclass(frozen=True, eq=False)
+class Demonstration:
+    """Columns of transitions. Raises `DemonstrationError` unless shapes, dtypes and values are what they should be."""
+
+    spec: BehaviorSpec
+    observations: tuple[Array, ...]
+    """One per ObservationSpec: (n, *shape), float32 or uint8."""
+    continuous: Floats
+    """(n, C) in [-1, 1]."""
+    discrete: Ints
+    """(n, D), each below its branch's number of choices."""
+    rewards: Floats
+    """(n,): the agent's own, for the step from this row to the next."""
+    terminated: Bools
+    """(n,): the task itself ended with this step. True on last rows of pieces only."""
+    truncated: Bools
+    """(n,): a limit cut the episode after this step. A last row that is neither is where the recording stopped."""
+    starts: Rows
+    """(E,): the first row of each piece; the first is 0, every piece has a row."""
+    final_observations: tuple[Array, ...]
+    """One per ObservationSpec: (E, *shape), what was seen after each piece's last row."""
+    from_start: Bools
+    """(E,): the piece begins where its episode began."""
+    group_rewards: Floats | None = None
+    """(n,): shared with the agent's group, beside `rewards`. None: zeros."""
+    group_ids: Ints | None = None
+    """(n,): the agent's group, 0 = none. None: nobody has one."""
+    action_masks: Bytes | None = None
+    """(n, K), 1 = allowed. None: everything was allowed."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def steps(self) -> int:
+        """`n`, the number of transitions."""
+        return len(self.rewards)
+
+    @property
+    def pieces(self) -> int:
+        """`E`."""
+        return len(self.starts)
+
+    @property
+    def lengths(self) -> Rows:
+        """(E,): rows of each piece."""
+        return np.diff(self.starts, append=self.steps)
+
+    @property
+    def ends(self) -> Rows:
+        """(E,): the last row of each piece."""
+        return self.starts + self.lengths - 1
+
+    @property
+    def complete(self) -> Bools:
+        """(E,): the piece is a whole episode, from its first step to its end."""
+        return self.from_start & (self.terminated | self.truncated)[self.ends]
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """(E,): undiscounted sum of the agent's own rewards in each piece."""
+        return np.add.reduceat(self.rewards.astype(np.float64), self.starts)
+
+    def pick(self, pieces: Sequence[int]) -> "Demonstration":
+        """Return the pieces with these numbers, in this order."""
+        chosen = np.asarray(pieces, np.int64).reshape(-1)
+        if not len(chosen) or chosen.min() < 0 or chosen.max() >= self.pieces:
+            raise DemonstrationError(f"pieces {list(pieces)} were asked for; there are {self.pieces}, from 0 on")
+        lengths = self.lengths[chosen]
+        rows = np.concatenate([np.arange(start, stop) for start, stop in self._bounds()[chosen].tolist()])
+        return self._select(
+            rows,
+            starts=np.cumsum(lengths) - lengths,
+            final_observations=tuple(values[chosen] for values in self.final_observations),
+            from_start=self.from_start[chosen],
+        )
+
+    def subsample(self, count: int, seed: int) -> "Demonstration":
+        """Return `count` single transitions, drawn without replacement, in their order: pieces of one row each.
+
+        Equal arguments give equal transitions. What is left has no complete episodes, unless they had one step.
+        """
+        if not 1 <= count <= self.steps:
+            raise DemonstrationError(f"{count} transitions were asked for; there are {self.steps}")
+        rows = np.sort(np.random.default_rng(seed).choice(self.steps, count, replace=False))
+        is_start = np.isin(rows, self.starts[self.from_start])
+        return self._select(
+            rows,
+            starts=np.arange(count),
+            final_observations=self.next_observations(rows),
+            from_start=is_start,
+        )
+
+    def next_observations(self, rows: Rows) -> tuple[Array, ...]:
+        """Return what was seen after these rows."""
+        last = np.isin(rows, self.ends)
+        piece = np.searchsorted(self.starts, rows, side="right") - 1
+        following = np.where(last, 0, rows + 1)
+        found = []
+        for values, finals in zip(self.observations, self.final_observations, strict=True):
+            seen = values[following]
+            seen[last] = finals[piece[last]]
+            found.append(seen)
+        return tuple(found)
+
+    def _bounds(self) -> Rows:
+        """(E, 2): first row, and the one after the last."""
+        return np.stack([self.starts, self.starts + self.lengths], 1)
+
+    def _select(
+        self, rows: Rows, *, starts: Rows, final_observations: tuple[Array, ...], from_start: Bools
+    ) -> "Demonstration":
+        return Demonstration(
+            spec=self.spec,
+            observations=tuple(values[rows] for values in self.observations),
+            continuous=self.continuous[rows],
+            discrete=self.discrete[rows],
+            rewards=self.rewards[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            starts=starts,
+            final_observations=final_observations,
+            from_start=from_start,
+            group_rewards=None if self.group_rewards is None else self.group_rewards[rows],
+            group_ids=None if self.group_ids is None else self.group_ids[rows],
+            action_masks=None if self.action_masks is None else self.action_masks[rows],
+        )
+
+
+def merge(demonstrations: Sequence[Demonstration]) -> Demonstration:
+    """Return all pieces of all demonstrations, one behind the other, under the first one's spec.
+
+    Raises `DemonstrationError` when there is none, or when they do not fit each other.
+    """
+    if not demonstrations:
+        raise DemonstrationError("there is no demonstration to merge")
+    first = demonstrations[0]
+    for other in demonstrations[1:]:
+        check_fit(other.spec, first.spec, whose="the first demonstration")
+        _check_same_dtypes(other.spec, first.spec)
+    if len(demonstrations) == 1:
+        return first
+    offsets = np.cumsum([0, *(demonstration.steps for demonstration in demonstrations[:-1])])
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(demonstration, name) for demonstration in demonstrations])
+
+    def columns(name: str) -> tuple[Array, ...]:
+        parts = (getattr(demonstration, name) for demonstration in demonstrations)
+        return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+
+    return Demonstration(
+        spec=first.spec,
+        observations=columns("observations"),
+        continuous=joined("continuous"),
+        discrete=joined("discrete"),
+        rewards=joined("rewards"),
+        terminated=joined("terminated"),
+        truncated=joined("truncated"),
+        starts=np.concatenate([part.starts + at for part, at in zip(demonstrations, offsets, strict=True)]),
+        final_observations=columns("final_observations"),
+        from_start=joined("from_start"),
+        group_rewards=_filled(demonstrations, "group_rewards", 0),
+        group_ids=_filled(demonstrations, "group_ids", 0),
+        action_masks=_filled(demonstrations, "action_masks", 1),
+    )
+
+
+def check_fit(shown: BehaviorSpec, behavior: BehaviorSpec, whose: str | None = None) -> None:
+    """Raise `DemonstrationError`, with both shapes, unless what was shown is what the behavior sees and does.
+
+    Names, types and dimension properties of observations are not compared (ML-Agents does not either), nor are dtypes:
+    an image of uint8 and one of float32 are the same to a network.
+    """
+    owner = whose or f"behavior {behavior.name!r}"
+    if shown.actions != behavior.actions:
+        raise DemonstrationError(
+            f"the demonstration has {_actions(shown)}, {owner} has {_actions(behavior)}; "
+            "record it again with the behavior's actions"
+        )
+    if len(shown.observations) != len(behavior.observations):
+        raise DemonstrationError(
+            f"the demonstration has {len(shown.observations)} observations {_shapes(shown)}, "
+            f"{owner} has {len(behavior.observations)} {_shapes(behavior)}; record it with the behavior's sensors"
+        )
+    for index, (one, other) in enumerate(zip(shown.observations, behavior.observations, strict=True)):
+        if one.shape != other.shape:
+            raise DemonstrationError(
+                f"{_named(one, index)} of the demonstration has shape {one.shape}, "
+                f"{_named(other, index)} of {owner} has shape {other.shape}; record it with the behavior's sensors"
+            )
+
+
+def _check_same_dtypes(shown: BehaviorSpec, first: BehaviorSpec) -> None:
+    for index, (one, other) in enumerate(zip(shown.observations, first.observations, strict=True)):
+        if one.dtype != other.dtype:
+            raise DemonstrationError(
+                f"{_named(one, index)} is {one.dtype}, in the first demonstration it is {other.dtype}; "
+                "they cannot be merged into one file"
+            )
+
+
+def _filled(demonstrations: Sequence[Demonstration], name: str, default: int) -> Any:
+    """Join an optional column; where one lacks it, `default` stands in. None if all lack it."""
+    parts = [getattr(demonstration, name) for demonstration in demonstrations]
+    given = next((part for part in parts if part is not None), None)
+    if given is None:
+        return None
+    return np.concatenate(
+        [
+            np.full((demonstration.steps, *given.shape[1:]), default, given.dtype) if part is None else part
+            for demonstration, part in zip(demonstrations, parts, strict=True)
+        ]
+    )
+
+
+def _check(demonstration: Demonstration) -> None:
+    spec, rows, pieces = demonstration.spec, len(demonstration.rewards), len(demonstration.starts)
+    if not rows:
+        raise DemonstrationError("it holds no transitions; record at least one step and its outcome")
+    actions = spec.actions
+    _column("continuous", demonstration.continuous, "float32", (rows, actions.continuous_size))
+    _column("discrete", demonstration.discrete, "int32", (rows, len(actions.discrete_branches)))
+    _column("rewards", demonstration.rewards, "float32", (rows,))
+    _column("terminated", demonstration.terminated, "bool", (rows,))
+    _column("truncated", demonstration.truncated, "bool", (rows,))
+    _column("starts", demonstration.starts, "int64", (pieces,))
+    _column("from_start", demonstration.from_start, "bool", (pieces,))
+    for name, dtype, shape in (
+        ("group_rewards", "float32", (rows,)),
+        ("group_ids", "int32", (rows,)),
+        ("action_masks", "uint8", (rows, actions.mask_size)),
+    ):
+        if getattr(demonstration, name) is not None:
+            _column(name, getattr(demonstration, name), dtype, shape)
+    for name, length in (("observations", rows), ("final_observations", pieces)):
+        values = getattr(demonstration, name)
+        if len(values) != len(spec.observations):
+            raise DemonstrationError(f"it has {len(values)} {name}, its spec has {len(spec.observations)}")
+        for index, (array, expected) in enumerate(zip(values, spec.observations, strict=True)):
+            what = _named(expected, index) if name == "observations" else f"final {_named(expected, index)}"
+            _column(what, array, expected.dtype, (length, *expected.shape))
+    _check_pieces(demonstration)
+    _check_actions(demonstration)
+
+
+def _column(name: str, values: Array, dtype: str, shape: tuple[int, ...]) -> None:
+    if values.shape != shape:
+        raise DemonstrationError(f"{name} has shape {values.shape}, not {shape}")
+    if values.dtype != np.dtype(dtype):
+        raise DemonstrationError(f"{name} has dtype {values.dtype}, not {dtype}")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise DemonstrationError(f"{name} holds a value that is not finite, in row {row}; leave that episode out")
+
+
+def _check_pieces(demonstration: Demonstration) -> None:
+    starts = demonstration.starts
+    if not len(starts) or starts[0] != 0 or (np.diff(starts) < 1).any() or starts[-1] >= demonstration.steps:
+        raise DemonstrationError("starts must begin with 0 and grow, below the number of rows")
+    inside = np.ones(demonstration.steps, np.bool_)
+    inside[demonstration.ends] = False
+    both = demonstration.terminated & demonstration.truncated
+    wrong = np.flatnonzero(both | (inside & (demonstration.terminated | demonstration.truncated)))
+    if len(wrong):
+        raise DemonstrationError(
+            f"row {wrong[0]} ends an episode, but is not a piece's last row, or is terminated and truncated at once"
+        )
+
+
+def _check_actions(demonstration: Demonstration) -> None:
+    limit = 1 + ACTION_TOLERANCE
+    wrong = np.argwhere(np.abs(demonstration.continuous) > limit)
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        value = demonstration.continuous[row, column]
+        raise DemonstrationError(f"continuous action {column} is {value} in row {row}; it must lie in [-1, 1]")
+    branches = np.array(demonstration.spec.actions.discrete_branches, np.int64)
+    wrong = np.argwhere((demonstration.discrete < 0) | (demonstration.discrete >= branches))
+    if len(wrong):
+        row, branch = wrong[0].tolist()
+        raise DemonstrationError(
+            f"branch {branch} has choice {demonstration.discrete[row, branch]} in row {row}; "
+            f"it has the choices 0 to {branches[branch] - 1}"
+        )
+
+
+def _named(observation: ObservationSpec, index: int) -> str:
+    return f"observation {index}" + (f" ({observation.name!r})" if observation.name else "")
+
+
+def _actions(spec: BehaviorSpec) -> str:
+    return f"{spec.actions.continuous_size} continuous actions and branches {list(spec.actions.discrete_branches)}"
+
+
+def _shapes(spec: BehaviorSpec) -> str:
+    return ", ".join(str(observation.shape) for observation in spec.observations)

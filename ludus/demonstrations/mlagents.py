@@ -1,0 +1,450 @@
+"""ML-Agents' recordings, `.demo`: bytes to columns and back.
+
+Layout: a varint and DemonstrationMetaProto within the first 33 bytes; from byte 33 a varint and BrainParametersProto;
+then `number_steps` times a varint and AgentInfoActionPairProto. A copy of the meta message without its length follows
+in files that Unity closed, and is not looked at. A recording that was never closed says `number_steps` 0: it is read to
+its end, and half a record there is dropped.
+
+**Pairing.** Record t holds the state s_t, but the action a_(t-1) that led there, and the reward for it. So by default
+row t takes its action and its reward from record t + 1, and an episode's terminal record gives the final observation
+and no row. `legacy_pairing` reads as ML-Agents 1.1.0 itself does: the action of record t stands beside s_t, one step
+late, and the terminal record is the first row of the piece that follows. Use it to reproduce its results only.
+
+Deviations from ML-Agents, on purpose:
+ a. The correct pairing is the default (see above); every row is kept, the last one of the file included.
+ b. Continuous actions outside [-1, 1], which no policy can produce, are clipped to it.
+ c. Group rewards, group ids and action masks are kept.
+ d. Images stay uint8 where they were PNG (see `ludus.demonstrations.pictures`); those of packages before 3.0, whose
+    channels come last, are turned.
+ e. Each record's shapes are compared with the first one's; what is not finite is refused, wherever it is.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
+from ludus.demonstrations.pictures import decode_pictures, encode_pictures
+from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.wire.batches import Array, Floats, Ints
+from ludus.wire.codes import ProtocolError
+from ludus.wire.mlagents import agent_pb2 as agent
+from ludus.wire.mlagents import demonstration_pb2 as pb
+from ludus.wire.specs import check_spec
+
+META_BYTES: Final = 33
+"""The area of the meta message, its length included: the brain parameters begin behind it."""
+NAME_LENGTH: Final = 16
+"""Characters of a recording's name, so that the meta message fits its area."""
+_API_VERSIONS: Final = (0, 1)
+_VARINT_BYTES: Final = 5
+"""The longest varint of a length below 2 GiB, protobuf's own limit."""
+_CHANNELS_LAST: Final = (
+    DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+    DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+    DimensionProperty.NONE,
+)
+_CHANNELS_FIRST: Final = (_CHANNELS_LAST[2], *_CHANNELS_LAST[:2])
+
+
+def decode(content: bytes, *, legacy_pairing: bool, max_bytes: int) -> Demonstration:
+    """Return what a file holds. Raises `DemonstrationError`, without a path."""
+    reader = _Reader(content)
+    meta = reader.message(pb.DemonstrationMetaProto(), "the meta message")
+    if meta.api_version not in _API_VERSIONS:
+        raise DemonstrationError(
+            f"it is no ML-Agents recording, or has the unknown version {meta.api_version} (0 and 1 are known)",
+            position=0,
+        )
+    if reader.at > META_BYTES:
+        raise DemonstrationError(f"its meta message is longer than {META_BYTES} bytes: it is no ML-Agents recording")
+    reader.at = META_BYTES
+    brain = reader.message(agent.BrainParametersProto(), "the brain parameters")
+    records = _Records(brain, max_bytes)
+    if meta.number_steps < 0:
+        raise DemonstrationError(f"its meta message counts {meta.number_steps} records", position=0)
+    if meta.number_steps == 0:
+        _read_to_the_end(reader, records)
+    else:
+        for index in range(meta.number_steps):
+            try:
+                records.add(reader.message(pb.AgentInfoActionPairProto(), f"record {index}"), reader.began)
+            except _Incomplete as error:
+                raise DemonstrationError(
+                    f"it is cut short: its head counts {meta.number_steps} records, {index} are whole "
+                    f"({error.problem}); copy it again",
+                    position=error.position,
+                ) from None
+    return records.paired(legacy=legacy_pairing)
+
+
+def encode(demonstration: Demonstration) -> bytes:
+    """Render a file that ML-Agents and Unity read, in their pairing: each record carries the action before it.
+
+    What the format cannot say: a piece that is neither terminated nor truncated is written as truncated, and one that
+    did not begin with its episode as if it had. Observations of uint8 are written as PNG, which needs pillow.
+    """
+    spec = demonstration.spec
+    episodes = demonstration.pieces
+    steps = demonstration.steps + episodes
+    head = pb.DemonstrationMetaProto(
+        api_version=1,
+        demonstration_name=re.sub(r"[^a-zA-Z0-9 -]", "", spec.behavior)[:NAME_LENGTH],
+        number_steps=steps,
+        number_episodes=episodes + 1,  # as Unity counts
+        mean_reward=float(demonstration.rewards.sum(dtype=np.float64) / (episodes + 1)),
+    )
+    parts = [_delimited(head).ljust(META_BYTES, b"\0"), _delimited(_brain(spec))]
+    parts += [_delimited(record) for record in _records(demonstration)]
+    return b"".join(parts)
+
+
+class _Incomplete(DemonstrationError):
+    """The file ends within a message."""
+
+
+class _Reader:
+    """Takes messages with their lengths off the bytes of a file."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.at = 0
+        self.began = 0
+        """Offset of the last message's length."""
+
+    def message(self, empty: Any, what: str) -> Any:
+        """Read the next message. A length is believed only as far as the file goes."""
+        self.began = self.at
+        length = self._varint(what)
+        if self.at + length > len(self.content):
+            left = len(self.content) - self.at
+            raise _Incomplete(f"{what} should have {length:,} bytes, {left:,} are left", position=self.began)
+        try:
+            empty.ParseFromString(self.content[self.at : self.at + length])
+        except DecodeError:
+            raise DemonstrationError(
+                f"{what} cannot be decoded: the file is damaged, or is no ML-Agents recording", position=self.began
+            ) from None
+        self.at += length
+        return empty
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.at >= len(self.content)
+
+    def _varint(self, what: str) -> int:
+        value = 0
+        for index in range(_VARINT_BYTES):
+            if self.is_at_end:
+                raise _Incomplete(f"{what} is missing: the file has ended", position=self.began)
+            byte = self.content[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value
+        raise DemonstrationError(
+            f"the length of {what} is no number: the file is damaged, or is no ML-Agents recording", position=self.began
+        )
+
+
+def _read_to_the_end(reader: _Reader, records: "_Records") -> None:
+    """Read a recording that was never closed."""
+    while not reader.is_at_end:
+        try:
+            record = reader.message(pb.AgentInfoActionPairProto(), f"record {len(records.rewards)}")
+        except _Incomplete:
+            return
+        records.add(record, reader.began)
+
+
+@dataclass
+class _Records:
+    """Records as columns in the making. Legend: R records."""
+
+    brain: Any
+    max_bytes: int
+    spec: BehaviorSpec | None = None
+    """Known with the first record."""
+    turned: tuple[bool, ...] = ()
+    """Which observations have their channels last in the file."""
+    observations: list[list[Array]] = field(default_factory=list)
+    continuous: list[Floats] = field(default_factory=list)
+    discrete: list[Ints] = field(default_factory=list)
+    masks: list[Array | None] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    group_rewards: list[float] = field(default_factory=list)
+    group_ids: list[int] = field(default_factory=list)
+    done: list[bool] = field(default_factory=list)
+    limited: list[bool] = field(default_factory=list)
+
+    def add(self, record: Any, position: int) -> None:
+        """Append a record that begins at `position` in the file."""
+        index = len(self.rewards)
+        info = record.agent_info
+        try:
+            if self.spec is None:
+                self._begin(info)
+            assert self.spec is not None
+            self.observations.append(self._observations(info.observations))
+            continuous, discrete = _actions(record.action_info, self.spec.actions)
+            self.continuous.append(continuous)
+            self.discrete.append(discrete)
+            self.masks.append(_mask(info.action_mask, self.spec.actions))
+            self.rewards.append(_finite(info.reward, "reward"))
+            self.group_rewards.append(_finite(info.group_reward, "group reward"))
+        except DemonstrationError as error:
+            raise DemonstrationError(f"record {index}: {error.problem}", position=position) from None
+        self.group_ids.append(info.group_id)
+        self.done.append(info.done)
+        self.limited.append(info.max_step_reached)
+
+    def paired(self, *, legacy: bool) -> Demonstration:
+        """Return rows and pieces."""
+        done = np.array(self.done, np.bool_)
+        count = len(done)
+        if count < 2 or self.spec is None:
+            raise DemonstrationError(
+                f"it holds {count} records, and a step needs two (before and after); record at least one step"
+            )
+        # A row is a record that another one of its episode follows. Legacy: any record but the last one.
+        rows = np.arange(count - 1) if legacy else np.flatnonzero(~done[:-1])
+        if not len(rows):
+            raise DemonstrationError("all its episodes end before their first step; record at least one step")
+        following = rows + 1
+        actions = rows if legacy else following
+        last = done[following].copy()
+        last[-1] = True
+        begins = np.concatenate([[True], last[:-1]])
+        limited = np.array(self.limited, np.bool_)[following]
+        group_rewards = np.array(self.group_rewards, np.float32)[following]
+        group_ids = np.array(self.group_ids, np.int32)[rows]
+        columns = [np.stack(column) for column in zip(*self.observations, strict=True)]
+        return Demonstration(
+            spec=self.spec,
+            observations=tuple(column[rows] for column in columns),
+            continuous=np.stack(self.continuous)[actions],
+            discrete=np.stack(self.discrete)[actions],
+            rewards=np.array(self.rewards, np.float32)[following],
+            terminated=done[following] & ~limited,
+            truncated=done[following] & limited,
+            starts=np.flatnonzero(begins),
+            final_observations=tuple(column[following[last]] for column in columns),
+            from_start=np.ones(int(begins.sum()), np.bool_),
+            group_rewards=group_rewards if group_rewards.any() else None,
+            group_ids=group_ids if group_ids.any() else None,
+            action_masks=self._masks(rows),
+        )
+
+    def _masks(self, rows: Array) -> Array | None:
+        assert self.spec is not None
+        if all(mask is None for mask in self.masks):
+            return None
+        allowed = np.ones(self.spec.actions.mask_size, np.uint8)
+        return np.stack([allowed if mask is None else mask for mask in self.masks])[rows]
+
+    def _begin(self, info: Any) -> None:
+        """Derive the spec from the brain parameters and the first record."""
+        properties = [tuple(observation.dimension_properties) for observation in info.observations]
+        self.turned = tuple(values == _CHANNELS_LAST for values in properties)
+        spec = BehaviorSpec(
+            self.brain.brain_name or "demonstration",
+            tuple(map(_observation_spec, info.observations, self.turned)),
+            _action_spec(self.brain),
+        )
+        try:
+            check_spec(spec)
+        except ProtocolError as error:
+            raise DemonstrationError(str(error)) from None
+        self.spec = spec
+
+    def _observations(self, observations: Sequence[Any]) -> list[Array]:
+        assert self.spec is not None
+        if len(observations) != len(self.spec.observations):
+            raise DemonstrationError(
+                f"it has {len(observations)} observations, the first record has {len(self.spec.observations)}"
+            )
+        self.max_bytes -= sum(spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations)
+        if self.max_bytes < 0:
+            raise DemonstrationError("the file decodes to more bytes than are allowed here; split it")
+        found = []
+        for index, (observation, spec) in enumerate(zip(observations, self.spec.observations, strict=True)):
+            try:
+                found.append(_observation(observation, spec, turned=self.turned[index]))
+            except DemonstrationError as error:
+                raise DemonstrationError(f"observation {index} ({spec.name!r}): {error.problem}") from None
+        return found
+
+
+def _observation_spec(observation: Any, turned: bool) -> ObservationSpec:
+    shape = tuple(observation.shape)
+    compressed = observation.WhichOneof("observation_data") == "compressed_data"
+    try:
+        properties = tuple(DimensionProperty(value) for value in observation.dimension_properties)
+        kind = ObservationType(observation.observation_type + 1)
+    except ValueError as error:
+        raise DemonstrationError(f"observation {observation.name!r}: {error}") from None
+    if turned and len(shape) == 3:
+        shape, properties = (shape[2], *shape[:2]), _CHANNELS_FIRST
+    if compressed and len(shape) != 3:
+        raise DemonstrationError(
+            f"observation {observation.name!r} is a picture of shape {shape}, not of three dimensions"
+        )
+    return ObservationSpec(shape, observation.name, "uint8" if compressed else "float32", kind, properties)
+
+
+def _observation(observation: Any, spec: ObservationSpec, *, turned: bool) -> Array:
+    shape = tuple(observation.shape)
+    expected = (*spec.shape[1:], spec.shape[0]) if turned else spec.shape
+    if shape != expected:
+        raise DemonstrationError(f"it has shape {shape}, in the first record it has {expected}")
+    match observation.WhichOneof("observation_data"):
+        case "compressed_data" if spec.dtype == "uint8":
+            channels, height, width = spec.shape
+            mapping = list(observation.compressed_channel_mapping)
+            return decode_pictures(observation.compressed_data, (channels, height, width), mapping)
+        case "float_data" if spec.dtype == "float32":
+            values = np.array(observation.float_data.data, np.float32)
+        case other:
+            raise DemonstrationError(f"its data are {other or 'missing'}, in the first record they are not")
+    if len(values) != spec.size:
+        raise DemonstrationError(f"it has {len(values)} numbers, its shape {shape} needs {spec.size}")
+    if not np.isfinite(values).all():
+        raise DemonstrationError("it is not finite; record the episode again, or repair the sensor")
+    values = values.reshape(shape)
+    return values.transpose(2, 0, 1) if turned else values
+
+
+def _action_spec(brain: Any) -> ActionSpec:
+    """Read the actions; files before hybrid actions have only the deprecated fields."""
+    actions = brain.action_spec
+    if actions.num_continuous_actions or actions.num_discrete_actions:
+        sizes = tuple(actions.discrete_branch_sizes)
+        if len(sizes) != actions.num_discrete_actions:
+            raise DemonstrationError(f"{actions.num_discrete_actions} branches are announced, {len(sizes)} have a size")
+        return ActionSpec(actions.num_continuous_actions, sizes)
+    sizes = tuple(brain.vector_action_size_deprecated)
+    if brain.vector_action_space_type_deprecated == agent.continuous:
+        return ActionSpec(sizes[0] if sizes else 0)
+    return ActionSpec(0, sizes)
+
+
+def _actions(action: Any, spec: ActionSpec) -> tuple[Floats, Ints]:
+    """Return one record's actions, (C,) and (D,); from the deprecated field if the new ones are empty."""
+    continuous = np.array(action.continuous_actions, np.float32)
+    discrete = np.array(action.discrete_actions, np.int32)
+    if not len(continuous) and not len(discrete):
+        old = np.array(action.vector_actions_deprecated, np.float32)
+        if not np.isfinite(old).all():
+            raise DemonstrationError("its action is not finite")
+        continuous, discrete = (old, discrete) if spec.continuous_size else (continuous, old.astype(np.int32))
+    wanted = (spec.continuous_size, len(spec.discrete_branches))
+    if not len(continuous) and not len(discrete):
+        continuous, discrete = np.zeros(wanted[0], np.float32), np.zeros(wanted[1], np.int32)
+    if (len(continuous), len(discrete)) != wanted:
+        raise DemonstrationError(
+            f"it has {len(continuous)} continuous and {len(discrete)} discrete actions, "
+            f"the brain parameters say {wanted[0]} and {wanted[1]}"
+        )
+    if not np.isfinite(continuous).all():
+        raise DemonstrationError("its action is not finite")
+    for branch, (choice, choices) in enumerate(zip(discrete.tolist(), spec.discrete_branches, strict=True)):
+        if not 0 <= choice < choices:
+            raise DemonstrationError(f"branch {branch} has choice {choice}; it has the choices 0 to {choices - 1}")
+    return continuous.clip(-1.0, 1.0), discrete
+
+
+def _finite(value: float, what: str) -> float:
+    if not math.isfinite(value):
+        raise DemonstrationError(f"its {what} is {value}")
+    return value
+
+
+def _mask(forbidden: Sequence[bool], spec: ActionSpec) -> Array | None:
+    """Turn a mask around: true means allowed here. One of a wrong length allows everything, as in ML-Agents."""
+    if len(forbidden) != spec.mask_size or not any(forbidden):
+        return None
+    mask: Array = (~np.array(forbidden, np.bool_)).astype(np.uint8)
+    return mask
+
+
+def _brain(spec: BehaviorSpec) -> Any:
+    actions = spec.actions
+    return agent.BrainParametersProto(
+        brain_name=spec.name if "?" in spec.name else f"{spec.name}?team=0",
+        action_spec=agent.ActionSpecProto(
+            num_continuous_actions=actions.continuous_size,
+            num_discrete_actions=len(actions.discrete_branches),
+            discrete_branch_sizes=actions.discrete_branches,
+        ),
+    )
+
+
+def _records(demonstration: Demonstration) -> Iterator[Any]:
+    """Yield a record for every row, and one for the end of every piece."""
+    groups = demonstration.group_rewards
+    bounds = zip(demonstration.starts.tolist(), demonstration.ends.tolist(), strict=True)
+    for piece, (start, end) in enumerate(bounds):
+        for row in range(start, end + 2):
+            final = row > end
+            values = demonstration.final_observations if final else demonstration.observations
+            info = agent.AgentInfoProto(
+                observations=[
+                    _observation_message(column[piece if final else row], spec)
+                    for column, spec in zip(values, demonstration.spec.observations, strict=True)
+                ],
+                done=final,
+                max_step_reached=final and not demonstration.terminated[end],
+                group_id=0 if demonstration.group_ids is None else int(demonstration.group_ids[min(row, end)]),
+            )
+            if demonstration.action_masks is not None and not final:
+                info.action_mask.extend((demonstration.action_masks[row] == 0).tolist())
+            action = agent.AgentActionProto(
+                continuous_actions=[0.0] * demonstration.continuous.shape[1],
+                discrete_actions=[0] * demonstration.discrete.shape[1],
+            )
+            if row > start:
+                info.reward = demonstration.rewards[row - 1]
+                info.group_reward = 0.0 if groups is None else groups[row - 1]
+                action.continuous_actions[:] = demonstration.continuous[row - 1].tolist()
+                action.discrete_actions[:] = demonstration.discrete[row - 1].tolist()
+            yield pb.AgentInfoActionPairProto(agent_info=info, action_info=action)
+
+
+def _observation_message(values: Array, spec: ObservationSpec) -> Any:
+    message = agent.ObservationProto(
+        shape=spec.shape,
+        dimension_properties=[int(value) for value in spec.dimension_properties or _properties(spec)],
+        observation_type=int(spec.type) - 1,  # type: ignore[arg-type]  # the stub wants its own enum
+        name=spec.name,
+    )
+    if spec.dtype == "uint8" and len(spec.shape) == 3:
+        message.compression_type = agent.PNG
+        message.compressed_data = encode_pictures(values)
+    else:
+        message.float_data.data.extend(values.astype(np.float32).reshape(-1).tolist())
+    return message
+
+
+def _properties(spec: ObservationSpec) -> tuple[DimensionProperty, ...]:
+    """Return what ML-Agents wants to read of a shape where the spec leaves it open."""
+    match len(spec.shape):
+        case 2:
+            return DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE
+        case 3:
+            return _CHANNELS_FIRST
+        case _:
+            return (DimensionProperty.NONE,) * len(spec.shape)
+
+
+def _delimited(message: Message) -> bytes:
+    content = message.SerializeToString()
+    length, varint = len(content), bytearray()
+    while length >= 0x80:
+        varint.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*varint, length]) + content

@@ -1,0 +1,142 @@
+"""Our own recordings: a `.npz` archive, version 1, that needs no pickle.
+
+`demonstration.json` holds the format's version and the behavior's spec; every column is a member of its own, named as
+in `Demonstration`: `observations/0.npy`, ..., `final_observations/0.npy`, ..., `rewards.npy`, .... The optional ones
+are missing where they are None. `numpy.load(path, allow_pickle=False)["rewards"]` works.
+
+Nothing in a file is trusted: sizes are checked against the archive's own table before memory is asked for.
+"""
+
+import io
+import json
+import zipfile
+import zlib
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf import json_format
+
+from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
+from ludus.spec import BehaviorSpec
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.batches import Array
+from ludus.wire.codes import ProtocolError
+from ludus.wire.specs import spec_from_message, spec_to_message
+
+MAGIC: Final = b"PK\x03\x04"
+FORMAT: Final = "ludus-demonstration"
+VERSION: Final = 1
+HEADER: Final = "demonstration.json"
+MAX_HEADER_BYTES: Final = 1 << 20
+
+_COLUMNS: Final = ("continuous", "discrete", "rewards", "terminated", "truncated", "starts", "from_start")
+_OPTIONAL: Final = ("group_rewards", "group_ids", "action_masks")
+_PER_OBSERVATION: Final = ("observations", "final_observations")
+_DAMAGED: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
+"""What reading a damaged archive raises. (RuntimeError: it wants a password. ValueError: no array's header.)"""
+
+
+def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
+    """Render a file. `flushes`, for `ludus.demonstrations.journal`: how much of a journal it contains."""
+    message = json_format.MessageToDict(spec_to_message(demonstration.spec))
+    header = {"format": FORMAT, "version": VERSION, "flushes": flushes, "spec": message}
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(_member(HEADER), json.dumps(header, indent=2))
+        for name in (*_COLUMNS, *_OPTIONAL):
+            if getattr(demonstration, name) is not None:
+                _write(archive, name, getattr(demonstration, name))
+        for name in _PER_OBSERVATION:
+            for index, values in enumerate(getattr(demonstration, name)):
+                _write(archive, f"{name}/{index}", values)
+    return content.getvalue()
+
+
+def decode(content: bytes, *, max_bytes: int) -> tuple[Demonstration, int]:
+    """Return what a file holds, and its `flushes`. Raises `DemonstrationError`."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return _decode(archive, max_bytes)
+    except DemonstrationError:
+        raise
+    except _DAMAGED as error:
+        raise DemonstrationError(
+            f"the archive is damaged or incomplete ({error}); copy or record it again", position=None
+        ) from None
+
+
+def _decode(archive: zipfile.ZipFile, max_bytes: int) -> tuple[Demonstration, int]:
+    sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+    if HEADER not in sizes:
+        raise DemonstrationError(f"it is an archive without {HEADER}, so no recording of ours")
+    total = sum(sizes.values())
+    if total > max_bytes:
+        raise DemonstrationError(f"it decodes to {total:,} bytes, more than the {max_bytes:,} that are allowed here")
+    spec, flushes = _header(archive, sizes[HEADER])
+    several: dict[str, Any] = {
+        name: tuple(_read(archive, f"{name}/{index}", sizes) for index in range(len(spec.observations)))
+        for name in _PER_OBSERVATION
+    }
+    columns: dict[str, Any] = {name: _read(archive, name, sizes) for name in _COLUMNS}
+    optional: dict[str, Any] = {name: _read(archive, name, sizes) for name in _OPTIONAL if f"{name}.npy" in sizes}
+    return Demonstration(spec=spec, **several, **columns, **optional), flushes
+
+
+def _header(archive: zipfile.ZipFile, size: int) -> tuple[BehaviorSpec, int]:
+    if size > MAX_HEADER_BYTES:
+        raise DemonstrationError(
+            f"{HEADER} has {size:,} bytes; no recording of ours has more than {MAX_HEADER_BYTES:,}"
+        )
+    try:
+        header = json.loads(archive.read(HEADER))
+        if header["format"] != FORMAT:
+            raise DemonstrationError(f"{HEADER} names the format {header['format']!r}, not {FORMAT!r}")
+        if header["version"] != VERSION:
+            raise DemonstrationError(
+                f"it has version {header['version']!r} of the format, this program reads version {VERSION}; update it"
+            )
+        spec = spec_from_message(json_format.ParseDict(header["spec"], pb.BehaviorSpec()))
+        return spec, int(header["flushes"])
+    except (KeyError, TypeError, RecursionError, json.JSONDecodeError, json_format.ParseError, ProtocolError) as error:
+        raise DemonstrationError(f"{HEADER} is not what it should be: {error!r}") from None
+
+
+def _write(archive: zipfile.ZipFile, name: str, values: Array) -> None:
+    content = io.BytesIO()
+    np.lib.format.write_array(content, np.ascontiguousarray(values), allow_pickle=False)
+    archive.writestr(_member(f"{name}.npy"), content.getvalue())
+
+
+def _read(archive: zipfile.ZipFile, name: str, sizes: dict[str, int]) -> Array:
+    """Read an array whose header says no more than what the archive holds."""
+    member = f"{name}.npy"
+    if member not in sizes:
+        raise DemonstrationError(f"{member} is missing in the archive")
+    with archive.open(member) as stream:
+        try:
+            version = np.lib.format.read_magic(stream)
+            if version != (1, 0):
+                raise DemonstrationError(f"{member} has version {version} of numpy's format, not (1, 0)")
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        except ValueError as error:
+            raise DemonstrationError(f"{member} is no array: {error}") from None
+        if dtype.hasobject or fortran or dtype.kind not in "biuf":
+            raise DemonstrationError(
+                f"{member} holds {dtype}, Fortran order {fortran}; plain numbers in C order are read"
+            )
+        count = 1
+        for length in shape:
+            count *= int(length)
+        expected = sizes[member] - stream.tell()
+        if min(shape, default=0) < 0 or count * dtype.itemsize != expected:
+            raise DemonstrationError(f"{member} says shape {shape} of {dtype}, but holds {expected:,} bytes")
+        content = stream.read(expected)
+    values: Array = np.frombuffer(content, dtype).reshape(shape)
+    return values.astype(dtype.newbyteorder("="))
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """Return a member whose date is always the same: equal demonstrations give equal files."""
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
