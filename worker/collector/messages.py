@@ -304,6 +304,7 @@ EPISODE_DTYPE = np.dtype(
         ("length", "<i4"),
         ("simulator", "<i4"),
         ("agent", "<i4"),
+        ("version", "<i8"),
         ("truncated", "?"),
         ("outcome", "u1"),
     ]

@@ -127,6 +127,8 @@ class EpisodesEnded:
     """Values of `ludus.v1.Outcome`; 0 = not reported."""
     simulators: npt.NDArray[np.int64]
     agents: npt.NDArray[np.int64]
+    versions: npt.NDArray[np.int64]
+    """The policy version that answered each episode's first decision."""
 
 
 @dataclass(frozen=True, slots=True)

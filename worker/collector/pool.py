@@ -556,4 +556,5 @@ def _episodes(behavior: str, payload: memoryview) -> EpisodesEnded:
         outcomes=records["outcome"],
         simulators=records["simulator"].astype(np.int64),
         agents=records["agent"].astype(np.int64),
+        versions=records["version"],
     )

@@ -100,6 +100,10 @@ class Tracker:
         """Steps of the running episode that came back."""
         self.steps = np.zeros(0, np.int64)
         """Steps of the agent's former episodes."""
+        self.began = np.zeros(0, np.int64)
+        """Policy version that answered the running episode's first decision; -1 = none has yet."""
+        self._newborn = 0
+        """Episodes that have begun and wait for their first answer, or never got one."""
         self.segment_blocks = np.zeros((0, len(self._block_index)), np.int32)
         self._grow(64)
 
@@ -164,7 +168,7 @@ class Tracker:
         self._free.extend(range(size - 1, self._size - 1, -1))
         for name in (
             *("state", "owner", "row", "_records"),
-            *("returns", "group_returns", "decisions", "steps", "segment_blocks"),
+            *("returns", "group_returns", "decisions", "steps", "began", "segment_blocks"),
         ):
             setattr(self, name, wider(getattr(self, name)))
         self.simulator, self.agent, self.group = self._records.T[:3]
@@ -258,14 +262,18 @@ class Tracker:
             arena.action_masks[rows] = 1 if masks is None else masks
         arena.log_probs[rows] = acted.log_probs
         arena.versions[rows] = version
+        if self._newborn:
+            self._note_births(slots, version)
         self.row[slots] = rows
         self.length[slots] = length + 1
         self.round[slots] = round_number
         self.state[slots] = ACTING
         self._longest += 1
 
-    def answer_unrecorded(self, slots: Slots) -> None:
+    def answer_unrecorded(self, slots: Slots, version: int) -> None:
         """Note agents that were answered without recording."""
+        if self._newborn:
+            self._note_births(slots, version)
         self.row[slots] = self._scratch
         self.length[slots] = 0
         self.round[slots] = UNRECORDED
@@ -379,6 +387,13 @@ class Tracker:
         self.returns[slots] = 0.0
         self.group_returns[slots] = 0.0
         self.decisions[slots] = 0
+        self.began[slots] = -1
+        self._newborn += len(slots)
+
+    def _note_births(self, slots: Slots, version: int) -> None:
+        newborn = slots[self.began[slots] < 0]
+        self.began[newborn] = version
+        self._newborn -= len(newborn)
 
     def _complete(self, slots: Slots, rewards: Floats, group_rewards: Floats | None) -> None:
         """Note the rewards of steps that came back."""
@@ -442,7 +457,10 @@ class Tracker:
         outcomes = np.zeros(len(slots), np.uint8) if batch.outcomes is None else batch.outcomes
         identity = self._records[slots, :2].T
         self._episodes.append(
-            (self.returns[slots], self.group_returns[slots], decisions, *identity, batch.truncated, outcomes)
+            (
+                *(self.returns[slots], self.group_returns[slots], decisions),
+                *(*identity, self.began[slots], batch.truncated, outcomes),
+            )
         )
         self.steps[slots] += decisions
         self.decisions[slots] = 0
