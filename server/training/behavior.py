@@ -72,6 +72,16 @@ class TrainerConfig(Section):
         description="Agent steps after which training of this behavior ends; linear schedules reach their floor there. "
         "A fraction is cut.",
     )
+    time_horizon: Whole = Field(
+        default=64,
+        ge=1,
+        le=1_000_000,
+        description="Most steps of one agent in a piece of experience, before it bootstraps.",
+    )
+    threaded: Flag = Field(
+        default=False,
+        description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
+    )
     summary_freq: Whole = Field(
         default=50_000, ge=1, le=MAX_STEPS, description="Agent steps between points of the metrics."
     )
@@ -133,16 +143,6 @@ class ReinforcementConfig(TrainerConfig):
     behavioral_cloning: BehavioralCloningConfig | None = Field(
         default=None, description="Imitation of demonstrations beside the trainer's own objective; null = none."
     )
-    time_horizon: Whole = Field(
-        default=64,
-        ge=1,
-        le=1_000_000,
-        description="Most steps of one agent in a piece of experience, before it bootstraps.",
-    )
-    threaded: Flag = Field(
-        default=False,
-        description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
-    )
 
 
 class PPOConfig(ReinforcementConfig):
@@ -166,11 +166,8 @@ class POCAConfig(ReinforcementConfig):
     hyperparameters: POCAHyperparameters = Field(default=POCAHyperparameters(), description="The algorithm's numbers.")
 
 
-class CloneConfig(TrainerConfig, FromDemonstrations):
-    """One behavior that imitates demonstrations and nothing else; Ludus' own trainer.
-
-    It needs no simulator. Those that dial in play the policy, and their returns are recorded.
-    """
+class CloneConfig(FromDemonstrations, TrainerConfig):
+    """One behavior that imitates demonstrations alone (Ludus' own): simulators are not needed, but evaluate it."""
 
     trainer_type: Literal["clone"] = Field(default="clone", description="The algorithm.", json_schema_extra=OWN)
     hyperparameters: CloneHyperparameters = Field(
@@ -184,6 +181,12 @@ class CloneConfig(TrainerConfig, FromDemonstrations):
     )
     summary_freq: Whole = Field(
         default=100, ge=1, le=MAX_STEPS, description="Gradient steps between points of the metrics."
+    )
+    time_horizon: Whole = Field(
+        default=64, ge=1, le=1_000_000, description="Most steps of one agent in a piece of an evaluated episode."
+    )
+    threaded: Flag = Field(
+        default=False, description="Learn on while an evaluation is played. False = wait for its episodes."
     )
     evaluation_interval: Whole = Field(
         default=1000,

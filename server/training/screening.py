@@ -180,12 +180,12 @@ class _Screening:
     def _unknown(self, section: type[Section], key: str, path: Path) -> None:
         foreign = [*foreign_keys(section), *(SECTIONS if section is RunConfig else ())]
         message = _unknown_message(key, list(section.model_fields), foreign)
-        if others := _trainers_with(section, key):
+        if home := next((home for home, inner in _homes(section) if key in _known(inner)), None):
+            message = f"{show(key)} is not a key here; it belongs under `{home}`"
+        elif others := _trainers_with(section, key):
             message = (
                 f"{show(key)} is a key of `trainer_type: {'` and `'.join(others)}`, not of this trainer; remove it"
             )
-        elif home := next((home for home, inner in _homes(section) if key in _known(inner)), None):
-            message = f"{show(key)} is not a key here; it belongs under `{home}`"
         self._add((*path, key), "unknown_key", message)
 
     def _parameters(self, value: Any, path: Path) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.errors import InvalidConfig, Problem
-from server.training.config import resolve
+from server.training.config import BehaviorConfig, PPOConfig, resolve
 
 
 def problems_of(document: str | bytes | Mapping[str, Any]) -> list[Problem]:
@@ -27,6 +27,22 @@ def codes_of(document: str | bytes | Mapping[str, Any]) -> dict[str, str]:
     return {problem.path: problem.code for problem in problems_of(document)}
 
 
+def ppo_of(document: str | bytes | Mapping[str, Any], name: str = "A") -> PPOConfig:
+    """Resolve a document, and return its behavior that is trained by PPO."""
+    config = resolve(document).behaviors[name]
+    assert isinstance(config, PPOConfig)
+    return config
+
+
+def config_of(document: str | bytes | Mapping[str, Any]) -> BehaviorConfig:
+    """Resolve a document with a behavior `A`, and return that."""
+    return resolve(document).behaviors["A"]
+
+
 def behavior(**keys: Any) -> dict[str, Any]:
     """Make a document with one behavior, `A`."""
     return {"behaviors": {"A": keys}}
+
+
+DEMONSTRATION = "dem_0123456789abcdefghjkmnpqrs"
+"""An id of a demonstration as a server makes them."""

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from server.training.config import PPOConfig, PPOHyperparameters, RunConfig, resolve
-from tests.server.training.checks import behavior, codes_of, problem_of
+from tests.server.training.checks import DEMONSTRATION, behavior, codes_of, ppo_of, problem_of
 
 WHOLE = st.integers(1, 10**6)
 SCHEDULE = st.sampled_from(["linear", "constant"])
+WHOLE_SIZE = st.none() | st.integers(1, 512)
 HYPERPARAMETERS = st.fixed_dictionaries(
     {},
     optional={
@@ -36,18 +37,52 @@ NETWORK = st.fixed_dictionaries(
         "hidden_units": st.integers(1, 1024),
         "num_layers": st.integers(1, 8),
         "deterministic": st.booleans(),
-        "vis_encode_type": st.just("simple"),
-        "memory": st.none(),
+        "vis_encode_type": st.sampled_from(["fully_connected", "match3", "simple", "nature_cnn", "resnet"]),
+        "goal_conditioning_type": st.sampled_from(["hyper", "none"]),
+        "memory": st.none()
+        | st.fixed_dictionaries(
+            {"sequence_length": st.just(1)}, optional={"memory_size": st.integers(1, 512).map(lambda half: 2 * half)}
+        ),
     },
 )
-EXTRINSIC = st.fixed_dictionaries({}, optional={"gamma": st.floats(0, 1), "strength": st.floats(-100, 100)})
-BEHAVIOR = st.fixed_dictionaries(
+SIGNAL = {"gamma": st.floats(0, 1), "strength": st.floats(-100, 100)}
+EXTRINSIC = st.fixed_dictionaries({}, optional=SIGNAL)
+INTRINSIC = st.fixed_dictionaries({}, optional={**SIGNAL, "network_settings": NETWORK, "encoding_size": WHOLE_SIZE})
+GAIL = st.fixed_dictionaries(
+    {"demonstrations": st.just([DEMONSTRATION])}, optional={**SIGNAL, "use_actions": st.booleans()}
+)
+SIGNALS = st.fixed_dictionaries(
+    {"extrinsic": EXTRINSIC},
+    optional={
+        "curiosity": st.none() | INTRINSIC,
+        "rnd": INTRINSIC,
+        "gail": st.none() | GAIL | st.lists(GAIL, min_size=1, max_size=3),
+    },
+)
+SAC = st.fixed_dictionaries(
     {},
     optional={
-        "trainer_type": st.just("ppo"),
-        "hyperparameters": HYPERPARAMETERS,
+        "steps_per_update": st.floats(0.1, 100),
+        "reward_signal_steps_per_update": st.floats(0.1, 100),
+        "buffer_init_steps": st.integers(0, 1000),
+        "tau": st.floats(0, 1, exclude_min=True),
+        "init_entcoef": st.floats(0, 10, exclude_min=True),
+        "save_replay_buffer": st.booleans(),
+        "learning_rate_schedule": SCHEDULE,
+    },
+)
+PPO = st.fixed_dictionaries({}, optional={"trainer_type": st.just("ppo"), "hyperparameters": HYPERPARAMETERS})
+TRAINER = (
+    PPO
+    | st.fixed_dictionaries({"trainer_type": st.just("sac")}, optional={"hyperparameters": SAC})
+    | st.fixed_dictionaries({"trainer_type": st.just("poca")})
+)
+REST = st.fixed_dictionaries(
+    {},
+    optional={
         "network_settings": NETWORK,
-        "reward_signals": st.fixed_dictionaries({"extrinsic": EXTRINSIC}),
+        "reward_signals": SIGNALS,
+        "behavioral_cloning": st.none() | st.just({"demonstrations": [DEMONSTRATION], "steps": 5}),
         "max_steps": st.integers(1000, 10**12) | st.floats(1000, 10**9) | st.just("5e5"),
         "time_horizon": WHOLE,
         "summary_freq": WHOLE,
@@ -57,13 +92,21 @@ BEHAVIOR = st.fixed_dictionaries(
         "threaded": st.booleans(),
     },
 )
+CLONE = st.fixed_dictionaries(
+    {"trainer_type": st.just("clone"), "demonstrations": st.just([DEMONSTRATION])},
+    optional={"network_settings": NETWORK, "evaluation_interval": WHOLE, "evaluation_episodes": st.integers(1, 100)},
+)
+BEHAVIOR = st.builds(lambda trainer, rest: {**trainer, **rest}, TRAINER, REST) | CLONE
+TEMPLATE = st.builds(lambda trainer, rest: {**trainer, **rest}, PPO, REST)
 NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"], include_characters="-_"), min_size=1, max_size=9)
 DOCUMENTS = st.fixed_dictionaries(
     {"behaviors": st.dictionaries(NAMES, BEHAVIOR, min_size=1, max_size=3)},
     optional={
-        "default_settings": st.none() | BEHAVIOR,
+        "default_settings": st.none() | TEMPLATE,
         "environment_parameters": st.none() | st.dictionaries(NAMES, st.floats(-1e6, 1e6) | st.integers(), max_size=3),
-        "torch_settings": st.fixed_dictionaries({"device": st.sampled_from([None, "cpu", "cuda", "cuda:1"])}),
+        "torch_settings": st.fixed_dictionaries(
+            {"device": st.sampled_from([None, "cpu", "cuda", "cuda:1"]), "bf16": st.booleans()}
+        ),
         "seed": st.none() | st.integers(0, 2**31 - 1),
         "simulators": st.fixed_dictionaries({"startup_timeout_seconds": st.none() | st.floats(0.1, 1e6)}),
     },
@@ -107,6 +150,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
                     "lambd": 0.95,
                     "num_epoch": 3,
                     "shared_critic": False,
+                    "critic_learning_rate": None,
                     "max_grad_norm": None,
                     "clip_value_loss": False,
                     "learning_rate_schedule": "linear",
@@ -118,9 +162,18 @@ def test_defaults_are_those_of_ml_agents() -> None:
                     "hidden_units": 128,
                     "num_layers": 2,
                     "activation": "swish",
+                    "vis_encode_type": "simple",
+                    "memory": None,
+                    "goal_conditioning_type": "hyper",
                     "deterministic": False,
                 },
-                "reward_signals": {"extrinsic": {"gamma": 0.99, "strength": 1.0}},
+                "reward_signals": {
+                    "extrinsic": {"gamma": 0.99, "strength": 1.0},
+                    "curiosity": None,
+                    "gail": None,
+                    "rnd": None,
+                },
+                "behavioral_cloning": None,
                 "max_steps": 500_000,
                 "time_horizon": 64,
                 "summary_freq": 50_000,
@@ -131,7 +184,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
             }
         },
         "environment_parameters": {},
-        "torch_settings": {"device": None},
+        "torch_settings": {"device": None, "bf16": False, "compile": False},
         "seed": None,
         "simulators": {"grace_seconds": 60.0, "startup_timeout_seconds": 600.0, "step_timeout_seconds": 60.0},
     }
@@ -141,7 +194,7 @@ def test_configurations_cannot_be_changed() -> None:
     config = resolve("behaviors: {A: {}}")
 
     with pytest.raises(ValidationError, match="frozen"):
-        config.behaviors["A"].max_steps = 1  # type: ignore[misc]
+        setattr(config.behaviors["A"], "max_steps", 1)  # noqa: B010
 
 
 @pytest.mark.parametrize(
@@ -159,7 +212,7 @@ def test_configurations_cannot_be_changed() -> None:
 def test_a_schedule_that_is_not_given_copies_the_learning_rates(
     given_schedules: dict[str, str], expected: tuple[str, str, str]
 ) -> None:
-    ppo = resolve(behavior(hyperparameters=given_schedules)).behaviors["A"].hyperparameters
+    ppo = ppo_of(behavior(hyperparameters=given_schedules)).hyperparameters
 
     assert (ppo.learning_rate_schedule, ppo.beta_schedule, ppo.epsilon_schedule) == expected
 
@@ -187,7 +240,7 @@ def test_a_wrong_number_of_checkpoints_is_said_once() -> None:
     ("written", "steps"), [(5e5, 500_000), ("5e5", 500_000), ("5.0e+5", 500_000), (50000.7, 50_000), (7, 7), ("12", 12)]
 )
 def test_max_steps_is_read_as_a_float_and_cut(written: object, steps: int) -> None:
-    assert resolve(behavior(max_steps=written)).behaviors["A"].max_steps == steps
+    assert ppo_of(behavior(max_steps=written)).max_steps == steps
 
 
 @pytest.mark.parametrize(("text", "rate"), [("3e-4", 0.0003), ("3.0e-4", 0.0003), ("1", 1.0), ("'5e-5'", 0.00005)])
@@ -282,7 +335,7 @@ def test_a_batch_larger_than_the_buffer_is_refused(hyperparameters: dict[str, in
 
 
 def test_a_batch_as_large_as_the_buffer_is_legal() -> None:
-    ppo = resolve(behavior(hyperparameters={"batch_size": 64, "buffer_size": 64})).behaviors["A"].hyperparameters
+    ppo = ppo_of(behavior(hyperparameters={"batch_size": 64, "buffer_size": 64})).hyperparameters
 
     assert ppo.minibatches_per_epoch == 1
 

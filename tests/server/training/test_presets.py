@@ -2,7 +2,8 @@
 
 import pytest
 
-from server.training.config import resolve
+from server.training.behavior import TRAINERS
+from server.training.config import resolve, review
 from server.training.presets import list_presets, read_preset
 
 
@@ -10,11 +11,20 @@ def test_there_is_a_preset_for_the_first_run() -> None:
     assert "cartpole" in list_presets()
 
 
-@pytest.mark.parametrize("name", list_presets())
-def test_a_preset_resolves(name: str) -> None:
-    config = resolve(read_preset(name))
+def test_there_is_a_preset_for_every_trainer() -> None:
+    used = {
+        section.trainer_type for name in list_presets() for section in resolve(read_preset(name)).behaviors.values()
+    }
 
-    assert all(behavior.hyperparameters.minibatches_per_epoch >= 1 for behavior in config.behaviors.values())
+    assert used == TRAINERS.keys()
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_a_preset_resolves_without_a_warning(name: str) -> None:
+    config, warnings = review(read_preset(name))
+
+    assert warnings == []
+    assert all(section.hyperparameters.batch_size >= 1 for section in config.behaviors.values())
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "../presets/cartpole", "__init__"])

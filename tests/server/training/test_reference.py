@@ -31,10 +31,23 @@ def test_the_module_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_section_is_on_the_page() -> None:
-    definitions = {section.__name__ for section in Section.__subclasses__()}
+    definitions = {"RunConfig", *RunConfig.model_json_schema()["$defs"]}
 
     assert definitions == {section.__name__ for section in PATHS}
-    assert {"RunConfig", *RunConfig.model_json_schema()["$defs"]} == definitions
+
+
+def test_every_section_is_part_of_a_run_or_the_parent_of_one() -> None:
+    stray = [
+        section.__name__ for section in descendants(Section) if not any(issubclass(each, section) for each in PATHS)
+    ]
+
+    assert stray == []
+
+
+def descendants(section: type[Section]) -> set[type[Section]]:
+    """Return all classes derived from a section."""
+    below = section.__subclasses__()
+    return {*below, *(each for child in below for each in descendants(child))}
 
 
 def test_every_key_is_described() -> None:

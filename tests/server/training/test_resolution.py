@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from server.errors import InvalidConfig
-from server.training.config import Change, apply_overrides, diff, resolve
+from server.training.config import Change, CloneConfig, SACConfig, apply_overrides, diff, resolve
 from server.training.resolution import merge_behavior
 from server.training.screening import MAX_PROBLEMS
-from tests.server.training.checks import behavior, codes_of, problem_of, problems_of
+from tests.server.training.checks import behavior, codes_of, ppo_of, problem_of, problems_of
 
 
 def test_yaml_json_and_mappings_resolve_alike() -> None:
@@ -25,7 +25,7 @@ def test_all_mistakes_are_reported_at_once_each_with_its_path() -> None:
     behaviors:
       Cart.Pole:
         hyperparameters: {batch_size: 20000, learning_rate: -1, num_epoch: 1.5, lambda: 1, beta_schedule: cubic}
-        network_settings: {normalize: "false", memory: {sequence_length: 8}}
+        network_settings: {normalize: "false", memory: {memory_size: 7}}
         summary_frequency: 10
         init_path: /tmp/x.pt
       Other: nothing
@@ -40,7 +40,7 @@ def test_all_mistakes_are_reported_at_once_each_with_its_path() -> None:
         'behaviors."Cart.Pole".hyperparameters.lambda': "unknown_key",
         'behaviors."Cart.Pole".hyperparameters.beta_schedule': "invalid_value",
         'behaviors."Cart.Pole".network_settings.normalize': "wrong_type",
-        'behaviors."Cart.Pole".network_settings.memory': "unsupported",
+        'behaviors."Cart.Pole".network_settings.memory.memory_size': "invalid_value",
         'behaviors."Cart.Pole".summary_frequency': "unknown_key",
         'behaviors."Cart.Pole".init_path': "path_refused",
         "behaviors.Other": "wrong_type",
@@ -68,10 +68,12 @@ def test_mistakes_in_keys_do_not_hide_behind_mistakes_in_values() -> None:
         ({"behaviors": {"A": None}}, "behaviors.A", "wrong_type"),
         ({"behaviors": {"A": {"hyperparameters": None}}}, "behaviors.A.hyperparameters", "wrong_type"),
         ({"behaviors": {"A": {"hyperparameters": 3}}}, "behaviors.A.hyperparameters", "wrong_type"),
-        ({"behaviors": {"A": {"reward_signals": {}}}}, "behaviors.A.reward_signals.extrinsic", "missing"),
+        ({"behaviors": {"A": {"reward_signals": {}}}}, "behaviors.A.reward_signals", "missing"),
         ({"behaviors": {"A": {"reward_signals": None}}}, "behaviors.A.reward_signals", "wrong_type"),
         ({"behaviors": {"A": {"trainer_type": "dqn"}}}, "behaviors.A.trainer_type", "invalid_value"),
         ({"behaviors": {"A": {"trainer_type": ["ppo"]}}}, "behaviors.A.trainer_type", "invalid_value"),
+        ({"behaviors": {"A": {"trainer_type": None}}}, "behaviors.A.trainer_type", "invalid_value"),
+        ({"behaviors": {"A": {"behavioral_cloning": 3}}}, "behaviors.A.behavioral_cloning", "wrong_type"),
         ({"behaviors": {"A": {}}, "torch_settings": None}, "torch_settings", "wrong_type"),
         ({"behaviors": {"A": {}}, "environment_parameters": [1]}, "environment_parameters", "wrong_type"),
         ({"behaviors": {"A": {}}, "default_settings": 3}, "default_settings", "wrong_type"),
@@ -135,17 +137,17 @@ def test_default_settings_are_the_base_of_each_behavior() -> None:
 def test_schedules_are_copied_after_the_defaults_are_merged() -> None:
     document = behavior(hyperparameters={"learning_rate_schedule": "constant"})
 
-    config = resolve(document | {"default_settings": {"hyperparameters": {"batch_size": 16}}})
+    config = ppo_of(document | {"default_settings": {"hyperparameters": {"batch_size": 16}}})
 
-    assert config.behaviors["A"].hyperparameters.beta_schedule == "constant"
+    assert config.hyperparameters.beta_schedule == "constant"
 
 
 def test_a_schedule_that_the_defaults_name_is_inherited() -> None:
     document = behavior(hyperparameters={"learning_rate_schedule": "constant"})
 
-    config = resolve(document | {"default_settings": {"hyperparameters": {"beta_schedule": "linear"}}})
+    config = ppo_of(document | {"default_settings": {"hyperparameters": {"beta_schedule": "linear"}}})
 
-    assert config.behaviors["A"].hyperparameters.beta_schedule == "linear"
+    assert config.hyperparameters.beta_schedule == "linear"
 
 
 def test_a_mistake_in_the_defaults_is_said_once() -> None:
@@ -180,9 +182,42 @@ def test_a_behavior_drops_an_inherited_signal_by_null() -> None:
 def test_hyperparameters_of_another_trainer_are_not_inherited() -> None:
     defaults = {"hyperparameters": {"beta": 1}, "max_steps": 5}
 
-    assert merge_behavior(defaults, {"trainer_type": "other"}) == {"trainer_type": "other", "max_steps": 5}
+    assert merge_behavior(defaults, {"trainer_type": "sac"}) == {"trainer_type": "sac", "max_steps": 5}
     assert merge_behavior(defaults, {"trainer_type": "ppo"}) == {"trainer_type": "ppo", **defaults}
     assert merge_behavior(defaults, {}) == defaults
+
+
+def test_keys_that_only_another_trainer_has_are_not_inherited() -> None:
+    demonstrations = [f"dem_{'0' * 26}"]
+    document = {
+        "default_settings": {"reward_signals": {"curiosity": {}}, "max_steps": 7},
+        "behaviors": {"A": {"trainer_type": "clone", "demonstrations": demonstrations}, "B": {"trainer_type": "sac"}},
+    }
+
+    config = resolve(document)
+
+    assert (config.behaviors["A"].max_steps, config.behaviors["B"].max_steps) == (7, 7)
+    assert isinstance(config.behaviors["A"], CloneConfig)
+    assert isinstance(config.behaviors["B"], SACConfig)
+    assert [name for name, _ in config.behaviors["B"].reward_signals.active()] == ["curiosity"]
+
+
+def test_the_template_of_another_trainer_is_the_trainer_of_those_that_name_none() -> None:
+    config = resolve(
+        {"default_settings": {"trainer_type": "sac"}, "behaviors": {"A": {"hyperparameters": {"tau": 0.1}}}}
+    )
+
+    assert isinstance(config.behaviors["A"], SACConfig)
+    assert config.behaviors["A"].hyperparameters.tau == 0.1
+
+
+def test_a_mistake_in_the_template_of_another_trainer_is_said_once() -> None:
+    document = {
+        "default_settings": {"trainer_type": "sac", "hyperparameters": {"tau": 2}},
+        "behaviors": {"A": {}, "B": {"trainer_type": "ppo"}},
+    }
+
+    assert codes_of(document) == {"default_settings.hyperparameters.tau": "out_of_range"}
 
 
 # Overrides
@@ -225,7 +260,7 @@ def test_an_override_may_fill_what_was_null() -> None:
 def test_overrides_act_before_defaults_are_filled_in() -> None:
     document = apply_overrides(behavior(), {"behaviors.A.hyperparameters.learning_rate_schedule": "constant"})
 
-    assert resolve(document).behaviors["A"].hyperparameters.beta_schedule == "constant"
+    assert ppo_of(document).hyperparameters.beta_schedule == "constant"
 
 
 @pytest.mark.parametrize(
