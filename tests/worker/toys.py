@@ -115,7 +115,7 @@ def learn(toy: OneStepToy, config: PPOConfig, *, updates: int, agents: int = 102
         joined = toy.observe(rng, agents)
         masks = toy.masks(rng, joined)
         observations = split_observations(joined, policy.layout.observation_sizes)
-        acted = policy.act(observations, masks, rng)
+        acted = policy.act(observations, masks, None, rng)
         rewards = toy.rewards(joined, acted)
         means.append(float(rewards.mean()))
         rollout = make_rollout(
@@ -141,7 +141,7 @@ def learn_endless(config: PPOConfig, *, updates: int, ending: Ending, seed: int 
     for _ in range(updates):
         policy.load(ppo.flat_weights())
         observations = rng.normal(size=(segments * length, 2)).astype(np.float32)
-        acted = policy.act([observations], None, rng)
+        acted = policy.act([observations], None, None, rng)
         rollout = make_rollout(
             observations=[observations],
             rewards=np.ones(len(observations)),

@@ -59,7 +59,6 @@ from worker.functional.returns import explained_variance, generalized_advantages
 from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.networks.actor import Actor
 from worker.networks.actor_critic import ActorCritic
-from worker.networks.layout import ActorLayout
 from worker.networks.optimizer import FlatAdam
 
 VALUE_COEFFICIENT = 0.5
@@ -133,10 +132,15 @@ class PPO:
     def __init__(self, config: PPOConfig, spec: BehaviorSpec, device: torch.device, seed: int) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         hyper = config.hyperparameters
-        layout = ActorLayout.of(spec, config.network_settings.model_dump())
         self.config, self.device, self.version = config, device, 0
         self._generator = torch.Generator().manual_seed(seed)
-        self._model = ActorCritic(layout, signals=1, shared_critic=hyper.shared_critic, generator=self._generator)
+        self._model = ActorCritic(
+            spec,
+            config.network_settings,
+            signals=1,
+            shared_critic=hyper.shared_critic,
+            generator=self._generator,
+        )
         self._model.to(device)
         self._optimizer = FlatAdam(self._model.trained_parameters())
         self._gamma = torch.tensor([config.reward_signals.extrinsic.gamma], device=device)  # (S,)
@@ -152,7 +156,7 @@ class PPO:
         """The policy network, for exports."""
         return self._model.actor
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def update(self, rollout: Rollout, step: int) -> PPOStats:
         """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
 
@@ -169,8 +173,7 @@ class PPO:
         if not trace.is_finite(self._optimizer):
             self._optimizer.restore(before)
             raise trace.diagnosis(batch)
-        if self.actor.normalizer is not None:
-            self.actor.normalizer.merge(observations)
+        self.actor.body.update_normalizer(observations)
         self.version += 1
         return trace.stats(batch, rates, lag=self.version - 1 - rollout.versions.double().mean())
 
@@ -202,23 +205,24 @@ class PPO:
         self._generator.set_state(state["generator"].cpu())
         self.version = state["version"]
 
-    def _prepare(self, rollout: Rollout) -> tuple[Batch, Float[Tensor, "N O"]]:
+    def _prepare(self, rollout: Rollout) -> tuple[Batch, list[Tensor]]:
         """Return the batch with its targets, frozen for all epochs, and the raw observations for the normalizer."""
-        observations = self._joined(rollout.observations)
+        observations = self._on_device(rollout.observations)
         encoded = self.actor.encode(observations)
-        values = self._model.values(encoded)
+        values, _ = self._model.values(encoded)
+        bootstrap, _ = self._model.values(self.actor.encode(self._on_device(rollout.next_observations)))
         masks = rollout.action_masks
         advantages = generalized_advantages(
             self._rewards(rollout),
             values,
-            bootstrap=self._model.values(self.actor.encode(self._joined(rollout.next_observations))),
+            bootstrap=bootstrap,
             lengths=rollout.lengths.to(self.device),
             terminated=(rollout.endings == Ending.TERMINATED).to(self.device),
             gamma=self._gamma,
             lambd=self.config.hyperparameters.lambd,
         )
         batch = Batch(
-            encoded=encoded,
+            encoded=encoded[0],
             continuous=rollout.continuous.to(self.device),
             discrete=rollout.discrete.to(self.device),
             masks=None if masks is None or bool(masks.all()) else masks.to(self.device),
@@ -229,9 +233,8 @@ class PPO:
         )
         return batch, observations
 
-    def _joined(self, observations: list[Tensor]) -> Float[Tensor, "B O"]:
-        """Return all observations of each row side by side, not normalised."""
-        return torch.cat([observation.to(self.device) for observation in observations], 1)
+    def _on_device(self, observations: list[Tensor]) -> list[Tensor]:
+        return [observation.to(self.device) for observation in observations]
 
     def _rewards(self, rollout: Rollout) -> Float[Tensor, "N S"]:
         """Return the reward of each signal after its strength. Extrinsic: the agent's own and its group's."""
@@ -248,7 +251,7 @@ class PPO:
 
         Return the terms of the objective (policy loss, value loss, entropy) and the log-ratio of each action.
         """
-        prediction = self._model.evaluate(minibatch.encoded, minibatch.continuous, minibatch.discrete, minibatch.masks)
+        prediction = self._model.evaluate([minibatch.encoded], minibatch.continuous, minibatch.discrete, minibatch.masks)
         log_ratio = prediction.joint.log_prob - minibatch.log_prob
         policy = clipped_surrogate(log_ratio, minibatch.advantage, rates.epsilon)
         if self.config.hyperparameters.clip_value_loss:

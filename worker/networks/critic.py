@@ -5,19 +5,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worker.networks.dense import DenseBody, xavier_dense
-from worker.networks.layout import ActorLayout
+from worker.networks.body import NetworkBody
+from worker.networks.dense import xavier_dense
+from worker.networks.encoder import Encoded
 
 
 class Critic(nn.Module):
-    """Values of encoded observations, `S` signals. With `shared` it has heads only and gets the actor's features."""
+    """Values of encoded observations, `S` signals. With `shared` the body is another's, and only the heads are here."""
 
-    def __init__(self, layout: ActorLayout, signals: int, *, shared: bool, generator: torch.Generator) -> None:
+    def __init__(self, body: NetworkBody, signals: int, generator: torch.Generator, *, shared: bool = False) -> None:
         super().__init__()
-        self.body = None if shared else DenseBody(layout, generator)
-        self.heads = xavier_dense(layout.hidden_units, signals, generator)
+        self.body = None if shared else body
+        self.heads = xavier_dense(body.features, signals, generator)
 
-    def forward(self, inputs: Float[Tensor, "B I"]) -> Float[Tensor, "B S"]:
-        """Return the values of encoded observations or, with a shared body, of the actor's features."""
-        values: Tensor = self.heads(inputs if self.body is None else self.body(inputs))
-        return values
+    def forward(
+        self, encoded: Encoded, memory: Float[Tensor, "Q K"] | None = None, *, length: int = 1
+    ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "Q K"] | None]:
+        """Return the values of each row, and the memory after each sequence. Only for one with a body of its own."""
+        assert self.body is not None
+        features, memory = self.body(encoded, memory, length=length)
+        values: Tensor = self.heads(features)
+        return values, memory

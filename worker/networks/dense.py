@@ -17,8 +17,6 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worker.networks.layout import ActorLayout
-
 
 class Dense(nn.Linear):
     """A linear layer that can write its own gradients."""
@@ -41,6 +39,14 @@ def kaiming_dense(inputs: int, outputs: int, scale: float, generator: torch.Gene
     """Return a layer with weights from `N(0, (scale / sqrt(inputs))^2)` and bias 0."""
     layer = Dense(inputs, outputs)
     nn.init.normal_(layer.weight, 0.0, scale / math.sqrt(inputs), generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def normal_dense(inputs: int, outputs: int, deviation: float, generator: torch.Generator) -> Dense:
+    """Return a layer with weights from `N(0, deviation^2)`, whatever its width, and bias 0."""
+    layer = Dense(inputs, outputs)
+    nn.init.normal_(layer.weight, 0.0, deviation, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
 
@@ -78,13 +84,23 @@ class Recorded(NamedTuple):
 
 
 class DenseBody(nn.Module):
-    """The hidden layers of a layout: linear, activation, linear, activation, ..."""
+    """`num_layers` hidden layers of `units`: linear, activation, linear, activation, ..."""
 
-    def __init__(self, layout: ActorLayout, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        units: int,
+        num_layers: int,
+        generator: torch.Generator,
+        *,
+        activation: str = "swish",
+        scale: float = 1.0,
+    ) -> None:
+        """`scale` is that of the initial weights (`kaiming_dense`)."""
         super().__init__()
-        self._activation = ACTIVATIONS[layout.activation]
-        widths = [layout.observation_size, *[layout.hidden_units] * layout.num_layers]
-        self._layers = [kaiming_dense(before, after, 1.0, generator) for before, after in pairwise(widths)]
+        self._activation = ACTIVATIONS[activation]
+        widths = [inputs, *[units] * num_layers]
+        self._layers = [kaiming_dense(before, after, scale, generator) for before, after in pairwise(widths)]
         self.layers = nn.ModuleList(self._layers)
 
     def forward(self, inputs: Float[Tensor, "B I"]) -> Float[Tensor, "B U"]:

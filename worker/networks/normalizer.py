@@ -37,6 +37,13 @@ class Normalizer(nn.Module):
         return ((observations - self.mean.float()) / self.std().float()).clamp(-CLIP, CLIP)
 
     @torch.no_grad()
+    def set_scale(self, *, mean: Float[Tensor, " O"], std: Float[Tensor, " O"]) -> None:
+        """Normalise by these from now on, as a copy of another normalizer that has no history."""
+        self.mean.copy_(mean)
+        self.squares.copy_(std.double() ** 2)
+        self.count.fill_(1.0)
+
+    @torch.no_grad()
     def merge(self, observations: Float[Tensor, "B O"]) -> None:
         """Add a batch of raw observations to the statistics."""
         deviations = observations.double() - self.mean  # from the old mean

@@ -80,7 +80,7 @@ def test_targets_are_returns_and_normalised_advantages() -> None:
     batch, _ = ppo._prepare(rollout)
 
     v = batch.values.squeeze(1).tolist()
-    behind = float(ppo._model.values(ppo.actor.encode(torch.cat(rollout.next_observations, 1)))[1])
+    behind = float(ppo._model.values(ppo.actor.encode(rollout.next_observations))[0][1])
     third = 4.0 + 0.5 * behind - v[3]  # truncated: the value behind it counts
     first = 2.0 - v[1]  # terminated: it doesn't
     advantages = [
@@ -180,7 +180,7 @@ def test_masks_that_allow_everything_cost_nothing() -> None:
     ppo, policy = make_ppo(0, (3,))
     rng = np.random.default_rng(8)
     observations = [rng.normal(size=(9, 3)), rng.normal(size=(9, 2))]
-    acted = policy.act([part.astype(np.float32) for part in observations], None, rng)
+    acted = policy.act([part.astype(np.float32) for part in observations], None, None, rng)
 
     batch, _ = ppo._prepare(
         make_rollout(

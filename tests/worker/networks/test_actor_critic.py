@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from server.training.network import NetworkSettings
 from tests.worker.rollouts import make_spec
 from worker.functional.distributions import joint_distribution
 from worker.networks.actor_critic import ActorCritic
-from worker.networks.layout import ActorLayout
 from worker.networks.optimizer import FlatAdam
 
 SPACES = [(0, (3,)), (0, (3, 2)), (2, ()), (2, (3, 2))]
@@ -23,8 +23,9 @@ def make_model(
     activation: str = "swish",
 ) -> ActorCritic:
     spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
-    layout = ActorLayout.of(spec, {"hidden_units": units, "num_layers": layers, "activation": activation})
-    return ActorCritic(layout, signals=2, shared_critic=shared, generator=torch.Generator().manual_seed(1))
+    settings = NetworkSettings.model_validate({"hidden_units": units, "num_layers": layers, "activation": activation})
+    generator = torch.Generator().manual_seed(1)
+    return ActorCritic(spec, settings, signals=2, shared_critic=shared, generator=generator)
 
 
 def make_batch(continuous: int, branches: tuple[int, ...], rows: int = 7) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,10 +51,12 @@ def test_gradients_equal_automatic_differentiation(
     by_log_prob, by_values = torch.randn(7), torch.randn(7, 2)
 
     with torch.no_grad():
-        prediction = model.evaluate(encoded, sample, discrete, None)
+        prediction = model.evaluate([encoded], sample, discrete, None)
         model.backward(prediction, by_log_prob, 0.3, by_values)
-    joint = joint_distribution(model.actor(encoded), model.actor.log_sigma, sample, discrete, None, branches)
-    values = model.critic(model.actor.body(encoded) if shared else encoded)
+    head, _ = model.actor([encoded])
+    joint = joint_distribution(head, model.actor.log_sigma, sample, discrete, None, branches)
+    features, _ = (model.critic.body or model.actor.body)([encoded])
+    values = model.critic.heads(features)
     loss = (joint.log_prob * by_log_prob).sum() + 0.3 * joint.entropy.sum() + (values * by_values).sum()
     expected = torch.autograd.grad(loss, parameters)
 
@@ -101,7 +104,7 @@ def test_weights_start_as_in_ml_agents() -> None:
     actor, critic = model.actor, model.critic
 
     # Kaiming normal with gain 1: deviation 1 / sqrt(inputs), scaled by 0.2 for means and 0.1 for logits
-    assert float(actor.body.layers[1].weight.std()) == pytest.approx(512**-0.5, rel=0.02)
+    assert float(actor.body.hidden.layers[1].weight.std()) == pytest.approx(512**-0.5, rel=0.02)
     assert float(actor.head.weight[:40].std()) == pytest.approx(0.2 * 512**-0.5, rel=0.05)
     assert float(actor.head.weight[40:].std()) == pytest.approx(0.1 * 512**-0.5, rel=0.05)
     # Xavier uniform for values: within sqrt(6 / (512 + 2))

@@ -48,7 +48,7 @@ def test_log_probs_are_the_learners(
 
     with torch.no_grad():
         batch, _ = ppo._prepare(rollout)
-        prediction = ppo._model.evaluate(batch.encoded, batch.continuous, batch.discrete, batch.masks)
+        prediction = ppo._model.evaluate([batch.encoded], batch.continuous, batch.discrete, batch.masks)
 
     torch.testing.assert_close(prediction.joint.log_prob, rollout.log_probs.sum(1), atol=1e-5, rtol=0)
 
@@ -60,8 +60,10 @@ def test_deterministic_actions_are_the_learners(continuous: int, branches: tuple
     observations = [rng.normal(size=(50, size)).astype(np.float32) for size in (3, 2)]
     masks = random_masks(rng, 50, branches)
 
-    acted = policy.act(observations, masks, rng)
-    means, choices = ppo.actor.deterministic(torch.from_numpy(np.concatenate(observations, 1)), torch.from_numpy(masks))
+    acted = policy.act(observations, masks, None, rng)
+    means, choices, _ = ppo.actor.deterministic(
+        [torch.from_numpy(item) for item in observations], torch.from_numpy(masks)
+    )
 
     np.testing.assert_allclose(acted.continuous_env, means.numpy(), atol=1e-5)
     np.testing.assert_array_equal(acted.discrete, choices.numpy())
@@ -74,7 +76,7 @@ def test_forbidden_choices_are_never_taken(seed: int, sizes: list[int], scale: f
     policy.load(rng.normal(0.0, scale, policy.flat_size).astype(np.float32))  # logits as extreme as one likes
     masks = random_masks(rng, 64, branches)
 
-    acted = policy.act([rng.normal(size=(64, 4)).astype(np.float32)], masks, rng)
+    acted = policy.act([rng.normal(size=(64, 4)).astype(np.float32)], masks, None, rng)
 
     for branch, (start, stop) in enumerate(branch_bounds(branches)):
         assert masks[:, start:stop][np.arange(64), acted.discrete[:, branch]].all()
@@ -87,7 +89,7 @@ def test_choices_are_drawn_with_their_probabilities() -> None:
     flat[-3:] = np.log([0.2, 0.3, 0.5])  # the head's bias: the logits of every observation
     policy.load(flat)
 
-    acted = policy.act([np.zeros((20_000, 4), np.float32)], None, np.random.default_rng(7))
+    acted = policy.act([np.zeros((20_000, 4), np.float32)], None, None, np.random.default_rng(7))
 
     # three standard deviations of a share of 20,000 draws are at most 3 * sqrt(0.25 / 20,000) = 0.011
     shares = np.bincount(acted.discrete[:, 0], minlength=3) / 20_000
@@ -103,7 +105,7 @@ def test_continuous_actions_are_clipped_and_scaled_for_the_environment_only() ->
     flat[-1] = np.log(4.0)  # log_sigma
     policy.load(flat)
 
-    acted = policy.act([np.zeros((10_000, 4), np.float32)], None, np.random.default_rng(8))
+    acted = policy.act([np.zeros((10_000, 4), np.float32)], None, None, np.random.default_rng(8))
 
     assert float(acted.continuous_sample.std()) == pytest.approx(4.0, rel=0.05)
     np.testing.assert_allclose(acted.continuous_env, acted.continuous_sample.clip(-3, 3) / 3, rtol=1e-6)
@@ -114,7 +116,7 @@ def test_equal_generators_draw_equal_actions() -> None:
     _, policy = make_pair(2, (3, 2))
     observations = [np.ones((9, 3), np.float32), np.ones((9, 2), np.float32)]
 
-    one, two = (policy.act(observations, None, np.random.default_rng(9)) for _ in range(2))
+    one, two = (policy.act(observations, None, None, np.random.default_rng(9)) for _ in range(2))
 
     np.testing.assert_array_equal(one.continuous_sample, two.continuous_sample)
     np.testing.assert_array_equal(one.discrete, two.discrete)
@@ -125,8 +127,8 @@ def test_acting_does_not_change_observations_or_weights() -> None:
     observations = [np.full((5, 3), 2.0, np.float32), np.full((5, 2), 2.0, np.float32)]
     masks = np.ones((5, 5), np.uint8)
 
-    first = policy.act(observations, masks, np.random.default_rng(1))
-    again = policy.act(observations, masks, np.random.default_rng(1))
+    first = policy.act(observations, masks, None, np.random.default_rng(1))
+    again = policy.act(observations, masks, None, np.random.default_rng(1))
 
     assert all((part == 2.0).all() for part in observations)
     np.testing.assert_array_equal(first.log_probs, again.log_probs)
@@ -136,10 +138,10 @@ def test_loaded_weights_are_a_copy() -> None:
     policy = ActingPolicy(make_spec(branches=(3,)), {"hidden_units": 4, "num_layers": 1})
     flat = np.ones(policy.flat_size, np.float32)
     policy.load(flat)
-    before = policy.act([np.ones((1, 4), np.float32)], None, np.random.default_rng(1))
+    before = policy.act([np.ones((1, 4), np.float32)], None, None, np.random.default_rng(1))
 
     flat[:] = 9.0
-    after = policy.act([np.ones((1, 4), np.float32)], None, np.random.default_rng(1))
+    after = policy.act([np.ones((1, 4), np.float32)], None, None, np.random.default_rng(1))
 
     np.testing.assert_array_equal(before.log_probs, after.log_probs)
 
