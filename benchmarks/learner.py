@@ -89,6 +89,15 @@ def _rollout() -> Rollout:
         lengths=lengths,
         endings=endings * int(Ending.TERMINATED),
         starts_episode=torch.zeros(len(lengths), dtype=torch.bool),
+        memories=None,
+        ticks=torch.arange(STEPS).repeat(AGENTS),
+        successor_ticks=torch.zeros(len(lengths), dtype=torch.int64),
+        simulators=torch.zeros(len(lengths), dtype=torch.int64),
+        agents=torch.arange(AGENTS).repeat_interleave(len(lengths) // AGENTS),
+        groups=torch.zeros(len(lengths), dtype=torch.int64),
+        episodes=torch.zeros(len(lengths), dtype=torch.int64),
+        sequences=torch.zeros(len(lengths), dtype=torch.int64),
+        mates_alive=torch.zeros(len(lengths), dtype=torch.bool),
     )
 
 

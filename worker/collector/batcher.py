@@ -14,21 +14,27 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, TerminalBatch
+from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, TerminalBatch
 from worker.collector.answers import encode_answer
 from worker.collector.rounds import Rounds
-from worker.collector.tracker import Roster, Slots, Tracker
+from worker.collector.tracker import Roster, Slots, Ticks, Tracker
 from worker.networks.policy import Acted
 
 
 class Policy(Protocol):
-    """What answers observations: `worker.networks.policy.ActingPolicy`."""
+    """What answers observations (`worker.networks.acting`), as far as it matters here."""
 
     def load(self, flat: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> None:
         """Take new weights."""
 
-    def act(self, observations: Sequence[Array], masks: Array | None, rng: np.random.Generator) -> Acted:
-        """Draw an action for each row."""
+    @property
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+
+    def act(
+        self, observations: Sequence[Array], masks: Array | None, memory: Floats | None, rng: np.random.Generator
+    ) -> Acted:
+        """Draw an action for each row. `memory` is that before the step; `Acted.memory` is that after it."""
 
 
 class Member(Protocol):
@@ -45,6 +51,8 @@ class Part(NamedTuple):
     roster: Roster
     step_id: int
     rows: int
+    tick: int
+    """Number of the message."""
     partial: bool = False
     """Whether some agents of the step ended while they waited, so that the answer must name the others."""
 
@@ -71,6 +79,7 @@ class Staged(NamedTuple):
     roster: Roster
     step_id: int
     batch: BehaviorBatch
+    tick: int
     terminals: Slots | None
     decisions: Slots | None
 
@@ -99,6 +108,8 @@ class Lane:
     """Ask for blocks when fewer than this are free."""
     schedule: Callable[[], None]
     """Asks the loop to call `run` after the messages that are ready."""
+    ticks: int = 0
+    """Number of the next message; of collectors that serve the same simulators each counts in a range of its own."""
     version: int = -1
     """Version of the weights that act; -1 = none yet."""
     required_version: int = -1
@@ -124,7 +135,8 @@ class Lane:
         if decisions is not None:
             tracker.check_decisions(decisions, terminals)
         roster.staged = True
-        self.staged.append(Staged(member, roster, step_id, batch, terminals, decisions))
+        self.staged.append(Staged(member, roster, step_id, batch, self.ticks, terminals, decisions))
+        self.ticks += 1
         if len(self.staged) == 1:
             self.schedule()
 
@@ -134,9 +146,13 @@ class Lane:
         if fresh is not None:
             self.last_rows = fresh.rows
         if fresh is not None and not self.waiting and self._may_answer(fresh.rows):
-            acted = self._act(fresh)
-            self._absorb(fresh, answered=True)
-            self._record(fresh, acted)
+            if self.policy.memory_size:
+                self._absorb(fresh, answered=True)  # first, since memory is zero where an episode begins
+                self._record(fresh, self._act(fresh))
+            else:
+                acted = self._act(fresh)
+                self._absorb(fresh, answered=True)
+                self._record(fresh, acted)
         else:
             self._absorb(fresh)
             self._answer_waiting()
@@ -186,9 +202,9 @@ class Lane:
     def _join(self) -> Batch | None:
         """Put the staged decisions side by side."""
         parts, slots, decisions = [], [], []
-        for member, roster, step_id, batch, _, decided in self.staged:
+        for member, roster, step_id, batch, tick, _, decided in self.staged:
             if decided is not None and batch.decisions is not None:
-                parts.append(Part(member, roster, step_id, len(decided)))
+                parts.append(Part(member, roster, step_id, len(decided), tick))
                 slots.append(decided)
                 decisions.append(batch.decisions)
         if not parts:
@@ -218,7 +234,8 @@ class Lane:
             self._absorb_terminals(ended)
         decided = [item.batch.decisions for item in staged if item.batch.decisions is not None]
         if fresh is not None:
-            self.tracker.wait(fresh.slots, decided[0] if len(decided) == 1 else _join_decisions(decided, fresh))
+            joined = decided[0] if len(decided) == 1 else _join_decisions(decided, fresh)
+            self.tracker.wait(fresh.slots, joined, _ticks([(part.tick, part.rows) for part in fresh.parts]))
             if not answered:
                 self.waiting.append(fresh)
         for item in staged:
@@ -227,10 +244,11 @@ class Lane:
     def _absorb_terminals(self, ended: list[Staged]) -> None:
         batches = [item.batch.terminals for item in ended if item.batch.terminals is not None]
         slots = [item.terminals for item in ended if item.terminals is not None]
+        ticks = _ticks([(item.tick, len(those)) for item, those in zip(ended, slots, strict=True)])
         if len(ended) == 1:
-            void = self.tracker.end(slots[0], batches[0])
+            void = self.tracker.end(slots[0], batches[0], ticks)
         else:
-            void = self.tracker.end(np.concatenate(slots), _join_terminals(batches))
+            void = self.tracker.end(np.concatenate(slots), _join_terminals(batches), ticks)
         if len(void):
             for batch in self.waiting:
                 _keep_rows(batch, ~np.isin(batch.slots, void))
@@ -238,7 +256,8 @@ class Lane:
 
     def _act(self, batch: Batch) -> Acted:
         """Draw actions and send them."""
-        acted = self.policy.act(batch.observations, batch.masks, self.rng)
+        memory = self.tracker.memory[batch.slots] if self.policy.memory_size else None
+        acted = self.policy.act(batch.observations, batch.masks, memory, self.rng)
         continuous, discrete = acted.continuous_env, acted.discrete
         begin = 0
         for part in batch.parts:
@@ -357,6 +376,13 @@ def _take_parts(batch: Batch, taken: list[bool]) -> Batch:
     )
     _keep_rows(batch, ~rows)
     return moved
+
+
+def _ticks(counts: list[tuple[int, int]]) -> Ticks:
+    """Return the tick of each row, given (tick, rows) of each message in order."""
+    if len(counts) == 1:
+        return counts[0][0]
+    return np.repeat(*np.array(counts, np.int64).T)
 
 
 def _join_observations(columns: list[tuple[Array, ...]]) -> tuple[Array, ...]:

@@ -26,7 +26,7 @@ from worker.collector.tracker import Roster, Tracker
 from worker.experience.arena import Arena, ArenaLayout
 from worker.experience.channel import Channel, ChannelClosedError, Frame
 from worker.experience.weights import WeightBuffers, WeightsLayout
-from worker.networks.policy import ActingPolicy
+from worker.networks.acting import make_policy
 
 log = structlog.get_logger()
 
@@ -225,7 +225,7 @@ class Collector:
     def _admit(self, message: messages.Admit, descriptors: tuple[int, ...]) -> None:
         arena_fd, weights_fd = descriptors
         spec = messages.spec_from_text(message.spec)
-        arena = Arena(arena_fd, ArenaLayout(spec, message.rows, message.blocks))
+        arena = Arena(arena_fd, ArenaLayout(spec, message.rows, message.blocks, message.memory_size))
         arena.close()  # the mapping stays
         weights = WeightBuffers(weights_fd, WeightsLayout(message.weights_size, message.weight_buffers))
         weights.close()
@@ -234,11 +234,12 @@ class Collector:
         lane = Lane(
             number=message.lane,
             behavior=spec.behavior,
-            policy=ActingPolicy(spec, message.network_settings),
+            policy=make_policy(spec, message.network_settings, message.squashed),
             tracker=Tracker(arena, message.time_horizon, rounds),
             rounds=rounds,
             rng=np.random.default_rng([self.settings.seed, self._start.index, self._start.generation, message.lane]),
             low_blocks=message.low_blocks,
+            ticks=(self._start.generation * self.settings.count + self._start.index) << 32,
             schedule=lambda: self.schedule(lane),
         )
         behavior.spec, behavior.lane, behavior.weights = spec, lane, weights

@@ -85,9 +85,11 @@ class Admit(Message):
     spec: str
     """`spec_to_text`."""
     network_settings: dict[str, Any]
+    squashed: bool
     time_horizon: int
     rows: int
     blocks: int
+    memory_size: int
     weights_size: int
     weight_buffers: int
     low_blocks: int

@@ -70,7 +70,7 @@ class CollectorStartError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class PolicyProgram:
-    """How a collector builds the acting policy of a behavior: `ActingPolicy(spec, network_settings)`."""
+    """How a collector builds the acting policy of a behavior."""
 
     network_settings: Mapping[str, Any]
     """`NetworkSettings.model_dump(mode="json")`."""
@@ -78,6 +78,8 @@ class PolicyProgram:
     """Length of the flat weight vector."""
     time_horizon: int
     """Longest segment."""
+    squashed: bool = False
+    """Whether continuous actions are squashed samples (SAC)."""
 
 
 @dataclass(slots=True)
@@ -456,9 +458,11 @@ class CollectorPool:
             lane=entry.lane,
             spec=messages.spec_to_text(entry.spec),
             network_settings=dict(entry.program.network_settings),
+            squashed=entry.program.squashed,
             time_horizon=entry.program.time_horizon,
             rows=layout.rows,
             blocks=layout.blocks,
+            memory_size=layout.memory_size,
             weights_size=entry.weights.layout.size,
             weight_buffers=entry.weights.layout.buffers,
             low_blocks=LOW_BLOCKS,

@@ -6,6 +6,10 @@ record and its block ids, nothing is copied.
 
 The life of an agent: idle -> waiting (asked for an action) -> acting (answered) -> waiting -> ... -> idle (episode
 ended). A step is written when it is answered, and complete when the agent comes back with its reward.
+
+Messages are numbered by *ticks*, across all simulators of the lane. A recurrent actor's memory is kept here per agent:
+zero when an episode begins, written with each step as it was before it, and then that which the policy returned,
+whether the step is recorded or not.
 """
 
 from collections.abc import Sequence
@@ -19,10 +23,11 @@ from worker.collector.answers import name_field
 from worker.collector.messages import EPISODE_DTYPE
 from worker.collector.rounds import Rounds
 from worker.experience.arena import Arena
-from worker.experience.segments import SEGMENT_DTYPE, Ending, pack_segments
+from worker.experience.segments import RECORD_WORDS, SEGMENT_DTYPE, Ending, pack_segments
 from worker.networks.policy import Acted
 
 Slots = npt.NDArray[np.intp]
+Ticks = int | npt.NDArray[np.int64]
 
 FREE, IDLE, WAITING, ACTING = range(4)
 """States of a slot: bytes, because a column of bytes is searched and counted in a fraction of numpy's time."""
@@ -32,7 +37,10 @@ MAX_AGENTS = 10_000
 """Agents of one behavior in one session."""
 CACHED_AGENTS = 4_096
 """Agents of all id columns that a roster remembers."""
-LENGTH, ENDING, BLOCKS = ((SEGMENT_DTYPE.names or ()).index(name) for name in ("length", "ending", "blocks"))
+LENGTH, ENDING, BLOCKS, MATES_ALIVE = (
+    (SEGMENT_DTYPE.names or ()).index(name) for name in ("length", "ending", "blocks", "mates_alive")
+)
+"""Words of a record; all that lies before the tick takes one each."""
 
 
 class Roster:
@@ -90,7 +98,9 @@ class Tracker:
         self.state = np.zeros(0, np.uint8)
         self.owner = np.zeros(0, np.int64)
         """Number of the roster."""
-        self._records = np.zeros((0, len(SEGMENT_DTYPE.names or ())), np.int32)
+        self.memory = np.zeros((0, layout.memory_size), np.float32)
+        """The actor's memory before the agent's next step."""
+        self._records = np.zeros((0, RECORD_WORDS), np.int32)
         """The open segments, as they will be delivered: `SEGMENT_DTYPE`. The next columns are views of it."""
         self.row = np.zeros(0, np.int64)
         """Arena row of the newest step of the open segment."""
@@ -168,13 +178,15 @@ class Tracker:
         self._free.extend(range(size - 1, self._size - 1, -1))
         for name in (
             *("state", "owner", "row", "_records"),
-            *("returns", "group_returns", "decisions", "steps", "began", "segment_blocks"),
+            *("returns", "group_returns", "decisions", "steps", "began", "segment_blocks", "memory"),
         ):
             setattr(self, name, wider(getattr(self, name)))
         self.simulator, self.agent, self.group = self._records.T[:3]
         self.episode, self.sequence = self._records.T[3:5]
         self.length, self.round = self._records.T[5:7]
         """Steps of the open segment (0 = none is open); its round, which is also that of the step that is out."""
+        self.tick = self._records.view(SEGMENT_DTYPE)["successor_tick"][:, 0]
+        """Number of the newest message that named the agent: the successor's, whenever a segment ends."""
         self._size = size
 
     # Messages ---------------------------------------------------------------------------------------------------
@@ -191,8 +203,11 @@ class Tracker:
                 CloseCode.DECISION_PENDING, f"agent {agent} asks for a decision while its last one is unanswered"
             )
 
-    def wait(self, slots: Slots, batch: DecisionBatch) -> None:
-        """Take decision steps in: complete the steps that were out, begin episodes, and cut full segments."""
+    def wait(self, slots: Slots, batch: DecisionBatch, ticks: Ticks) -> None:
+        """Take decision steps in: complete the steps that were out, begin episodes, and cut full segments.
+
+        `ticks` are the numbers of the messages that the rows came with, or that of the one message.
+        """
         back, rewards, group_rewards, observations = slots, batch.rewards, batch.group_rewards, batch.observations
         if self.state[slots].tobytes().count(ACTING) < len(slots):
             returning = self.state[slots] == ACTING
@@ -201,14 +216,16 @@ class Tracker:
             observations = tuple([values[returning] for values in observations])
             group_rewards = group_rewards[returning] if group_rewards is not None else None
         self.state[slots] = WAITING
+        self.tick[slots] = ticks
         self._note_groups(slots, batch.group_ids)
         if len(back):
             self._complete(back, rewards, group_rewards)
             if self._longest >= self._horizon:
                 self._cut_full(back, observations)
 
-    def end(self, slots: Slots, batch: TerminalBatch) -> Slots:
+    def end(self, slots: Slots, batch: TerminalBatch, ticks: Ticks) -> Slots:
         """Take terminal steps in. Returns the slots whose pending decision is void now."""
+        self.tick[slots] = ticks
         states = self.state[slots].tobytes()
         void: Slots = slots[:0]
         if states.count(ACTING) == len(slots):
@@ -224,6 +241,7 @@ class Tracker:
             if not len(slots):
                 return void
             self._note_groups(slots, batch.group_ids)
+        self.state[slots] = IDLE
         recorded = self.length[slots] > 0
         endings = batch.truncated + np.int32(Ending.TERMINATED)  # TRUNCATED is the number after it
         if recorded.all():
@@ -231,7 +249,6 @@ class Tracker:
         else:
             self._close(slots[recorded], [values[recorded] for values in batch.observations], endings[recorded])
         self._note_episodes(slots, batch)
-        self.state[slots] = IDLE
         return void
 
     def answer(
@@ -262,6 +279,10 @@ class Tracker:
             arena.action_masks[rows] = 1 if masks is None else masks
         arena.log_probs[rows] = acted.log_probs
         arena.versions[rows] = version
+        arena.ticks[rows] = self.tick[slots]
+        if acted.memory is not None:
+            arena.memories[rows] = self.memory[slots]
+            self.memory[slots] = acted.memory
         if self._newborn:
             self._note_births(slots, version)
         self.row[slots] = rows
@@ -384,6 +405,7 @@ class Tracker:
     def _begin(self, slots: Slots) -> None:
         self.episode[slots] += 1
         self.sequence[slots] = 0
+        self.memory[slots] = 0.0
         self.returns[slots] = 0.0
         self.group_returns[slots] = 0.0
         self.decisions[slots] = 0
@@ -480,6 +502,8 @@ class Tracker:
             column[rows] = values
         records = self._records[slots]
         records[:, ENDING] = ending
+        if self._grouped:
+            records[:, MATES_ALIVE] = self._mates_alive(slots)
         if len(self._block_index) == 1:
             records[:, BLOCKS] = 1
             blocks = self.segment_blocks[slots, 0]
@@ -492,6 +516,16 @@ class Tracker:
         self.sequence[slots] += 1
         self.length[slots] = 0
         self.row[slots] = self._scratch
+
+    def _mates_alive(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Whether another agent of the same group and session is in an episode. Those that end are idle by now."""
+        team = self.owner << 32 | self.group
+        alive = (self.state == WAITING) | (self.state == ACTING)
+        teams = np.sort(team[alive])
+        own = team[slots]
+        members = np.searchsorted(teams, own, "right") - np.searchsorted(teams, own)
+        living: npt.NDArray[np.bool_] = (members > alive[slots]) & (self.group[slots] != 0)
+        return living
 
     def _discard(self, slots: Slots) -> None:
         used = -(-self.length[slots] // self._rows)

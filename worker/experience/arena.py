@@ -60,6 +60,8 @@ class ArenaLayout:
     """Steps per block."""
     blocks: int
     """Blocks that can be handed out. One more exists behind them, as a scratch pad for steps that nobody wants."""
+    memory_size: int = 0
+    """Floats of an actor's recurrent memory; 0 without one."""
 
     @property
     def stride(self) -> int:
@@ -88,6 +90,8 @@ class ArenaLayout:
             Column("rewards", np.dtype(np.float32), ()),
             Column("group_rewards", np.dtype(np.float32), ()),
             Column("versions", np.dtype(np.int64), ()),
+            Column("ticks", np.dtype(np.int64), ()),
+            Column("memories", np.dtype(np.float32), (self.memory_size,)),
         )
 
     def size(self) -> int:
@@ -133,18 +137,23 @@ class Arena:
         self.rewards = arrays["rewards"]
         self.group_rewards = arrays["group_rewards"]
         self.versions = arrays["versions"]
+        self.ticks = arrays["ticks"]
+        """Number of the message that asked for the step's action: one for all agents of a message, growing with time
+        in a simulator's session, and of no other session of the run."""
+        self.memories = arrays["memories"]
+        """The actor's memory before each step; zeros at an episode's start."""
 
         self.columns = tuple(arrays.values())
         """All columns, observations first."""
 
     @classmethod
-    def create(cls, spec: BehaviorSpec, capacity_steps: int, rows: int | None = None) -> Self:
+    def create(cls, spec: BehaviorSpec, capacity_steps: int, rows: int | None = None, *, memory_size: int = 0) -> Self:
         """Allocate an arena that holds at least `capacity_steps` steps however short the segments are.
 
         Twice the buffer size is enough for one round in collection while another one is gathered. `SPARE_BLOCKS` more
         keep many agents from blocking a small one.
         """
-        layout = ArenaLayout(spec, rows or default_rows(spec), capacity_steps + SPARE_BLOCKS)
+        layout = ArenaLayout(spec, rows or default_rows(spec), capacity_steps + SPARE_BLOCKS, memory_size)
         fd = os.memfd_create(f"ludus-arena-{spec.behavior}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, layout.size())
         # Sealed sizes: no process can shrink the file and kill the others with SIGBUS.

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from worker.experience.arena import Arena
-from worker.experience.segments import Segment, lengths_of
+from worker.experience.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,24 @@ class Rollout:
     """(B,) uint8: values of `Ending`."""
     starts_episode: torch.Tensor
     """(B,) bool: whether the segment begins with an episode's first step."""
+    memories: torch.Tensor | None
+    """(N, memory_size) float32: the actor's memory before each step; None without a recurrent actor."""
+    ticks: torch.Tensor
+    """(N,) int64: number of the message that asked for the action (see `Arena.ticks`)."""
+    successor_ticks: torch.Tensor
+    """(B,) int64: number of the message that brought what followed each segment's last step."""
+    simulators: torch.Tensor
+    """(B,) int64: number of the simulator."""
+    agents: torch.Tensor
+    """(B,) int64: the simulator's id of the agent."""
+    groups: torch.Tensor
+    """(B,) int64: group id at the segment's end, 0 = none."""
+    episodes: torch.Tensor
+    """(B,) int64: counts the agent's episodes from 0, within its session."""
+    sequences: torch.Tensor
+    """(B,) int64: counts the segments of the episode from 0."""
+    mates_alive: torch.Tensor
+    """(B,) bool: whether some other agent of the group was in an episode that went on when the segment ended."""
 
     @property
     def steps(self) -> int:
@@ -53,28 +72,65 @@ class Rollout:
         """B: the number of segments."""
         return self.lengths.shape[0]
 
+    def pool(self) -> list[torch.Tensor]:
+        """Return each observation's (N + B, *shape): all steps, then the successors. No copy after `gather`."""
+        return [_join(*pair) for pair in zip(self.observations, self.next_observations, strict=True)]
+
 
 def gather(arena: Arena, segments: Sequence[Segment]) -> Rollout:
     """Copy some segments, at least one, into flat tensors. Afterwards their blocks may be reclaimed."""
     steps = arena.rows_of(segments)
-    successors = arena.successor_rows_of(segments)
-    has_branches = bool(arena.layout.spec.actions.discrete_branches)
+    everything = np.concatenate([steps, arena.successor_rows_of(segments)])
+    pool = [_take(column, everything) for column in arena.observations]
+    facts = _facts_of(segments)
     return Rollout(
-        observations=[_take(column, steps) for column in arena.observations],
-        next_observations=[_take(column, successors) for column in arena.observations],
+        observations=[part[: len(steps)] for part in pool],
+        next_observations=[part[len(steps) :] for part in pool],
         continuous=_take(arena.continuous, steps),
         discrete=_take(arena.discrete, steps).long(),
         log_probs=_take(arena.log_probs, steps),
-        action_masks=_take(arena.action_masks, steps).bool() if has_branches else None,
+        action_masks=_take(arena.action_masks, steps).bool() if arena.layout.spec.actions.discrete_branches else None,
         rewards=_take(arena.rewards, steps),
         group_rewards=_take(arena.group_rewards, steps),
         versions=_take(arena.versions, steps),
-        lengths=torch.from_numpy(lengths_of(segments)),
-        endings=torch.tensor([segment.ending for segment in segments], dtype=torch.uint8),
-        starts_episode=torch.tensor([segment.starts_episode for segment in segments], dtype=torch.bool),
+        lengths=facts["length"],
+        endings=facts["ending"].to(torch.uint8),
+        starts_episode=facts["sequence"] == 0,
+        memories=_take(arena.memories, steps) if arena.layout.memory_size else None,
+        ticks=_take(arena.ticks, steps),
+        successor_ticks=facts["successor_tick"],
+        simulators=facts["simulator"],
+        agents=facts["agent"],
+        groups=facts["group"],
+        episodes=facts["episode"],
+        sequences=facts["sequence"],
+        mates_alive=facts["mates_alive"].bool(),
     )
+
+
+_FACTS = (
+    *("simulator", "agent", "group", "episode", "sequence", "length", "ending"),
+    *("successor_tick", "mates_alive"),
+)
+
+
+def _facts_of(segments: Sequence[Segment]) -> dict[str, torch.Tensor]:
+    """Return what segments know of themselves as columns (B,) int64."""
+    table = np.array([_facts(segment) for segment in segments], np.int64)
+    return dict(zip(_FACTS, torch.from_numpy(np.ascontiguousarray(table.T)), strict=True))
+
+
+_facts = attrgetter(*_FACTS)
 
 
 def _take(column: npt.NDArray[np.generic], rows: npt.NDArray[np.int64]) -> torch.Tensor:
     """Copy rows of a column into a tensor of its own."""
     return torch.from_numpy(column.take(rows, axis=0))
+
+
+def _join(steps: torch.Tensor, successors: torch.Tensor) -> torch.Tensor:
+    """Put rows one behind the other: as a view where they lie like that in memory, else by a copy."""
+    same = steps.untyped_storage().data_ptr() == successors.untyped_storage().data_ptr()
+    if same and steps.data_ptr() + steps.nbytes == successors.data_ptr() and steps.is_contiguous():
+        return steps.as_strided((len(steps) + len(successors), *steps.shape[1:]), steps.stride())
+    return torch.cat([steps, successors])

@@ -28,9 +28,10 @@ LAYOUTS = {SPEC.name: BehaviorLayout(SPEC)}
 
 
 class CountingPolicy:
-    """Answers with numbers that count up."""
+    """Answers with numbers that count up, and remembers them if it has memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_size: int = 0) -> None:
+        self.memory_size = memory_size
         self.decisions = 0
         self.passes: list[int] = []
         """Rows of each forward pass."""
@@ -38,13 +39,29 @@ class CountingPolicy:
     def load(self, flat: npt.NDArray[np.float32]) -> None:
         """Have no weights."""
 
-    def act(self, observations: Sequence[Array], masks: Array | None, rng: np.random.Generator) -> Acted:
+    def act(
+        self,
+        observations: Sequence[Array],
+        masks: Array | None,
+        memory: npt.NDArray[np.float32] | None,
+        rng: np.random.Generator,
+    ) -> Acted:
         rows = len(observations[0])
         numbers = np.arange(self.decisions, self.decisions + rows, dtype=np.float32)[:, None]
         self.decisions += rows
         self.passes.append(rows)
         discrete = np.zeros((rows, 1), np.int32)
-        return Acted(numbers, numbers, discrete, np.concatenate([-numbers, -numbers], 1))
+        log_probs = np.concatenate([-numbers, -numbers], 1)
+        return Acted(numbers, numbers, discrete, log_probs, self._remember(memory, numbers))
+
+    def _remember(
+        self, memory: npt.NDArray[np.float32] | None, numbers: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32] | None:
+        """Return how many steps there were before, then the number of this one and that of the one before."""
+        if not self.memory_size:
+            return None
+        assert memory is not None
+        return np.stack([memory[:, 0] + 1, numbers[:, 0], memory[:, 1]], 1)
 
 
 @dataclass

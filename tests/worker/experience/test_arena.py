@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.experience.arena import Arena, ArenaLayout, default_rows
-from worker.experience.segments import Ending, Segment, pack_segments, unpack_segments
+from worker.experience.segments import SEGMENT_DTYPE, Ending, Segment, pack_segments, unpack_segments
 
 SPEC = BehaviorSpec("Walker", (ObservationSpec((3,)), ObservationSpec((2, 2), dtype="uint8")), ActionSpec(2, (3, 2)))
 
@@ -155,13 +155,19 @@ def test_rows_of_segments_are_those_of_a_plain_loop(lengths: list[int], rows: in
 
 
 def test_segments_survive_the_wire() -> None:
-    segments = (make_segment((3, 9), 5, sequence=2), Segment(4, -7, 2, 11, 0, 1, 8, Ending.TRUNCATED, (1,)))
+    segments = (
+        make_segment((3, 9), 5, sequence=2),
+        Segment(4, -7, 2, 11, 0, 1, 8, Ending.TRUNCATED, (1,), successor_tick=(5 << 32) + 3, mates_alive=True),
+    )
     records = np.array(
         [
-            (s.simulator, s.agent, s.group, s.episode, s.sequence, s.length, s.round, s.ending, len(s.blocks))
+            (
+                *(s.simulator, s.agent, s.group, s.episode, s.sequence, s.length, s.round, s.ending),
+                *(len(s.blocks), s.mates_alive, s.successor_tick),
+            )
             for s in segments
         ],
-        dtype="<i4",
+        SEGMENT_DTYPE,
     )
 
     payload = pack_segments(records, np.array([3, 9, 1], np.int32))

@@ -1,0 +1,99 @@
+"""Transitions: every step with the observation that followed it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker.rollouts import make_rollout, make_spec, random_rollout
+from worker.experience.arena import Arena
+from worker.experience.segments import Ending, Segment
+from worker.experience.transitions import transitions_of
+
+CPU = torch.device("cpu")
+SPEC = make_spec(observations=(3, (1, 4, 4), (5, 2)), continuous=2, branches=(3, 2))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(Ending)), min_size=1, max_size=12))
+def test_what_followed_and_how_it_ended_is_as_in_a_plain_loop(segments: list[tuple[int, Ending]]) -> None:
+    lengths = [length for length, _ in segments]
+    rollout = random_rollout(SPEC, lengths, np.random.default_rng(1), ending=[ending for _, ending in segments])
+    expected = []
+    first = 0
+    for number, (length, ending) in enumerate(segments):
+        for step in range(first, first + length):
+            last = step == first + length - 1
+            following = [
+                rollout.next_observations[item][number] if last else rollout.observations[item][step + 1]
+                for item in range(3)
+            ]
+            expected.append((following, last and ending is Ending.TERMINATED, last and ending is not Ending.CUT))
+        first += length
+
+    transitions = transitions_of(rollout, CPU, squashed=False)
+
+    assert transitions.steps == len(expected)
+    for step, (following, terminated, ended) in enumerate(expected):
+        for part, before, after in zip(transitions.observations, rollout.observations, following, strict=True):
+            assert torch.equal(part[transitions.index[step]], before[step])
+            assert torch.equal(part[transitions.next_index[step]], after)
+        assert bool(transitions.terminated[step]) == terminated
+        assert bool(transitions.ended[step]) == ended
+
+
+def test_pictures_stay_bytes() -> None:
+    rollout = random_rollout(SPEC, [2, 3], np.random.default_rng(1))
+
+    transitions = transitions_of(rollout, CPU, squashed=False)
+
+    assert [part.dtype for part in transitions.observations] == [torch.float32, torch.uint8, torch.float32]
+    assert [len(part) for part in transitions.observations] == [7, 7, 7]
+
+
+@pytest.mark.parametrize(("squashed", "expected"), [(False, [-1.0, -0.5, 0.0, 1.0]), (True, [-6.0, -1.5, 0.0, 3.0])])
+def test_samples_become_actions_as_they_did_for_the_environment_and_squashed_ones_are_actions(
+    squashed: bool, expected: list[float]
+) -> None:
+    samples = np.array([[-6.0], [-1.5], [0.0], [3.0]])
+    rollout = make_rollout(
+        observations=[np.zeros((4, 1))], rewards=np.zeros(4), continuous=samples, log_probs=np.zeros((4, 1))
+    )
+
+    transitions = transitions_of(rollout, CPU, squashed=squashed)
+
+    assert transitions.continuous[:, 0].tolist() == pytest.approx(list(expected))
+
+
+def test_a_minibatch_points_into_the_same_pool() -> None:
+    rollout = random_rollout(SPEC, [4, 2, 5], np.random.default_rng(1))
+    transitions = transitions_of(rollout, CPU, squashed=False)
+    rows = torch.tensor([10, 3, 0])
+
+    part = transitions.select(rows)
+
+    assert part.observations is transitions.observations
+    assert part.index.tolist() == [10, 3, 0]
+    assert part.next_index.tolist() == [13, 11, 1]  # the successors of segments 2 and 0 are rows 11 + 2 and 11 + 0
+    assert torch.equal(part.discrete, rollout.discrete[rows])
+    assert torch.equal(part.rewards, rollout.rewards[rows])
+    assert part.ended.tolist() == transitions.ended[rows].tolist()
+
+
+def test_the_pool_of_a_gathered_rollout_is_no_copy_and_that_of_others_is_the_same() -> None:
+    arena = Arena.create(SPEC, 100, rows=4)
+    for column in arena.observations:
+        column[:] = np.random.default_rng(1).integers(0, 255, column.shape)
+    gathered = arena.gather(
+        [Segment(0, 1, 0, 0, 0, 6, 0, Ending.CUT, (7, 2)), Segment(0, 2, 0, 0, 0, 3, 0, Ending.CUT, (3,))]
+    )
+    apart = replace(gathered, next_observations=[part.clone() for part in gathered.next_observations])
+
+    pool, copied = gathered.pool(), apart.pool()
+
+    for joined, steps, other in zip(pool, gathered.observations, copied, strict=True):
+        assert joined.data_ptr() == steps.data_ptr()
+        assert torch.equal(joined, other)
+    arena.close()

@@ -1,0 +1,79 @@
+"""Transitions: what reward signals see of the experience. Each step with the observation that followed it.
+
+Observations lie in a pool, each of them once, and steps point into it: of two steps that follow each other, the second
+one's observation is what followed the first.
+
+Dimensions: `N` steps, `B` segments, `P` rows of the pool, `C` continuous columns, `D` branches.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from worker.experience.rollout import Rollout
+from worker.experience.segments import Ending
+
+_LIMIT = 3.0
+"""Samples of PPO's and POCA's policies are clipped to this and divided by it (ML-Agents' `ActionModel`)."""
+
+
+class Transitions(NamedTuple):
+    """Steps in any order, all tensors on one device."""
+
+    observations: list[torch.Tensor]
+    """The pool, one per ObservationSpec: (P, *shape), raw; uint8 stays uint8."""
+    index: torch.Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    """(N,) int64: row in the pool of each step's observation."""
+    next_index: torch.Tensor
+    """(N,) int64: row of the observation that followed; the final one at an episode's end."""
+    continuous: torch.Tensor
+    """(N, C) float32: as the environment got it, in [-1, 1]."""
+    discrete: torch.Tensor
+    """(N, D) int64: the choice of each branch."""
+    rewards: torch.Tensor
+    """(N,) float32."""
+    group_rewards: torch.Tensor
+    """(N,) float32."""
+    terminated: torch.Tensor
+    """(N,) bool: the task ended with this step."""
+    ended: torch.Tensor
+    """(N,) bool: the episode ended with this step, because the task did or because it was truncated."""
+
+    def select(self, rows: torch.Tensor) -> "Transitions":
+        """Take some steps; the pool stays."""
+        return Transitions(self.observations, *(column[rows] for column in self[1:]))
+
+    @property
+    def steps(self) -> int:
+        """N: the number of steps."""
+        return self.index.shape[0]
+
+
+def transitions_of(rollout: Rollout, device: torch.device | str, *, squashed: bool) -> Transitions:
+    """Return all steps of a rollout in its order. The pool is the rollout's: steps, then its segments' successors.
+
+    `squashed` is true where samples have passed through tanh and are the actions (SAC); those of other policies become
+    actions by `clip(sample, -3, 3) / 3`.
+    """
+    steps, last = rollout.steps, rollout.lengths.cumsum(0) - 1
+    next_index = torch.arange(1, steps + 1)
+    next_index[last] = torch.arange(steps, steps + rollout.segments)
+    terminated, ended = torch.zeros(2, steps, dtype=torch.bool)
+    terminated[last] = rollout.endings == Ending.TERMINATED
+    ended[last] = rollout.endings != Ending.CUT
+    return Transitions(
+        observations=[part.to(device) for part in rollout.pool()],
+        index=torch.arange(steps, device=device),
+        next_index=next_index.to(device),
+        continuous=environment_actions(rollout.continuous, squashed=squashed).to(device),
+        discrete=rollout.discrete.to(device),
+        rewards=rollout.rewards.to(device),
+        group_rewards=rollout.group_rewards.to(device),
+        terminated=terminated.to(device),
+        ended=ended.to(device),
+    )
+
+
+def environment_actions(samples: torch.Tensor, *, squashed: bool) -> torch.Tensor:
+    """Turn samples of a policy into what the environment gets."""
+    return samples if squashed else samples.clamp(-_LIMIT, _LIMIT) / _LIMIT
