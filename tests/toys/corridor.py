@@ -24,7 +24,9 @@ LIMIT = 20
 class Corridor:
     """Many corridors side by side, a group in each. An agent sees where it is, and whether the door is open."""
 
-    def __init__(self, corridors: int = 16) -> None:
+    def __init__(self, corridors: int = 16, *, grouped: bool = True) -> None:
+        """Without `grouped` the game does not say who belongs together, for a negative control."""
+        self.grouped = grouped
         self.spec = BehaviorSpec("Runner", (ObservationSpec((CELLS + 1,), "place and door"),), ActionSpec(0, (3,)))
         self.cells = np.tile(np.array(STARTS), (corridors, 1))  # (corridors, 2)
         self.alive = np.ones((corridors, 2), bool)
@@ -86,7 +88,7 @@ class Corridor:
         return np.flatnonzero(who).astype(np.int32)
 
     def _groups(self, who: Array) -> Array:
-        return (np.nonzero(who)[0] + 1).astype(np.int32)
+        return (np.nonzero(who)[0] + 1).astype(np.int32) * np.int32(self.grouped)
 
     def _seen(self, who: Array) -> Array:
         places = np.eye(CELLS, dtype=np.float32)[self.cells[who]]

@@ -1,0 +1,162 @@
+"""A game, a collector's lane and an algorithm in one process: training as it is, without sockets.
+
+What is played goes through the real batcher, tracker and arena, so that ticks, groups, memories, cuts and successors
+are those of a run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ludus.spec import BehaviorSpec
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.batches import Array, BehaviorBatch
+from ludus.wire.codec import BehaviorLayout, decode_actions
+from server.training.config import POCAConfig, PPOConfig, SACConfig
+from worker.algorithms.algorithm import Algorithm
+from worker.build import Demonstrations, build_algorithm
+from worker.collector.batcher import Lane
+from worker.collector.rounds import Rounds
+from worker.collector.tracker import Roster, Tracker
+from worker.experience.arena import Arena
+from worker.experience.rollout import Rollout
+from worker.experience.segments import unpack_segments
+from worker.networks.acting import make_policy
+
+TRAINERS = {"ppo": PPOConfig, "sac": SACConfig, "poca": POCAConfig}
+
+
+class Game(Protocol):
+    """Something that answers actions with the next message of a simulator."""
+
+    spec: BehaviorSpec
+
+    def begin(self) -> BehaviorBatch: ...
+
+    def play(self, continuous: Array, discrete: Array) -> BehaviorBatch: ...
+
+
+@dataclass
+class Console:
+    """The simulator's end of a session: takes actions and keeps them until the game is ready."""
+
+    spec: BehaviorSpec
+    actions: tuple[Array, Array] | None = None
+
+    def answer(self, response: bytes) -> None:
+        actions = pb.ConnectResponse.FromString(response).actions
+        (batch,) = decode_actions(actions, {self.spec.name: BehaviorLayout(self.spec)})
+        self.actions = batch.continuous, batch.discrete
+
+
+@dataclass
+class Arcade:
+    """One game that is played by a policy, round by round."""
+
+    game: Game
+    config: PPOConfig | SACConfig | POCAConfig
+    steps: int
+    """Of a round."""
+    seed: int = 1
+    round: int = 0
+    step_id: int = 0
+    lane: Lane = field(init=False)
+
+    def __post_init__(self) -> None:
+        spec, settings = self.game.spec, self.config.network_settings.model_dump()
+        policy = make_policy(spec, settings, squashed=isinstance(self.config, SACConfig))
+        self.console, self.rounds = Console(spec), Rounds()
+        self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
+        tracker = Tracker(self.arena, self.config.time_horizon, self.rounds)
+        self.free = tracker.blocks
+        self.free.extend(range(self.arena.layout.blocks))
+        self.roster = Roster(1, 0, spec.name)
+        self.lane = Lane(
+            number=0,
+            behavior=spec.behavior,
+            policy=policy,
+            tracker=tracker,
+            rounds=self.rounds,
+            rng=np.random.default_rng(self.seed),
+            low_blocks=0,
+            schedule=lambda: None,
+        )
+
+    def collect(self, weights: Array, version: int) -> Rollout:
+        """Play a round with these weights."""
+        lane = self.lane
+        lane.policy.load(weights)
+        lane.version = version
+        self.round += 1
+        self.rounds.grant(self.round, self.steps, size=self.steps, closed=True)
+        if self.round == 1:
+            self._send(self.game.begin())
+        report = lane.run()
+        while not report.deliver:
+            assert self.console.actions is not None, "the lane answers until the round is complete"
+            actions, self.console.actions = self.console.actions, None
+            self._send(self.game.play(*actions))
+            report = lane.run()
+        payload = lane.tracker.take_segments()
+        assert payload is not None
+        segments = [segment for segment in unpack_segments(payload) if segment.round == self.round]
+        rollout = self.arena.gather(segments)
+        self.free.extend(block for segment in segments for block in segment.blocks)
+        lane.tracker.take_episodes()
+        return rollout
+
+    def _send(self, batch: BehaviorBatch) -> None:
+        self.step_id += 1
+        self.lane.stage(self.console, self.roster, self.step_id, batch)
+
+
+@dataclass
+class Training:
+    """An algorithm that learns a game."""
+
+    algorithm: Algorithm
+    arcade: Arcade
+    step: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of the last update."""
+
+    def run(self, updates: int) -> None:
+        """Play and learn."""
+        for _ in range(updates):
+            rollout = self.arcade.collect(self.algorithm.flat_weights(), self.algorithm.version)
+            self.step += rollout.steps
+            self.metrics = self.algorithm.update(rollout, self.step) or self.metrics
+
+
+def training(
+    game: Game,
+    *,
+    seed: int = 1,
+    trainer: str = "ppo",
+    network: Mapping[str, Any] | None = None,
+    gamma: float = 0.99,
+    signals: Mapping[str, Any] | None = None,
+    time_horizon: int = 64,
+    **hyperparameters: Any,
+) -> Training:
+    """Return an algorithm and a game for it. A small network, constant schedules, and overrides."""
+    config = TRAINERS[trainer].model_validate(
+        {
+            "trainer_type": trainer,
+            "hyperparameters": {
+                "batch_size": 128,
+                "buffer_size": 1024,
+                "learning_rate": 3e-3,
+                "learning_rate_schedule": "constant",
+                **hyperparameters,
+            },
+            "network_settings": {"hidden_units": 32, "num_layers": 2, **(network or {})},
+            "reward_signals": {"extrinsic": {"gamma": gamma}} if signals is None else dict(signals),
+            "time_horizon": time_horizon,
+        }
+    )
+    algorithm = build_algorithm(config, game.spec, torch.device("cpu"), seed, Demonstrations({}))
+    return Training(algorithm, Arcade(game, config, algorithm.round_steps(), seed))

@@ -1,0 +1,527 @@
+"""Multi-agent posthumous credit assignment (MA-POCA, Cohen et al. 2021, https://arxiv.org/abs/2111.05992): PPO for
+teams whose members come and go.
+
+All agents share one policy, which sees what its agent sees. The critic sees the team (`networks.multi_agent`): its
+value `V` is what all members can expect together; its baseline `B_i` for member `i` knows what the others see and do,
+and of `i` itself only what it sees. So `G - B_i` is what the action of `i` was worth to the team (a counterfactual
+baseline, Foerster et al. 2018). An agent that dies early still learns what its death was worth: what follows it is the
+value of those who go on. Each update takes one rollout of the current policy and, for `num_epoch` passes over shuffled
+minibatches, descends
+
+    -min(ratio * A, clip(ratio, 1 - epsilon, 1 + epsilon) * A) + 0.5 * (L_V + 0.5 * L_B) - beta * entropy
+
+where the target of both losses is the lambda-return `G_t = r_t + gamma ((1 - lambda) V_(t+1) + lambda G_(t+1))`, and
+`A` is `G - B`, averaged over signals and normalised over the rollout.
+
+Details, as in ML-Agents 1.1.0 (`poca/optimizer_torch.py`, `poca/trainer.py`) unless marked:
+ 1. Who belongs together, and what they earn, is found in `experience.groups`: agents of one simulator with one group
+    id. An agent without a group is a team of its own, for which all this is PPO with another critic.
+ 2. The extrinsic reward is the agent's own, that of its mates, and the group's.
+ 3. What follows a segment counts, unless agent and mates all terminated.
+ 4. Schedules, Adam over actor and critic together, and what a minibatch is: as in `algorithms.ppo`. After each gradient
+    step the reward signals learn from the same minibatch; behavioral cloning follows once at the end.
+ 5. With a memory, minibatches are of whole sequences; the critic remembers twice, as the one who judges the team and as
+    the one who judges what its agent had to start from.
+
+Deviations from ML-Agents, on purpose (those of `algorithms.ppo` as to the joint ratio, the time at which statistics are
+merged, logarithms, the sign of the policy loss, small rollouts and updates that are taken back hold here, too):
+ a. What follows an agent that died is the value of its mates at that moment, as in the paper. ML-Agents adds the dead
+    agent's last observation to the team, in which the critic has never seen one: it only learns from the living.
+ b. Rewards of mates that decide at other times count once, when they come, within the step that they fall into.
+    ML-Agents adds a slow mate's last reward to every step of a fast one, and takes one of several of a fast one.
+ c. `clip_value_loss` (Ludus' own key, off by default) clips values *and* baselines. ML-Agents never clips values, by
+    a mistake (#6281), and always baselines, which then move by epsilon an update however far away the returns are.
+ d. Each agent's critic memory is its own (see `algorithms.recollection`).
+ e. The size of the largest team is counted before an update, not between the rows of one.
+
+What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in `worker.functional` and
+`experience.groups`; `P = N + B` rows of the pool, `W` columns of flat actions, `Q` sequences, `K` width of a memory,
+`R` rows of a minibatch with padding and `X` without.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ludus.spec import BehaviorSpec
+from server.training.config import POCAConfig
+from worker.algorithms.bc import BehavioralCloning
+from worker.algorithms.guards import Diverged, Trace, first_infinite
+from worker.algorithms.recollection import Memories, recollect
+from worker.experience.demonstrations import DemonstrationBuffer
+from worker.experience.groups import Teams, teams_of
+from worker.experience.rollout import Rollout
+from worker.experience.sequences import Sequences, sequences_of
+from worker.experience.transitions import Transitions, transitions_of
+from worker.functional.distributions import gaussian_entropy, joint_distribution, joint_gradient
+from worker.functional.losses import (
+    Term,
+    approximate_kl,
+    clip_fraction,
+    clipped_surrogate,
+    clipped_value_loss,
+    squared_error,
+)
+from worker.functional.prediction import flat_actions
+from worker.functional.returns import explained_variance, generalized_advantages, normalized
+from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from worker.networks.actor import Actor
+from worker.networks.encoder import Encoded
+from worker.networks.multi_agent import Members, TeamCritic
+from worker.networks.optimizer import FlatAdam
+from worker.rewards.signals import SignalSet, title
+
+VALUE_COEFFICIENT = 0.5
+BASELINE_COEFFICIENT = 0.5
+"""Of the baseline's loss within the value's."""
+
+
+class Rates(NamedTuple):
+    """The scheduled numbers of one update."""
+
+    learning_rate: float
+    epsilon: float
+    beta: float
+
+
+class Estimates(NamedTuple):
+    """What the critic says of a rollout before the update."""
+
+    values: Float[Tensor, "N S"]
+    baselines: Float[Tensor, "N S"]
+    bootstrap: Float[Tensor, "B S"]
+    """The value of what follows each segment."""
+    before: Float[Tensor, "Q W"] | None
+    """The critic's memories before each sequence: for the value, then for the baseline."""
+    after: Float[Tensor, "B W"] | None
+    """Those after each segment."""
+
+
+class Experience(NamedTuple):
+    """A rollout with its targets, frozen for all epochs."""
+
+    encoded: Encoded
+    """The pool: (P, ...) each."""
+    flat_actions: Float[Tensor, "P W"]
+    """Actions as the critic reads them; zeros for successors."""
+    mates: Int[Tensor, "N G"]
+    present: Bool[Tensor, "N G"]
+    continuous: Float[Tensor, "N C"]
+    discrete: Int[Tensor, "N D"]
+    masks: Bool[Tensor, "N M"] | None
+    log_prob: Float[Tensor, " N"]
+    """Joint log-probability of the action by the policy that acted."""
+    advantage: Float[Tensor, " N"]
+    returns: Float[Tensor, "N S"]
+    estimates: Estimates
+    memories: Float[Tensor, "N K"] | None
+    """The actor's, before each step."""
+    sequences: Sequences | None
+    """None without a memory."""
+
+
+class Minibatch(NamedTuple):
+    """Some steps, as the networks see them and as the losses do."""
+
+    rows: Int[Tensor, " R"]
+    """Of the rollout: sequences of `length`, one after the other, padded."""
+    real: Int[Tensor, " X"] | None
+    """Which of `rows` are experience and no padding; None where all are."""
+    steps: Int[Tensor, " X"]
+    """Of the rollout: those rows."""
+    which: Int[Tensor, " Q"] | None
+    """The sequences; None without a memory."""
+    length: int
+
+    def without_padding(self, of_rows: Float[Tensor, "R ..."]) -> Float[Tensor, "X ..."]:
+        """Return the part of something that all rows have which is of real steps."""
+        return of_rows if self.real is None else of_rows.index_select(0, self.real)
+
+
+class POCA:
+    """Actor, team critic and optimizer of one behavior."""
+
+    version: int
+    """How many updates the weights have seen: the version under which they are published."""
+
+    def __init__(
+        self,
+        config: POCAConfig,
+        spec: BehaviorSpec,
+        device: torch.device,
+        seed: int,
+        signals: SignalSet,
+        shown: DemonstrationBuffer | None = None,
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        hyper, settings = config.hyperparameters, config.network_settings
+        self.config, self.device, self.version = config, device, 0
+        self._generator = torch.Generator().manual_seed(seed)
+        self._signals = signals
+        self._actor = Actor(spec, settings, self._generator)
+        self._critic = TeamCritic(spec, settings, len(signals), self._generator)
+        self._model = nn.ModuleDict({"actor": self._actor, "critic": self._critic}).to(device)
+        self._optimizer = FlatAdam(
+            [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.numel()]
+        )
+        self._memories = Memories(2 * self._critic.memory_size, device)
+        self._cloning = None
+        if config.behavioral_cloning is not None and shown is not None:
+            self._cloning = BehavioralCloning(
+                config.behavioral_cloning,
+                self._actor,
+                shown,
+                learning_rate=hyper.learning_rate,
+                batch_size=hyper.batch_size,
+                sequence_length=1 if settings.memory is None else settings.memory.sequence_length,
+                seed=seed,
+            )
+        self._learning_rate = Schedule(
+            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
+        )
+        self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, config.max_steps)
+        self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, config.max_steps)
+
+    @property
+    def actor(self) -> Actor:
+        """The policy network, for exports."""
+        return self._actor
+
+    def round_steps(self) -> int:
+        """Return how many agent steps one round of collection has."""
+        return self.config.hyperparameters.buffer_size
+
+    @torch.no_grad()
+    def update(self, rollout: Rollout, step: int) -> Mapping[str, float]:
+        """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
+
+        Raise `Diverged`, with everything as before, if any value on the way is not finite.
+        """
+        rates, before = self.rates(step), self._snapshot()
+        teams = teams_of(rollout)
+        transitions = transitions_of(rollout, self.device, squashed=False)
+        transitions = transitions._replace(rewards=teams.rewards.to(self.device))
+        experience = self._prepare(rollout, teams, transitions)
+        trace, log_ratios = Trace(), []
+        for minibatch in self._minibatches(experience):
+            terms, log_ratio = self._differentiate(experience, minibatch, rates)
+            terms["gradient"] = self._optimizer.step(rates.learning_rate, self.config.hyperparameters.max_grad_norm)
+            trace.add(terms | self._signals.update(transitions.select(minibatch.steps)))
+            log_ratios.append(log_ratio)
+        if not bool(trace.is_sane() & self._optimizer.all_finite() & self._signals.is_finite()):
+            self._restore(before)
+            raise _diagnosis(experience, trace, self._signals)
+        imitated = self._imitate(step, before)
+        self._actor.body.update_normalizer([part[: rollout.steps] for part in transitions.observations])
+        if experience.estimates.after is not None:
+            self._memories.keep(rollout, experience.estimates.after)
+        self.version += 1
+        lag = self.version - 1 - rollout.versions.double().mean()
+        return self._metrics(experience, trace, torch.cat(log_ratios), rates, lag) | imitated
+
+    def rates(self, step: int) -> Rates:
+        """Return what an update at `step` uses."""
+        return Rates(self._learning_rate.at(step), self._epsilon.at(step), self._beta.at(step))
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        """Return the actor's weights and normalizer statistics as collectors load them."""
+        return self._actor.flatten()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next update depends on. Tensors are copies."""
+        return {
+            "version": self.version,
+            "generator": self._generator.get_state(),
+            "model": {name: tensor.clone() for name, tensor in self._model.state_dict().items()},
+            "optimizer": self._optimizer.state_dict(),
+            "signals": self._signals.state_dict(),
+            "memories": self._memories.state_dict(),
+            "cloning": None if self._cloning is None else self._cloning.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._signals.load_state_dict(state["signals"])
+        self._memories.load_state_dict(state["memories"])
+        if self._cloning is not None and state["cloning"] is not None:
+            self._cloning.load_state_dict(state["cloning"])
+        self._generator.set_state(state["generator"].cpu())
+        self.version = state["version"]
+
+    # Targets ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, rollout: Rollout, teams: Teams, transitions: Transitions) -> Experience:
+        """Return the rollout with its targets."""
+        device, masks = self.device, rollout.action_masks
+        encoded = self._actor.encode(transitions.observations)
+        sizes = self._actor.layout.discrete_branches
+        actions = flat_actions(transitions.continuous, transitions.discrete, sizes)
+        flat = torch.cat([actions, actions.new_zeros(rollout.segments, actions.shape[1])])
+        self._critic.largest.clamp_(min=_largest(teams))
+        memory = self._actor.layout.body.memory_size
+        settings = self.config.network_settings.memory
+        sequences = sequences_of(rollout.lengths, settings.sequence_length) if settings and memory else None
+        estimates = self._estimate(rollout, teams, encoded, flat, sequences)
+        advantages = generalized_advantages(
+            self._signals.evaluate(transitions),
+            estimates.values,
+            bootstrap=estimates.bootstrap,
+            lengths=rollout.lengths.to(device),
+            terminated=~teams.bootstraps.to(device),
+            gamma=self._signals.gamma,
+            lambd=self.config.hyperparameters.lambd,
+            ignores_termination=self._signals.ignores_termination,
+        )
+        returns = advantages + estimates.values  # lambda-returns
+        return Experience(
+            encoded=encoded,
+            flat_actions=flat,
+            mates=teams.steps.rows.to(device),
+            present=teams.steps.present.to(device),
+            continuous=rollout.continuous.to(device),
+            discrete=transitions.discrete,
+            masks=None if masks is None or bool(masks.all()) else masks.to(device),
+            log_prob=rollout.log_probs.to(device).sum(1),
+            advantage=normalized((returns - estimates.baselines).mean(1)),
+            returns=returns,
+            estimates=estimates,
+            memories=None if rollout.memories is None else rollout.memories.to(device),
+            sequences=sequences,
+        )
+
+    def _estimate(
+        self, rollout: Rollout, teams: Teams, encoded: Encoded, actions: Tensor, sequences: Sequences | None
+    ) -> Estimates:
+        """Ask the critic about every step, and about what follows every segment."""
+        device, critic = self.device, self._critic
+        members = self._embed(encoded, actions)
+        steps = torch.arange(rollout.steps, device=device)
+        parts = zip(*(torch.split(column, 1024) for column in (steps, *_on(teams.steps, device))), strict=True)
+        digests = [critic.digest_of_agents(members, *part) for part in parts]
+        # Of each digest the first half is for the values, the second for the baselines.
+        summary = torch.stack([torch.cat([one.summary.chunk(2)[half] for one in digests]) for half in (0, 1)], 1)
+        size = torch.cat([one.size.chunk(2)[0] for one in digests])  # (N, 1)
+        mates, present = _on(teams.ends, device)
+        own = members.seeing[rollout.steps :].unsqueeze(1)
+        absent = torch.cat([~teams.self_at_end.to(device).unsqueeze(1), ~present], 1)
+        following = critic.digest(torch.cat([own, members.seeing[mates]], 1), absent)
+        if sequences is None:
+            values, baselines = (critic.judge(summary[:, half], size) for half in (0, 1))
+            return Estimates(values, baselines, critic.judge(following.summary, following.size), None, None)
+
+        def recall(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
+            both = torch.cat([summary[rows, 0], summary[rows, 1]])
+            features, after = critic.remember(both, torch.cat(memory.chunk(2, 1)), length)
+            assert after is not None
+            return torch.cat(features.chunk(2), 1), torch.cat(after.chunk(2), 1)
+
+        recollection = recollect(rollout, sequences, self._memories.before(rollout), recall)
+        values, baselines = (critic.judge(part, size) for part in recollection.features.chunk(2, 1))
+        features, _ = critic.remember(following.summary, recollection.after.chunk(2, 1)[0], 1)
+        return Estimates(
+            values, baselines, critic.judge(features, following.size), recollection.before, recollection.after
+        )
+
+    def _embed(self, encoded: Encoded, actions: Tensor) -> Members:
+        """Embed the whole pool, some rows at a time."""
+        rows = self._critic.rows_at_once
+        chunks = zip(torch.split(actions, rows), *(torch.split(part, rows) for part in encoded), strict=True)
+        embedded = [self._critic.embed(list(observations), done) for done, *observations in chunks]
+        return Members(*(torch.cat(parts) for parts in zip(*embedded, strict=True)))
+
+    # Steps ------------------------------------------------------------------------------------------------------
+
+    def _minibatches(self, experience: Experience) -> Iterator[Minibatch]:
+        """Yield full minibatches of shuffled steps or sequences; what does not fill one is left out of that pass.
+
+        A rollout that is smaller than one is one minibatch. The order is drawn on the CPU: it is the same on every
+        device.
+        """
+        hyper, sequences = self.config.hyperparameters, experience.sequences
+        length = 1 if sequences is None else sequences.rows.shape[1]
+        count = len(experience.advantage) if sequences is None else len(sequences.rows)
+        size = max(hyper.batch_size // length, 1)
+        for _ in range(hyper.num_epoch):
+            order = torch.randperm(count, generator=self._generator)
+            for part in torch.split(order, size)[: max(count // size, 1)]:
+                if sequences is None:
+                    rows = part.to(self.device)
+                    yield Minibatch(rows, None, rows, None, 1)
+                else:
+                    chosen = sequences.select(part)
+                    rows = chosen.rows.reshape(-1)
+                    real = chosen.mask.reshape(-1).nonzero().squeeze(1)
+                    steps, which = rows[real].to(self.device), part.to(self.device)
+                    yield Minibatch(rows.to(self.device), real.to(self.device), steps, which, length)
+
+    def _differentiate(
+        self, experience: Experience, minibatch: Minibatch, rates: Rates
+    ) -> tuple[dict[str, Float[Tensor, ""]], Float[Tensor, " X"]]:
+        """Write the gradient of the objective on one minibatch to the weights' `grad`.
+
+        Return the terms of the objective by name, and the log-ratio of each action.
+        """
+        steps, hyper, estimates = minibatch.steps, self.config.hyperparameters, experience.estimates
+        self._optimizer.zero_gradient()
+        returns = experience.returns[steps]
+        with torch.enable_grad():
+            judged = self._judge(experience, minibatch)
+        terms: list[Term] = []
+        for new, old in zip(judged, (estimates.values, estimates.baselines), strict=True):
+            counted = new.detach()
+            clipped = hyper.clip_value_loss
+            terms.append(
+                clipped_value_loss(counted, old[steps], returns, rates.epsilon)
+                if clipped
+                else squared_error(counted, returns)
+            )
+        value, baseline = terms
+        slopes = [value.slope * VALUE_COEFFICIENT, baseline.slope * (VALUE_COEFFICIENT * BASELINE_COEFFICIENT)]
+        torch.autograd.backward(list(judged), slopes)
+        policy, entropy, log_ratio = self._improve(experience, minibatch, rates)
+        return {
+            "policy loss": policy,
+            "value loss": value.loss,
+            "baseline loss": baseline.loss,
+            "entropy": entropy,
+        }, log_ratio
+
+    def _judge(self, experience: Experience, minibatch: Minibatch) -> tuple[Float[Tensor, "X S"], Float[Tensor, "X S"]]:
+        """Return values and baselines of the real steps. Each row of the pool goes through the encoders once."""
+        mates, present = experience.mates[minibatch.rows], experience.present[minibatch.rows]
+        own = minibatch.rows.unsqueeze(1)
+        seen = torch.cat([own, torch.where(present, mates, own)], 1)  # who is absent stands for nobody new
+        rows, places = torch.unique(seen, return_inverse=True)
+        members = self._critic.embed([part[rows] for part in experience.encoded], experience.flat_actions[rows])
+        memory = None
+        if minibatch.which is not None and experience.estimates.before is not None:
+            memory = torch.cat(experience.estimates.before[minibatch.which].chunk(2, 1))
+        values, baselines = self._critic(members, places[:, 0], places[:, 1:], present, memory, length=minibatch.length)
+        return minibatch.without_padding(values), minibatch.without_padding(baselines)
+
+    def _improve(
+        self, experience: Experience, minibatch: Minibatch, rates: Rates
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, " X"]]:
+        """Write the gradient of the actor's part of the objective; return surrogate, mean entropy and log-ratios."""
+        actor, steps = self._actor, minibatch.steps
+        memory = None
+        if experience.memories is not None:
+            memory = experience.memories[minibatch.rows[:: minibatch.length]]
+        encoded = [part[minibatch.rows] for part in experience.encoded]
+        trail = actor.body.record(encoded, memory, length=minibatch.length)
+        features = minibatch.without_padding(trail.features)
+        joint = joint_distribution(
+            actor.head(features),
+            actor.log_sigma,
+            experience.continuous[steps],
+            experience.discrete[steps],
+            None if experience.masks is None else experience.masks[steps],
+            actor.layout.discrete_branches,
+        )
+        log_ratio = joint.log_prob - experience.log_prob[steps]
+        policy = clipped_surrogate(log_ratio, experience.advantage[steps], rates.epsilon)
+        by_head, by_log_sigma = joint_gradient(joint, policy.slope, -rates.beta / len(steps))
+        actor.head.backward(features, by_head)
+        if actor.log_sigma.grad is not None:
+            actor.log_sigma.grad.copy_(by_log_sigma)
+        by_features = actor.head.by_inputs(by_head)
+        if minibatch.real is not None:
+            by_features = torch.zeros_like(trail.features).index_copy(0, minibatch.real, by_features)
+        actor.body.backward(trail, by_features)
+        return policy.loss, joint.entropy.mean() - _surplus(actor.log_sigma), log_ratio
+
+    def _imitate(self, step: int, before: tuple[Any, ...]) -> dict[str, float]:
+        """Let the actor imitate what it was shown; if that diverges, take the whole update back."""
+        if self._cloning is None:
+            return {}
+        try:
+            return self._cloning.update(step)
+        except Diverged:
+            self._restore(before)
+            raise
+
+    # Bookkeeping ------------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> tuple[Any, ...]:
+        return self._optimizer.snapshot(), self._critic.largest.clone(), self._signals.snapshot()
+
+    def _restore(self, before: tuple[Any, ...]) -> None:
+        optimizer, largest, signals = before
+        self._optimizer.restore(optimizer)
+        self._critic.largest.copy_(largest)
+        self._signals.restore(signals)
+
+    def _metrics(
+        self, experience: Experience, trace: Trace, log_ratios: Float[Tensor, " X"], rates: Rates, lag: Tensor
+    ) -> dict[str, float]:
+        """Return what the update did, by metric name, with one copy from the device.
+
+        Names are ML-Agents' where it has the metric; `docs/metrics.md` defines them.
+        """
+        means, estimates = trace.means(), experience.estimates
+        measured = {
+            "Losses/Policy Loss": means.pop("policy loss"),
+            "Losses/Value Loss": means.pop("value loss"),
+            "Losses/Baseline Loss": means.pop("baseline loss"),
+            "Policy/Entropy": means.pop("entropy"),
+            "Losses/Gradient Norm": means.pop("gradient"),
+            "Losses/Explained Variance": explained_variance(estimates.values, experience.returns),
+            "Policy/Approximate KL": approximate_kl(log_ratios),
+            "Policy/Clip Fraction": clip_fraction(log_ratios, rates.epsilon),
+            "Policy/Lag": lag.to(log_ratios),
+            **means,  # the signals', which have their names already
+        }
+        for index, name in enumerate(self._signals.names):
+            measured[f"Policy/{title(name)} Value Estimate"] = estimates.values[:, index].mean()
+            measured[f"Policy/{title(name)} Baseline Estimate"] = estimates.baselines[:, index].mean()
+        numbers = torch.stack([value.float() for value in measured.values()]).tolist()
+        return {
+            **dict(zip(measured, numbers, strict=True)),
+            "Policy/Learning Rate": rates.learning_rate,
+            "Policy/Epsilon": rates.epsilon,
+            "Policy/Beta": rates.beta,
+        }
+
+
+def _on(mates: Any, device: torch.device) -> tuple[Int[Tensor, "R G"], Bool[Tensor, "R G"]]:
+    return mates.rows.to(device), mates.present.to(device)
+
+
+def _largest(teams: Teams) -> int:
+    """Return the members of the largest team of a rollout."""
+    ends = teams.ends.present.sum(1) + teams.self_at_end
+    return max(int(teams.steps.present.sum(1).max()) + 1, int(ends.max()))
+
+
+def _surplus(log_sigma: Float[Tensor, " C"]) -> Float[Tensor, ""]:
+    """Return by how much the joint entropy is above the metric's, which takes the mean over columns, not their sum."""
+    columns = gaussian_entropy(log_sigma)
+    return columns.sum() - columns.mean() if len(columns) else log_sigma.new_zeros(())
+
+
+def _diagnosis(experience: Experience, trace: Trace, signals: SignalSet) -> Diverged:
+    """Return an error that names what went wrong first."""
+    columns = {
+        f"observation {index}": part for index, part in enumerate(experience.encoded) if part.is_floating_point()
+    }
+    columns |= {
+        "continuous": experience.continuous,
+        "log-prob": experience.log_prob,
+        "values": experience.estimates.values,
+        "baselines": experience.estimates.baselines,
+        "returns": experience.returns,
+    }
+    spoiled = signals.spoiled()
+    return (
+        first_infinite(columns)
+        or trace.diagnosis()
+        or Diverged("weights" if spoiled is None else f"weights of {spoiled}", minibatch=len(trace) - 1)
+    )
