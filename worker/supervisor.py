@@ -226,6 +226,8 @@ class Supervisor:
         match message:
             case Progress():
                 self._step = message.step
+                if message.step and self._state is RunState.STARTING:
+                    self._move(RunState.RUNNING)  # clones learn without a simulator
             case Listening():
                 endpoints = [endpoint.model_dump() for endpoint in message.endpoints]
                 self._writes.append(lambda: self._ledger.listening(endpoints))

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, Prepared
 from server.db.database import Database
-from server.errors import ConfigNotFound, IllegalTransition, InvalidConfig, RunNotFound
+from server.errors import ConfigNotFound, IllegalTransition, InvalidConfig, Problem, RunNotFound
 from server.http import filters
 from server.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
@@ -77,7 +77,6 @@ def create_run(
                 name=wanted.name,
                 tags=wanted.tags,
                 priority=wanted.priority,
-                kind=wanted.kind,
                 config_name=prepared.name,
                 config_version=prepared.version,
             )
@@ -142,14 +141,20 @@ def _read(database: Database, run: str) -> RunRead:
 def _prepare(database: Database, wanted: RunCreate) -> Prepared:
     """Read and check the configuration before the writing transaction begins: a large one takes a while."""
     with database.read() as session:
-        return ConfigService(ConfigRepository(session)).prepare(
+        prepared = ConfigService(ConfigRepository(session)).prepare(
             wanted.config, name=wanted.config_name, version=wanted.config_version, overrides=wanted.overrides
         )
+    kind = RunKind.of(prepared.config.model_dump(mode="json"))
+    if wanted.kind not in {None, kind}:
+        raise InvalidConfig(
+            [Problem("kind", "contradiction", f"the configuration is one of a {kind} run; leave kind out")]
+        )
+    return prepared
 
 
 def _plan(wanted: RunCreate, prepared: Prepared) -> RunPlan:
     return RunPlan(
-        kind=wanted.kind,
+        kind=RunKind.of(prepared.config.model_dump(mode="json")),
         name=wanted.name,
         tags=sorted(set(wanted.tags)),
         priority=wanted.priority,

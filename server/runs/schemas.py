@@ -76,7 +76,9 @@ class RunCreate(Write):
     name: Name | None = Field(default=None, description="Called like its id by default.")
     tags: list[Tag] = Field(default=[], max_length=50, description="For filters.")
     priority: int = Field(default=0, ge=-1000, le=1000, description="Runs with a higher one are trained first.")
-    kind: RunKind = RunKind.TRAIN
+    kind: RunKind | None = Field(
+        default=None, description="What the configuration makes it by default; another kind is refused."
+    )
     validate_only: bool = Field(default=False, description="Only check, and answer what the run would be.")
 
     @model_validator(mode="after")

@@ -39,11 +39,13 @@ class RunService:
         name: str | None = None,
         tags: Iterable[str] = (),
         priority: int = 0,
-        kind: RunKind = RunKind.TRAIN,
         config_name: str | None = None,
         config_version: int | None = None,
     ) -> Run:
-        """Queue a run. `config` is resolved, as JSON; a `seed` of None in it is drawn now, and stored in it."""
+        """Queue a run. `config` is resolved, as JSON; a `seed` of None in it is drawn now, and stored in it.
+
+        What kind of run it is, its configuration says.
+        """
         seed = config.get("seed")
         if seed is None:
             seed = secrets.randbelow(2**31)
@@ -53,7 +55,7 @@ class RunService:
             name=name,
             tags=tags,
             priority=priority,
-            kind=kind,
+            kind=RunKind.of(config),
             config_name=config_name,
             config_version=config_version,
         )

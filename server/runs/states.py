@@ -5,12 +5,21 @@ In-flight states end in -ING, finished ones in -ED. `RECOVERING` lies between tw
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 
 class RunKind(StrEnum):
     """What a run does."""
 
     TRAIN = "train"
+    CLONE = "clone"
+    """Imitates demonstrations alone, in every behavior: it needs no simulator."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "RunKind":
+        """Return what a run with this resolved configuration does."""
+        trainers = {behavior.get("trainer_type") for behavior in config.get("behaviors", {}).values()}
+        return cls.CLONE if trainers == {"clone"} else cls.TRAIN
 
 
 class RunState(StrEnum):

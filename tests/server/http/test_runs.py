@@ -270,3 +270,13 @@ def test_the_state_to_wait_for_must_exist(http: httpx.Client, world: World) -> N
     answer = http.get(f"/v1/runs/{run['id']}", params={"wait": "DREAMING"})
 
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "wait")
+
+
+def test_a_run_that_only_imitates_is_a_clone_run_and_another_kind_is_refused(http: httpx.Client) -> None:
+    config = {"behaviors": {"Walker": {"trainer_type": "clone", "demonstrations": [f"dem_{'0' * 26}"]}}}
+
+    planned = http.post("/v1/runs", json={"config": config, "validate_only": True})
+    refused = http.post("/v1/runs", json={"config": config, "validate_only": True, "kind": "train"})
+
+    assert (planned.status_code, planned.json()["kind"]) == (200, "clone")
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "kind")

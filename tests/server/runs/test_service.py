@@ -8,7 +8,7 @@ from server.errors import IllegalTransition, RunNotFound
 from server.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.service import RunService
-from server.runs.states import Intent, RunState, StopReason
+from server.runs.states import Intent, RunKind, RunState, StopReason
 from tests.factories import CONFIG, RecordingBell, make_claim, make_ledger, make_run, read_run
 
 
@@ -42,6 +42,21 @@ def test_a_missing_seed_is_drawn_and_stored_with_the_configuration(database: Dat
 
     assert 0 <= run.seed < 2**31
     assert read_run(database, run.id).config["seed"] == run.seed
+
+
+@pytest.mark.parametrize(
+    ("trainers", "kind"),
+    [(["ppo"], RunKind.TRAIN), (["clone"], RunKind.CLONE), (["clone", "ppo"], RunKind.TRAIN)],
+    ids=["ppo", "clone", "both"],
+)
+def test_a_run_is_of_the_kind_that_its_behaviors_make_it(
+    database: Database, trainers: list[str], kind: RunKind
+) -> None:
+    behaviors = {f"B{index}": {"trainer_type": trainer} for index, trainer in enumerate(trainers)}
+
+    run = make_run(database, config={**CONFIG, "behaviors": behaviors})
+
+    assert run.kind == kind
 
 
 def test_a_run_without_a_name_is_called_like_its_id(database: Database) -> None:
