@@ -1,26 +1,157 @@
 """The only place where a variant of a configuration decides which class is built.
 
 The dispatch is on the type and ends in `assert_never`: forget an arm and mypy names the missing class.
+
+Every algorithm is built alike: `PPO(config, spec, device, seed, signals, shown)`. `signals` is the `SignalSet` of its
+reward signals, `shown` the `DemonstrationBuffer` of its `behavioral_cloning` section, or None without that section.
 """
 
-from typing import assert_never
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeAlias, assert_never
 
+import numpy as np
 import torch
 
+from ludus.demonstrations import Demonstration, DemonstrationError
 from ludus.spec import BehaviorSpec
-from server.training.config import BehaviorConfig, PPOConfig
+from server.training.config import (
+    CloneConfig,
+    CuriosityConfig,
+    ExtrinsicConfig,
+    FromDemonstrations,
+    GAILConfig,
+    POCAConfig,
+    PPOConfig,
+    RewardSignals,
+    RNDConfig,
+    SACConfig,
+    SignalConfig,
+)
+from worker.algorithms.algorithm import Algorithm
+from worker.algorithms.bc import Cloning
+from worker.algorithms.poca import POCA
 from worker.algorithms.ppo import PPO
+from worker.algorithms.sac import SAC
+from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
+from worker.rewards.curiosity import CuriosityReward
+from worker.rewards.extrinsic import ExtrinsicReward
+from worker.rewards.gail import GAILReward
+from worker.rewards.rnd import RNDReward
+from worker.rewards.signals import NamedSignal, RewardSignal, SignalSet
+
+LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
+"""The trainers that learn from a simulator."""
 
 
-def build_algorithm(config: BehaviorConfig, spec: BehaviorSpec, device: torch.device, seed: int) -> PPO:
+class Demonstrations:
+    """The demonstrations that a job brought along. Each file is read once, when it is first asked for."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        """`paths`: where the demonstration with each id lies."""
+        self._paths = paths
+        self._known: dict[str, list[Demonstration]] = {}
+
+    def of(self, section: FromDemonstrations) -> list[Demonstration]:
+        """Return what a section of the configuration names: by id, or by path where a trainer runs alone.
+
+        Raise `DemonstrationError` if something is missing or damaged.
+        """
+        for name in section.demonstrations:
+            if name not in self._paths:
+                raise DemonstrationError(f"the demonstration {name} was not handed to this trainer; upload it again")
+        paths = [self._paths[name] for name in section.demonstrations]
+        if section.demo_path is not None:
+            paths.append(section.demo_path)
+        return [demonstration for path in paths for demonstration in self._read(path)]
+
+    def buffer(self, section: FromDemonstrations, spec: BehaviorSpec, device: torch.device) -> DemonstrationBuffer:
+        """Return the demonstrated steps on the device. Raise `DemonstrationError`, also where they don't fit."""
+        return DemonstrationBuffer(self.of(section), spec, device)
+
+    def _read(self, path: str) -> list[Demonstration]:
+        if path not in self._known:
+            self._known[path] = load_demonstrations([path])
+        return self._known[path]
+
+
+def build_algorithm(
+    config: LearningConfig, spec: BehaviorSpec, device: torch.device, seed: int, demonstrations: Demonstrations
+) -> Algorithm:
     """Return the algorithm that trains one behavior, new.
 
-    Raise `UnsupportedSpec` where there is no network for what the behavior sees or does. Equal arguments give equal
-    weights and equal updates.
+    Raise `UnsupportedSpec` where there is no network for what the behavior sees or does, `DemonstrationError` where
+    what was shown does not fit it. Equal arguments give equal weights and equal updates.
     """
+    section = config.behavioral_cloning
+    shown = None if section is None else demonstrations.buffer(section, spec, device)
+    # A seed of their own: networks of policy and signals would else begin with the same numbers.
+    generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
+    signals = build_signals(config.reward_signals, spec, device, generator, demonstrations)
     match config:
         case PPOConfig():
-            return PPO(config, spec, device, seed)
+            return PPO(config, spec, device, seed, signals, shown)
+        case SACConfig():
+            return SAC(config, spec, device, seed, signals, shown)
+        case POCAConfig():
+            return POCA(config, spec, device, seed, signals, shown)
+        case _:
+            assert_never(config)
+
+
+def build_clone(
+    config: CloneConfig, behavior: str, device: torch.device, seed: int, demonstrations: Demonstrations
+) -> tuple[Cloning, BehaviorSpec, DemonstrationBuffer]:
+    """Return what imitates demonstrations alone, new, with what it sees and does, and what it was shown.
+
+    The first demonstration says what the behavior sees and does; the others must fit it. Raise as `build_algorithm`.
+    """
+    found = demonstrations.of(config)
+    if not found:
+        raise DemonstrationError(f"behavior {behavior!r} has no demonstration to imitate; name at least one")
+    spec = replace(found[0].spec, name=behavior)
+    shown = DemonstrationBuffer(found, spec, device)
+    return Cloning(config, spec, shown, device, seed), spec, shown
+
+
+def build_signals(
+    section: RewardSignals,
+    spec: BehaviorSpec,
+    device: torch.device,
+    generator: torch.Generator,
+    demonstrations: Demonstrations,
+) -> SignalSet:
+    """Return a behavior's reward signals, new, in the order of the value heads."""
+    signals = [
+        NamedSignal(
+            name,
+            config.strength,
+            config.gamma,
+            build_signal(name, config, spec, device, generator, demonstrations),
+        )
+        for name, config in section.active()
+    ]
+    return SignalSet(signals, device)
+
+
+def build_signal(
+    name: str,
+    config: SignalConfig,
+    spec: BehaviorSpec,
+    device: torch.device,
+    generator: torch.Generator,
+    demonstrations: Demonstrations,
+) -> RewardSignal:
+    """Return one reward signal, new."""
+    match config:
+        case GAILConfig():
+            return GAILReward(config, spec, device, generator, demonstrations.buffer(config, spec, device), name)
+        case CuriosityConfig():
+            return CuriosityReward(config, spec, device, generator)
+        case RNDConfig():
+            return RNDReward(config, spec, device, generator)
+        case ExtrinsicConfig():  # the parent of the others, hence the last
+            return ExtrinsicReward()
         case _:
             assert_never(config)
 

@@ -1,29 +1,36 @@
 """One behavior's learning: rounds of experience in, versions of weights out.
 
-A round is `buffer_size` agent steps (the last one is shorter, so that a run ends at `max_steps` exactly). Deviation
-from ML-Agents, on purpose: ML-Agents updates when its buffer holds strictly more than `buffer_size`, by whatever the
-last trajectories brought; here a round has an exact size, so that which version acted on a step depends on counts
-only.
+A round is a number of agent steps that the algorithm chooses: `buffer_size` for PPO and POCA, what `steps_per_update`
+asks for SAC (the last one is shorter, so that a run ends at `max_steps` exactly). Deviation from ML-Agents, on purpose:
+ML-Agents updates when its buffer holds strictly more than `buffer_size`, by whatever the last trajectories brought;
+here a round has an exact size, so that which version acted on a step depends on counts only.
 
 With `threaded: false` the next round is granted when the new version is published: collectors hold meanwhile
 (lockstep). With `threaded: true` it is granted when the update begins: collection runs one round ahead at most.
 
-A behavior that is done goes on answering, without learning, while others of the run still train.
+Weights are published when an update has changed them; while a replay buffer fills, collectors go on with what they
+have. A behavior that is done goes on answering, without learning, while others of the run still train.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Self
+from pathlib import Path
+from typing import Protocol, Self
 
 from torch import Tensor
 
 from ludus.spec import BehaviorSpec
-from server.training.config import BehaviorConfig
-from worker.algorithms.ppo import PPO, Diverged
+from server.training.config import ReinforcementConfig, TrainerConfig
+from worker.algorithms.algorithm import Algorithm
+from worker.algorithms.guards import Diverged
+from worker.collector.notices import EpisodesEnded
 from worker.collector.pool import CollectorPool
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Segment
+from worker.export import export_onnx
 from worker.recorder import POLICY_VERSION, Aggregation, Recorder
 
 SAMPLE_ROWS = 64
@@ -60,24 +67,114 @@ class Sample:
         )
 
 
+class Learner(Protocol):
+    """What the loop asks of whatever trains one behavior."""
+
+    spec: BehaviorSpec
+    recorder: Recorder
+
+    @property
+    def config(self) -> TrainerConfig:
+        """The behavior's section of the configuration."""
+
+    @property
+    def name(self) -> str:
+        """The behavior's key in the configuration."""
+
+    @property
+    def step(self) -> int:
+        """How far it is, for people: steps that came in, learnt from or not yet."""
+
+    @property
+    def learnt(self) -> int:
+        """Steps that a checkpoint written now would hold."""
+
+    @property
+    def done(self) -> bool:
+        """Whether `max_steps` is reached."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether `learn` has something to do."""
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
+
+    def episodes_ended(self, notice: EpisodesEnded) -> None:
+        """Take note of finished episodes."""
+
+    def learn(self) -> str | None:
+        """Do what is to be done next, a moment's or one update's worth of it.
+
+        Return None, or why an update was taken back (the run then goes on with the weights that it had). Raises
+        `Diverged` at the third time in a row.
+        """
+
+    def checkpointed(self) -> None:
+        """Take note that everything up to now is in a checkpoint."""
+
+    def state(self) -> dict[str, object]:
+        """Return what a checkpoint must hold to go on from here."""
+
+    def export(self, path: Path) -> None:
+        """Write the policy as an ONNX model."""
+
+
+class Rollbacks:
+    """Counts updates that were taken back one after the other."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def attempt(self, update: Callable[[], None]) -> str | None:
+        """Run an update; return why it was taken back, or None. Raises `Diverged` when that happens too often."""
+        try:
+            update()
+        except Diverged as error:
+            self._in_a_row += 1
+            if self._in_a_row >= MAX_ROLLBACKS:
+                raise
+            return str(error)
+        self._in_a_row = 0
+        return None
+
+
+def next_multiple(step: int, interval: int) -> int:
+    """Return the first multiple of `interval` behind `step`."""
+    return (step // interval + 1) * interval
+
+
+def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
+    """Return how many steps an arena must hold beside those of its spare blocks.
+
+    Threaded collection runs a round ahead; open segments of either round take room beside the gathered one. A round may
+    be shorter than a segment (SAC learns after every few steps): segments are cut at its end all the same.
+    """
+    return 3 * max(round_steps, config.time_horizon)
+
+
 class BehaviorLearner:
     """Collects segments of one behavior, learns from whole rounds, publishes the result."""
 
     def __init__(
         self,
-        config: BehaviorConfig,
+        config: ReinforcementConfig,
         spec: BehaviorSpec,
-        algorithm: PPO,
+        algorithm: Algorithm,
         arena: Arena,
         recorder: Recorder,
         pool: CollectorPool,
         progress: Progress,
+        precision: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """Updates run within `precision()`."""
         self.config = config
         self.spec = spec
         self.algorithm = algorithm
         self.recorder = recorder
         self.progress = progress
+        self._precision = precision
         self._arena = arena
         self._pool = pool
         self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -85,7 +182,7 @@ class BehaviorLearner:
         self._delivered = progress.step
         self._granted = progress.step
         self._last_round = progress.round
-        self._rollbacks = 0
+        self._rollbacks = Rollbacks()
         self.sample = Sample([], None)
         self._next_checkpoint = 0
 
@@ -98,6 +195,11 @@ class BehaviorLearner:
     def step(self) -> int:
         """Agent steps delivered, learnt from or not yet."""
         return self._delivered
+
+    @property
+    def learnt(self) -> int:
+        """Agent steps learnt from."""
+        return self.progress.step
 
     @property
     def done(self) -> bool:
@@ -121,8 +223,7 @@ class BehaviorLearner:
 
     def checkpointed(self) -> None:
         """Take note that everything up to now is in a checkpoint."""
-        interval = self.config.checkpoint_interval
-        self._next_checkpoint = (self.progress.step // interval + 1) * interval
+        self._next_checkpoint = next_multiple(self.progress.step, self.config.checkpoint_interval)
 
     def add(self, segments: tuple[Segment, ...], steps: int) -> None:
         """Take over delivered segments."""
@@ -130,6 +231,12 @@ class BehaviorLearner:
             self._segments[segment.round].append(segment)
         self._delivered += steps
         self.recorder.advance(self._delivered)
+
+    def episodes_ended(self, notice: EpisodesEnded) -> None:
+        """Record finished episodes."""
+        columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
+        for episode_return, length, group_return in zip(*columns, strict=True):
+            self.recorder.episode(episode_return, length, group_return)
 
     def collected(self, round_number: int) -> None:
         """Take note that a round is complete."""
@@ -154,7 +261,8 @@ class BehaviorLearner:
         self.progress.round += 1
         if self.config.threaded:
             self._grant()
-        diagnosis = self._update(rollout)
+        self.sample = Sample.of(rollout)
+        diagnosis = self._rollbacks.attempt(lambda: self._update(rollout))
         if self.done:
             self._pool.grant_unrecorded(self.name)
         elif not self.config.threaded:
@@ -165,19 +273,16 @@ class BehaviorLearner:
         """Return what a checkpoint must hold to go on from here."""
         return {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
 
-    def _update(self, rollout: Rollout) -> str | None:
-        self.sample = Sample.of(rollout)
-        try:
-            stats = self.algorithm.update(rollout, self.progress.step)
-        except Diverged as error:
-            self._rollbacks += 1
-            if self._rollbacks >= MAX_ROLLBACKS:
-                raise
-            return str(error)
-        self._rollbacks = 0
-        self.recorder.learned(stats.metrics())
-        self._publish()
-        return None
+    def export(self, path: Path) -> None:
+        """Write the policy as an ONNX model, checked on observations of the last round."""
+        export_onnx(self.algorithm.actor, self.spec, path, self.sample.observations, self.sample.masks)
+
+    def _update(self, rollout: Rollout) -> None:
+        with self._precision():
+            measured = self.algorithm.update(rollout, self.progress.step)
+        if measured is not None:
+            self.recorder.learned(measured)
+            self._publish()
 
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
@@ -185,7 +290,7 @@ class BehaviorLearner:
 
     def _grant(self) -> None:
         """Permit the collection of one more round, if there is anything left to collect."""
-        size = min(self.config.hyperparameters.buffer_size, self.config.max_steps - self._granted)
+        size = min(self.algorithm.round_steps(), self.config.max_steps - self._granted)
         if size > 0:
             self._last_round += 1
             self._granted += size

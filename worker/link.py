@@ -73,6 +73,8 @@ class Job(Message):
     """First and last port that collectors may take; None: whatever is free."""
     ticket_key: str | None = None
     """Hexadecimal key of simulator tickets. None: simulators need no ticket (a trainer run alone on loopback)."""
+    demonstrations: dict[str, str] = Field(default_factory=dict)
+    """Where each demonstration of the configuration lies, by its id."""
     max_message_bytes: int = 64 << 20
     lease_seconds: float = 10.0
     """Silence of the supervisor after which the trainer ends itself."""

@@ -1,12 +1,14 @@
 """Turns what happens into metrics: the one place where measurements get their names.
 
 A point is written for every multiple of `summary_freq` steps that a behavior crosses; its value is the mean of what was
-measured since the last one (or the sum, or the newest, as the measurement says), as in ML-Agents' summaries. Names are
-ML-Agents' where ML-Agents has the metric; docs/metrics.md defines every one.
+measured since the last one (or the sum, or the newest, as the measurement says), as in ML-Agents' summaries. A summary
+may cover many updates (SAC) or none (a buffer larger than `summary_freq`): each update counts once in its mean, and a
+period without one has no point of what updates measure. Evaluations are points of their own, at their own step. Names
+are ML-Agents' where ML-Agents has the metric.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean
@@ -16,6 +18,9 @@ from worker.collector.notices import StatsReported
 from worker.link import Metrics, Point
 
 CUMULATIVE_REWARD = "Environment/Cumulative Reward"
+GROUP_REWARD = "Environment/Group Cumulative Reward"
+EVALUATION_REWARD = "Evaluation/Cumulative Reward"
+EVALUATION_LENGTH = "Evaluation/Episode Length"
 EPISODE_LENGTH = "Environment/Episode Length"
 EXTRINSIC_REWARD = "Policy/Extrinsic Reward"
 STEPS_PER_SECOND = "Performance/Agent Steps per Second"
@@ -55,10 +60,19 @@ class Recorder:
     """One behavior's measurements on their way to the run's metrics."""
 
     def __init__(
-        self, behavior: str, summary_freq: int, post: Callable[[Metrics], None], step: int = 0, strength: float = 1.0
+        self,
+        behavior: str,
+        summary_freq: int,
+        post: Callable[[Metrics], None],
+        step: int = 0,
+        strength: float | None = 1.0,
+        *,
+        groups: bool = False,
     ) -> None:
+        """`strength` is the extrinsic signal's, None without one; `groups`: whether agents are trained as groups."""
         self._behavior = behavior
         self._strength = strength
+        self._groups = groups
         self._summary_freq = summary_freq
         self._post = post
         self._series: dict[str, _Series] = {}
@@ -70,11 +84,20 @@ class Recorder:
         """Record a finished episode: undiscounted sums of the agent's own and its group's rewards, and its decisions.
 
         What the extrinsic signal made of it (`Policy/Extrinsic Reward`) is both sums times the signal's strength.
+        An agent that leaves before its group has the group rewards of its own life in its sum.
         """
         self.measure(CUMULATIVE_REWARD, episode_return)
         self.measure(EPISODE_LENGTH, length)
-        self.measure(EXTRINSIC_REWARD, self._strength * (episode_return + group_return))
+        if self._groups:
+            self.measure(GROUP_REWARD, group_return)
+        if self._strength is not None:
+            self.measure(EXTRINSIC_REWARD, self._strength * (episode_return + group_return))
         self._checkpoint_returns.append(episode_return)
+
+    def evaluated(self, step: int, returns: Sequence[float], lengths: Sequence[int]) -> None:
+        """Write down an evaluation of the policy of `step`, over some episodes, at once."""
+        self._write(step, {EVALUATION_REWARD: fmean(returns), EVALUATION_LENGTH: fmean(lengths)})
+        self._checkpoint_returns = list(returns)
 
     def measure(self, key: str, value: float, aggregation: Aggregation = Aggregation.MEAN) -> None:
         """Record one value under `key`."""
@@ -106,13 +129,16 @@ class Recorder:
         now = time.monotonic()
         self._since = (step, now)
         self.measure(STEPS_PER_SECOND, (step - then) / max(now - since, 1e-9))
-        at = time.time()
         series, self._series = self._series, {}
+        self._write(boundary, {key: one.value() for key, one in series.items()})
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        at = time.time()
         self._post(
             Metrics(
                 points=[
-                    Point(behavior=self._behavior, key=key, step=boundary, at=at, value=one.value())
-                    for key, one in series.items()
+                    Point(behavior=self._behavior, key=key, step=step, at=at, value=value)
+                    for key, value in values.items()
                 ]
             )
         )

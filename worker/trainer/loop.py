@@ -11,12 +11,13 @@ from typing import Protocol, assert_never
 
 import structlog
 
+from ludus.demonstrations import DemonstrationError
 from ludus.spec import BehaviorSpec
 from ludus.wire.codes import CloseCode
 from server.runs.states import StopReason
-from server.training.config import RunConfig
-from worker.algorithms.ppo import Diverged
-from worker.build import build_algorithm, choose_device
+from server.training.config import CloneConfig, POCAConfig, RunConfig
+from worker.algorithms.guards import Diverged
+from worker.build import Demonstrations, LearningConfig, build_algorithm, build_clone, choose_device
 from worker.checkpoint import load, save
 from worker.collector.notices import (
     BehaviorAnnounced,
@@ -35,8 +36,7 @@ from worker.collector.notices import (
 from worker.collector.pool import CollectorPool, PolicyProgram, WarmCollector
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena
-from worker.export import export_onnx
-from worker.learner import BehaviorLearner
+from worker.learner import BehaviorLearner, Learner, arena_steps
 from worker.learner import Progress as LearnerProgress
 from worker.link import (
     CheckpointCommitted,
@@ -58,6 +58,7 @@ from worker.link import (
 from worker.link import Endpoint as LinkEndpoint
 from worker.networks.layout import UnsupportedSpec
 from worker.recorder import Recorder
+from worker.trainer.clone import CloneLearner
 
 log = structlog.get_logger()
 
@@ -86,9 +87,13 @@ class Trainer:
         self._superior = superior
         self._scratch = Path(job.scratch)
         self._device = choose_device(self._config.torch_settings.device)
-        self._learners: dict[str, BehaviorLearner] = {}
+        self._demonstrations = Demonstrations(job.demonstrations)
+        self._learners: dict[str, Learner] = {}
+        self._unusable: Finished | None = None
+        """Set when the configuration can't be trained as it is."""
         self._resume = load(Path(job.resume_from)) if job.resume_from else {}
-        self._simulators: set[str] = set()
+        self._simulators: dict[str, set[str]] = {}
+        """The behaviors that each connected simulator plays; none before its first step."""
         self._endpoints: dict[int, Endpoint] = {}
         self._checkpoints = 0
         self._awaited: set[str] = set()
@@ -101,6 +106,7 @@ class Trainer:
     def run(self) -> Finished:
         """Train until the end, whatever it is, and say which."""
         try:
+            self._begin_clones()
             for endpoint in self._pool.start():
                 self._endpoints[endpoint.index] = endpoint
             self._tell_endpoints()
@@ -134,9 +140,10 @@ class Trainer:
 
     def _loop(self) -> Finished:
         while True:
-            for notice in self._pool.poll(POLL_SECONDS):
+            busy = any(learner.ready for learner in self._learners.values())
+            for notice in self._pool.poll(0.0 if busy else POLL_SECONDS):
                 self._handle(notice)
-            finished = self._commanded() or self._learn() or self._forsaken()
+            finished = self._unusable or self._commanded() or self._learn() or self._forsaken()
             if finished is not None:
                 return finished
             self._tell_progress()
@@ -146,21 +153,18 @@ class Trainer:
     def _handle(self, notice: Notice) -> None:
         match notice:
             case SegmentsDelivered():
-                self._learners[notice.behavior].add(notice.segments, notice.steps)
+                self._collecting(notice.behavior).add(notice.segments, notice.steps)
             case RoundCollected():
-                self._learners[notice.behavior].collected(notice.round)
+                self._collecting(notice.behavior).collected(notice.round)
             case EpisodesEnded():
-                recorder = self._learners[notice.behavior].recorder
-                columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
-                for episode_return, length, group_return in zip(*columns, strict=True):
-                    recorder.episode(episode_return, length, group_return)
+                self._learners[notice.behavior].episodes_ended(notice)
             case StatsReported():
                 for learner in self._learners.values():
                     learner.recorder.reported(notice)
             case BehaviorAnnounced():
                 self._admit(notice.spec)
             case SimulatorConnected():
-                self._simulators.add(notice.incarnation)
+                self._simulators[notice.incarnation] = set()
                 self._seen_simulator = True
                 self._superior.post(
                     SimulatorUp(
@@ -173,7 +177,7 @@ class Trainer:
                     )
                 )
             case SimulatorStarted():
-                pass
+                self._simulators[notice.incarnation] = {name.partition("?")[0] for name in notice.behaviors}
             case SimulatorLeft():
                 self._simulator_left(notice)
             case CollectorListening():
@@ -190,6 +194,12 @@ class Trainer:
             case _:
                 assert_never(notice)
 
+    def _collecting(self, behavior: str) -> BehaviorLearner:
+        """Return the learner that asked for experience."""
+        learner = self._learners[behavior]
+        assert isinstance(learner, BehaviorLearner), "nothing is granted for a behavior that only imitates"
+        return learner
+
     def _admit(self, spec: BehaviorSpec) -> None:
         """Give an announced behavior its learner, or refuse it."""
         config = self._config.behavior(spec.behavior)
@@ -202,32 +212,87 @@ class Trainer:
             )
             return
         try:
-            algorithm = build_algorithm(config, spec, self._device, self._job.seed)
+            if isinstance(config, CloneConfig):
+                learner = self._learners.get(spec.behavior) or self._begin_clone(spec.behavior, config)
+                assert isinstance(learner, CloneLearner)
+                learner.admit(spec)
+            else:
+                self._begin_learning(config, spec)
         except UnsupportedSpec as error:
             self._refuse(spec, CloseCode.BAD_SPEC, str(error))
-            return
+        except DemonstrationError as error:
+            self._refuse(spec, CloseCode.BAD_SPEC, str(error))
+            if spec.behavior not in self._learners:
+                self._unusable = _unusable(spec.behavior, error)
+
+    def _begin_learning(self, config: LearningConfig, spec: BehaviorSpec) -> None:
+        """Make the learner of a behavior that learns from simulators."""
+        algorithm = build_algorithm(config, spec, self._device, self._job.seed, self._demonstrations)
         progress = LearnerProgress()
         saved = self._resume.get(spec.behavior)
         if saved is not None:
             algorithm.load_state_dict(saved["algorithm"])
             progress = LearnerProgress(**saved["progress"])
-        # Threaded collection runs a round ahead; open segments of either round take room beside the gathered one.
-        arena = Arena.create(spec, 3 * config.hyperparameters.buffer_size)
-        strength = config.reward_signals.extrinsic.strength
-        recorder = Recorder(spec.behavior, config.summary_freq, self._superior.post, progress.step, strength)
+        steps = arena_steps(config, algorithm.round_steps())
+        arena = Arena.create(spec, steps, memory_size=algorithm.actor.memory_size)
+        extrinsic = config.reward_signals.extrinsic
+        recorder = Recorder(
+            spec.behavior,
+            config.summary_freq,
+            self._superior.post,
+            progress.step,
+            None if extrinsic is None else extrinsic.strength,
+            groups=isinstance(config, POCAConfig),
+        )
         program = PolicyProgram(
             network_settings=config.network_settings.model_dump(mode="json"),
             weights_size=algorithm.flat_weights().size,
             time_horizon=config.time_horizon,
+            squashed=algorithm.actor.layout.squashed,
         )
         self._pool.admit(spec, program, arena)
         learner = BehaviorLearner(config, spec, algorithm, arena, recorder, self._pool, progress)
         self._learners[spec.behavior] = learner
         learner.start()
+        self._admitted(learner)
+
+    def _begin_clones(self) -> None:
+        """Make the learners that need no simulator."""
+        for name, config in self._config.behaviors.items():
+            if isinstance(config, CloneConfig):
+                try:
+                    self._begin_clone(name, config)
+                except (DemonstrationError, UnsupportedSpec) as error:
+                    self._event("behavior_refused", str(error), level="error", data={"behavior": name})
+                    self._unusable = _unusable(name, error)
+
+    def _begin_clone(self, name: str, config: CloneConfig) -> CloneLearner:
+        """Make the learner of a behavior that only imitates."""
+        algorithm, spec, shown = build_clone(config, name, self._device, self._job.seed, self._demonstrations)
+        saved = self._resume.get(name)
+        step = 0 if saved is None else saved["progress"]["step"]
+        learner = CloneLearner(
+            config,
+            spec,
+            algorithm,
+            shown,
+            Recorder(name, config.summary_freq, self._superior.post, step, strength=None),
+            self._pool,
+            patience=self._config.simulators.grace_seconds,
+            is_played=lambda: any(name in behaviors for behaviors in self._simulators.values()),
+            tell=lambda event, message: self._event(event, message, level="warning", data={"behavior": name}),
+        )
+        if saved is not None:
+            learner.load_state(saved)
+        self._learners[name] = learner
+        self._admitted(learner)
+        return learner
+
+    def _admitted(self, learner: Learner) -> None:
         self._event(
             "behavior_admitted",
-            f"Behavior {spec.behavior} trains from step {progress.step}",
-            data={"behavior": spec.behavior},
+            f"Behavior {learner.name} trains from step {learner.learnt}",
+            data={"behavior": learner.name},
         )
 
     def _refuse(self, spec: BehaviorSpec, code: str, reason: str) -> None:
@@ -236,7 +301,7 @@ class Trainer:
 
     def _simulator_left(self, notice: SimulatorLeft) -> None:
         if notice.incarnation in self._simulators:
-            self._simulators.discard(notice.incarnation)
+            del self._simulators[notice.incarnation]
             self._alone_since = time.monotonic()
         self._superior.post(
             SimulatorDown(
@@ -275,9 +340,7 @@ class Trainer:
             folder.mkdir(parents=True)
             save(folder, {name: learner.state() for name, learner in self._learners.items()})
             for learner in self._learners.values():
-                model = folder / f"{file_name(learner.name)}.onnx"
-                sample = learner.sample
-                export_onnx(learner.algorithm.actor, learner.spec, model, sample.observations, sample.masks)
+                learner.export(folder / f"{file_name(learner.name)}.onnx")
         except OSError as error:
             self._event(
                 "checkpoint_failed",
@@ -289,7 +352,7 @@ class Trainer:
             for learner in self._learners.values():
                 learner.checkpointed()
             return None
-        steps = {name: learner.progress.step for name, learner in self._learners.items()}
+        steps = {name: learner.learnt for name, learner in self._learners.items()}
         self._superior.post(
             CheckpointWritten(
                 folder=str(folder),
@@ -343,8 +406,8 @@ class Trainer:
         return None
 
     def _forsaken(self) -> Finished | None:
-        """Pause the run when nobody plays any more."""
-        if self._simulators:
+        """Pause the run when nobody plays any more, unless something can be learnt all the same."""
+        if self._simulators or any(learner.ready for learner in self._learners.values()):
             return None
         grace = self._config.simulators.grace_seconds
         if not self._seen_simulator or time.monotonic() - self._alone_since < grace:
@@ -380,6 +443,11 @@ def _farewell(finished: Finished) -> CloseCode:
             return CloseCode.RUN_FAILED
         case "succeeded":
             return CloseCode.RUN_FINISHED
+
+
+def _unusable(behavior: str, error: Exception) -> Finished:
+    """Say that a run can't be trained as it is configured."""
+    return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=f"behavior {behavior}: {error}")
 
 
 def file_name(behavior: str) -> str:

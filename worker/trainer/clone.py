@@ -1,0 +1,195 @@
+"""A behavior that imitates demonstrations and nothing else: it learns whether or not anybody plays.
+
+Its networks are those of what was shown. Simulators that dial in play it all the time; when a multiple of
+`evaluation_interval` (or the end) is reached and one of them plays, learning waits until `evaluation_episodes` episodes
+of the weights of that step have ended, from their first decision on: the same configuration gives the same learning,
+and evaluations of exact steps. It waits for `simulators.grace_seconds` at most (some games never end), and for nobody
+who is not there. Between evaluations simulators play on with the weights of the last one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ludus.demonstrations import check_fit
+from ludus.spec import BehaviorSpec
+from server.training.config import CloneConfig
+from worker.algorithms.bc import Cloning
+from worker.collector.notices import EpisodesEnded
+from worker.collector.pool import CollectorPool, PolicyProgram
+from worker.experience.arena import Arena
+from worker.experience.demonstrations import DemonstrationBuffer
+from worker.export import export_onnx
+from worker.learner import SAMPLE_ROWS, Rollbacks, next_multiple
+from worker.recorder import Recorder
+
+CHUNK_STEPS = 50
+"""Gradient steps between two looks at what else happens: a moment for small networks, seconds for large ones."""
+
+
+@dataclass
+class Evaluation:
+    """Episodes of one version of the policy."""
+
+    step: int
+    ends_at: float
+    """Monotonic time."""
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+
+class CloneLearner:
+    """Learns one behavior from demonstrations, in chunks, and has simulators evaluate it."""
+
+    def __init__(
+        self,
+        config: CloneConfig,
+        spec: BehaviorSpec,
+        algorithm: Cloning,
+        shown: DemonstrationBuffer,
+        recorder: Recorder,
+        pool: CollectorPool,
+        *,
+        patience: float,
+        is_played: Callable[[], bool],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        """`is_played`: whether a simulator plays this behavior now. `tell(event, message)` reports what went wrong."""
+        self.config = config
+        self.spec = spec
+        self.algorithm = algorithm
+        self.recorder = recorder
+        self._shown = shown
+        self._pool = pool
+        self._patience = patience
+        self._is_played = is_played
+        self._tell = tell
+        self._rollbacks = Rollbacks()
+        self._evaluation: Evaluation | None = None
+        self._admitted = False
+        self._next_checkpoint = config.checkpoint_interval
+
+    @property
+    def name(self) -> str:
+        """The behavior's key in the configuration."""
+        return self.spec.behavior
+
+    @property
+    def step(self) -> int:
+        """Gradient steps."""
+        return self.algorithm.version
+
+    @property
+    def learnt(self) -> int:
+        """Gradient steps."""
+        return self.step
+
+    @property
+    def done(self) -> bool:
+        """Whether `max_steps` is reached, and evaluated if anybody was there to do it."""
+        return self.step >= self.config.max_steps and self._evaluation is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to learn now, or an evaluation to conclude."""
+        return not self.done and (self._evaluation is None or self._is_over(self._evaluation))
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
+        return self.step >= self._next_checkpoint
+
+    def checkpointed(self) -> None:
+        """Take note that everything up to now is in a checkpoint."""
+        self._next_checkpoint = next_multiple(self.step, self.config.checkpoint_interval)
+
+    def admit(self, announced: BehaviorSpec) -> None:
+        """Let simulators play the behavior. Raise `DemonstrationError` if theirs is not what was shown."""
+        check_fit(self.spec, announced)
+        program = PolicyProgram(
+            network_settings=self.config.network_settings.model_dump(mode="json"),
+            weights_size=self.algorithm.flat_weights().size,
+            time_horizon=1,
+        )
+        self._pool.admit(announced, program, Arena.create(announced, 1))
+        self._admitted = True
+        self._publish()
+        self._pool.grant_unrecorded(self.name)
+
+    def episodes_ended(self, notice: EpisodesEnded) -> None:
+        """Count the episodes that the weights under evaluation have played from their first decision on."""
+        evaluation = self._evaluation
+        if evaluation is None:
+            return
+        columns = zip(notice.versions.tolist(), notice.returns.tolist(), notice.lengths.tolist(), strict=True)
+        for version, episode_return, length in columns:
+            if version == evaluation.step and len(evaluation.returns) < self.config.evaluation_episodes:
+                evaluation.returns.append(episode_return)
+                evaluation.lengths.append(length)
+
+    def learn(self) -> str | None:
+        """Conclude an evaluation that is over; else take a chunk of gradient steps, up to the next evaluation."""
+        if self._evaluation is not None:
+            self._conclude(self._evaluation)
+            return None
+        goal = min(
+            self.step + CHUNK_STEPS,
+            next_multiple(self.step, self.config.evaluation_interval),
+            next_multiple(self.step, self.config.summary_freq),
+            next_multiple(self.step, self.config.checkpoint_interval),
+            self.config.max_steps,
+        )
+        taken_back = self._rollbacks.attempt(lambda: self._improve(goal))
+        due = self.step == goal and (goal % self.config.evaluation_interval == 0 or goal >= self.config.max_steps)
+        if due and self._admitted and self._is_played():
+            self._evaluation = Evaluation(self.step, time.monotonic() + self._patience)
+            self._publish()
+        return taken_back
+
+    def state(self) -> dict[str, object]:
+        """Return what a checkpoint must hold to go on from here."""
+        return {"progress": {"step": self.step}, "algorithm": self.algorithm.state_dict()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.checkpointed()
+
+    def export(self, path: Path) -> None:
+        """Write the policy as an ONNX model, checked on what was shown."""
+        rows = torch.arange(min(SAMPLE_ROWS, self._shown.steps), device=self._shown.transitions.index.device)
+        masks = self._shown.masks
+        export_onnx(
+            self.algorithm.actor,
+            self.spec,
+            path,
+            [part.cpu() for part in self._shown.observations(rows)],
+            None if masks is None else masks[rows].cpu(),
+        )
+
+    def _improve(self, goal: int) -> None:
+        self.recorder.learned(self.algorithm.iterate(goal - self.step))
+        self.recorder.advance(self.step)
+
+    def _is_over(self, evaluation: Evaluation) -> bool:
+        enough = len(evaluation.returns) >= self.config.evaluation_episodes
+        return enough or not self._is_played() or time.monotonic() >= evaluation.ends_at
+
+    def _conclude(self, evaluation: Evaluation) -> None:
+        self._evaluation = None
+        if len(evaluation.returns) >= self.config.evaluation_episodes:
+            self.recorder.evaluated(evaluation.step, evaluation.returns, evaluation.lengths)
+        else:
+            self._tell(
+                "evaluation_abandoned",
+                f"The evaluation of {self.name} at step {evaluation.step} had {len(evaluation.returns)} of "
+                f"{self.config.evaluation_episodes} episodes when "
+                + ("its time was up" if self._is_played() else "the last simulator left"),
+            )
+
+    def _publish(self) -> None:
+        self._pool.publish(self.name, self.step, self.algorithm.flat_weights())
