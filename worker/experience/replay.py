@@ -1,0 +1,339 @@
+"""Replay buffer: the newest transitions of a run, in a ring of columns in ordinary memory.
+
+Each observation is stored once. What follows a step is the next step of the same agent, so a transition holds no second
+observation but the *row* of the one that followed:
+
+    rows 0 .. capacity - 1           a ring of steps: observation, action, rewards, how it ended, row of what followed
+    rows capacity .. 2 capacity - 1  observations that no step was taken on: the final ones of episodes, and the pending
+                                     ones of agents that have not gone on yet
+
+A segment that goes on where its agent's last one was cut (same simulator, agent and episode, next in sequence) begins
+on the pending observation: the last step of the one before is pointed to its first step, and the row of the pending one
+is free again. So what a buffer of long episodes costs is one observation and a few numbers per transition. The address
+space of all rows is reserved at once, but only rows that were written become memory.
+
+At `capacity` the oldest transitions are overwritten. Along an episode rows only get newer, so what a transition points
+to is never gone before the transition is.
+
+Pictures stay uint8 here; they become floats in the networks. Needs no algorithm, and knows nothing of rewards beside
+those of the environment: reward signals are evaluated on what was sampled, with the networks of that moment.
+
+Dimensions: `R` sampled steps, `Q` sequences of `L` steps, `P` observations of a sample.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+import mmap
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ludus.spec import BehaviorSpec
+from worker.experience.rollout import Rollout
+from worker.experience.segments import Ending
+
+NO_RESERVE = 0x4000
+"""`MAP_NORESERVE` of Linux, which Python names from 3.13 on: rows that are never written count for nothing."""
+MOST_STREAMS = 1024
+"""Streams that are remembered before those whose last step is gone are first looked for and forgotten."""
+
+
+class Replayed(NamedTuple):
+    """Steps drawn from a buffer, in ordinary memory.
+
+    Single steps: `length` is 1 and `real` None. Sequences: `R = Q * length` rows, sequence after sequence; one that is
+    shorter is padded at its end by repetitions of its last step, for which `real` is false.
+    """
+
+    observations: list[Tensor]
+    """One per ObservationSpec: `(P, *shape)`, as recorded. `index` and `next_index` point into it.
+
+    Single steps: those of all steps, then those that followed. Sequences: the `length + 1` of the first, and so on."""
+    index: Int[Tensor, " R"]  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    next_index: Int[Tensor, " R"]
+    continuous: Float[Tensor, "R C"]
+    """As recorded: of a squashed policy (SAC) what the environment got."""
+    discrete: Int[Tensor, "R D"]
+    masks: Bool[Tensor, "R M"] | None
+    """None where every choice was allowed at every step that this buffer has seen."""
+    rewards: Float[Tensor, " R"]
+    group_rewards: Float[Tensor, " R"]
+    terminated: Bool[Tensor, " R"]
+    ended: Bool[Tensor, " R"]
+    """Terminated or truncated."""
+    memories: Float[Tensor, "Q memory"] | None
+    """The actor's memory before the first step of each sequence; None if it has none."""
+    real: Bool[Tensor, " R"] | None
+    length: int
+    rows: Int[Tensor, " R"]
+    """Where each step lies in the buffer."""
+
+
+class _Stream(NamedTuple):
+    """Where an agent's unfinished episode was left."""
+
+    episode: int
+    sequence: int
+    """Of its newest segment."""
+    serial: int
+    """Of its newest step."""
+
+
+class ReplayBuffer:
+    """The newest `capacity` transitions of one behavior."""
+
+    def __init__(self, spec: BehaviorSpec, capacity: int, *, memory_size: int = 0) -> None:
+        actions = spec.actions
+        self.capacity = capacity
+        self._observations = [_reserve(2 * capacity, item.shape, np.dtype(item.dtype)) for item in spec.observations]
+        self._columns_of_actions = actions.continuous_size
+        # Numbers of a step side by side, so that drawing them is one read: action, reward, group's reward.
+        self._numbers = _reserve(capacity, (actions.continuous_size + 2,), np.dtype(np.float32))
+        self._discrete = _reserve(capacity, (len(actions.discrete_branches),), np.dtype(np.int32))
+        self._masks = _reserve(capacity, (actions.mask_size,), np.dtype(np.bool_))
+        self._endings = _reserve(capacity, (), np.dtype(np.uint8))
+        self._memories = _reserve(capacity, (memory_size,), np.dtype(np.float32))
+        self._next = _reserve(capacity, (), np.dtype(np.int64))
+        self._next_rows: NDArray[np.int64] = self._next.numpy()
+        self._stored = 0
+        """Transitions ever stored. The one with serial number `k` lies in row `k % capacity`."""
+        self._spare: list[int] = []
+        """Rows behind the ring that were used and are free again."""
+        self._used = capacity
+        """The first row behind the ring that was never used."""
+        self._streams: dict[tuple[int, int], _Stream] = {}
+        """By simulator and agent."""
+        self._most_streams = MOST_STREAMS
+        self._any_forbidden = False
+
+    def __len__(self) -> int:
+        return min(self._stored, self.capacity)
+
+    @property
+    def bytes_used(self) -> int:
+        """Bytes of all rows that were ever written."""
+        steps = sum(_bytes(column[: len(self)]) for column in self._step_columns())
+        observations = sum(
+            _bytes(column[: len(self)]) + _bytes(column[self.capacity : self._used]) for column in self._observations
+        )
+        return steps + observations
+
+    @torch.no_grad()
+    def store(self, rollout: Rollout) -> None:
+        """Add all steps of a rollout, of which only the newest count if they are more than the capacity."""
+        skipped = max(rollout.steps - self.capacity, 0)
+        count = rollout.steps - skipped
+        ends = rollout.lengths.numpy().cumsum() - 1 - skipped  # (B,) last step of each segment, counted in what is kept
+        starts = ends - rollout.lengths.numpy() + 1  # below 0 where a segment's first steps are skipped
+        kept = np.flatnonzero(ends >= 0)
+        first = self._stored
+        self._overwrite(count)
+        spans = self._spans(first, count, skipped)
+        for column, values in zip(self._observations, rollout.observations, strict=True):
+            _write(column, spans, values)
+        self._write_steps(spans, rollout)
+
+        rows = (first + np.arange(count)) % self.capacity
+        successors = self._allocate(len(kept))
+        for column, values in zip(self._observations, rollout.next_observations, strict=True):
+            column[torch.from_numpy(successors)] = values[torch.from_numpy(kept)]
+        last_rows = rows[ends[kept]]
+        self._next_rows[rows] = (rows + 1) % self.capacity
+        self._next_rows[last_rows] = successors
+        self._endings[torch.from_numpy(last_rows)] = rollout.endings[torch.from_numpy(kept)]
+        self._stored += count
+        self._link(rollout, kept, first + starts, first + ends)
+
+    def sample(self, count: int, generator: torch.Generator) -> Replayed:
+        """Draw transitions, each one with the same probability, with replacement. The buffer must not be empty."""
+        rows = torch.randint(len(self), (count,), generator=generator)
+        following = self._next.index_select(0, rows)
+        both = torch.cat((rows, following))
+        index = torch.arange(2 * count)
+        observations = [column.index_select(0, both) for column in self._observations]
+        return self._replayed(observations, index[:count], index[count:], rows, None, 1)
+
+    def sample_sequences(self, count: int, length: int, generator: torch.Generator) -> Replayed:
+        """Draw sequences that begin at any transition with the same probability and follow its episode.
+
+        They have `length` steps, or fewer where the episode or what is known of it ends.
+        """
+        starts = torch.randint(len(self), (count,), generator=generator)
+        chain = starts.new_empty((count, length + 1))
+        chain[:, 0] = starts
+        real = torch.empty((count, length), dtype=torch.bool)
+        for step in range(length):
+            here = chain[:, step]
+            in_ring = here < self.capacity
+            real[:, step] = in_ring
+            # What has no step on it is the end of the sequence, and stays so for the rest of it.
+            chain[:, step + 1] = torch.where(in_ring, self._next[here.clamp(max=self.capacity - 1)], here)
+        last = real.sum(1, keepdim=True) - 1  # (Q, 1) the last real step of each sequence
+        steps = torch.minimum(torch.arange(length).expand(count, length), last)  # padding repeats the last real one
+        index = torch.arange(count).unsqueeze(1) * (length + 1) + steps
+        rows = chain.gather(1, steps).view(-1)
+        observations = [column.index_select(0, chain.view(-1)) for column in self._observations]
+        index = index.view(-1)
+        return self._replayed(observations, index, index + 1, rows, real.view(-1), length)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything. The tensors are *views* of the buffer: write them before anything else is stored."""
+        streams = [[*key, *stream] for key, stream in self._streams.items()]
+        return {
+            "capacity": self.capacity,
+            "stored": self._stored,
+            "used": self._used,
+            "spare": torch.tensor(self._spare, dtype=torch.int64),
+            "streams": torch.tensor(streams, dtype=torch.int64).view(-1, 5),
+            "any_forbidden": self._any_forbidden,
+            "steps": [column[: len(self)] for column in self._step_columns()],
+            "observations": [column[: len(self)] for column in self._observations],
+            "successors": [column[self.capacity : self._used] for column in self._observations],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, from a buffer of the same capacity and spec."""
+        if state["capacity"] != self.capacity:
+            message = f"the saved replay buffer holds {state['capacity']} transitions, this one {self.capacity}"
+            raise ValueError(f"{message}; keep buffer_size, or resume without the saved buffer")
+        self._stored, self._used = state["stored"], state["used"]
+        self._spare = state["spare"].tolist()
+        self._streams = {
+            (simulator, agent): _Stream(*stream) for simulator, agent, *stream in state["streams"].tolist()
+        }
+        self._any_forbidden = state["any_forbidden"]
+        for column, saved in zip(self._step_columns(), state["steps"], strict=True):
+            column[: len(self)] = saved
+        saved_rows = zip(self._observations, state["observations"], state["successors"], strict=True)
+        for column, steps, successors in saved_rows:
+            column[: len(self)] = steps
+            column[self.capacity : self._used] = successors
+
+    def _step_columns(self) -> list[Tensor]:
+        return [self._numbers, self._discrete, self._masks, self._endings, self._memories, self._next]
+
+    def _write_steps(self, spans: "list[_Span]", rollout: Rollout) -> None:
+        """Write all columns of steps but how they end."""
+        columns = self._columns_of_actions
+        _write(self._numbers[:, :columns], spans, rollout.continuous)
+        _write(self._numbers[:, columns], spans, rollout.rewards)
+        _write(self._numbers[:, columns + 1], spans, rollout.group_rewards)
+        if rollout.action_masks is not None:
+            _write(self._discrete, spans, rollout.discrete)
+            _write(self._masks, spans, rollout.action_masks)
+            self._any_forbidden = self._any_forbidden or not bool(rollout.action_masks.all())
+        if rollout.memories is not None:
+            _write(self._memories, spans, rollout.memories)
+        for rows, _ in spans:
+            self._endings[rows] = int(Ending.CUT)
+
+    def _overwrite(self, count: int) -> None:
+        """Free what the transitions point to whose rows the next `count` ones take."""
+        oldest = max(self._stored - self.capacity, 0)
+        gone = np.arange(oldest, max(self._stored + count - self.capacity, 0)) % self.capacity
+        followed = self._next_rows[gone]
+        self._spare.extend(followed[followed >= self.capacity].tolist())
+
+    def _spans(self, first: int, count: int, skipped: int) -> "list[_Span]":
+        """Return which rows of the ring take which rows of a rollout: two pieces where the ring's end lies between."""
+        row = first % self.capacity
+        head = min(count, self.capacity - row)
+        spans = [(slice(row, row + head), slice(skipped, skipped + head))]
+        if head < count:
+            spans.append((slice(0, count - head), slice(skipped + head, skipped + count)))
+        return spans
+
+    def _allocate(self, count: int) -> NDArray[np.int64]:
+        """Take rows behind the ring: those that were used before, the latest first, then new ones."""
+        reused = min(count, len(self._spare))
+        rows = self._spare[len(self._spare) - reused :]
+        del self._spare[len(self._spare) - reused :]
+        rows.extend(range(self._used, self._used + count - reused))
+        self._used += count - reused
+        return np.array(rows, np.int64)
+
+    def _link(
+        self, rollout: Rollout, kept: NDArray[np.intp], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> None:
+        """Point the last step of what a segment goes on from to its first step; `starts`, `ends` are serial numbers."""
+        oldest = self._stored - len(self)
+        keys = torch.stack((rollout.simulators, rollout.agents, rollout.episodes, rollout.sequences), 1).tolist()
+        endings = rollout.endings.tolist()
+        for segment in kept.tolist():
+            simulator, agent, episode, sequence = keys[segment]
+            before = self._streams.pop((simulator, agent), None)
+            if (
+                before is not None
+                and (before.episode, before.sequence) == (episode, sequence - 1)
+                and before.serial >= oldest
+                and starts[segment] >= oldest
+            ):
+                row = before.serial % self.capacity
+                self._spare.append(int(self._next_rows[row]))
+                self._next_rows[row] = starts[segment] % self.capacity
+            if endings[segment] == Ending.CUT:
+                self._streams[simulator, agent] = _Stream(episode, sequence, int(ends[segment]))
+        if len(self._streams) > self._most_streams:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget streams that can't go on any more, as their last step is gone."""
+        oldest = self._stored - len(self)
+        self._streams = {key: stream for key, stream in self._streams.items() if stream.serial >= oldest}
+        self._most_streams = max(MOST_STREAMS, 2 * len(self._streams))
+
+    def _replayed(
+        self,
+        observations: list[Tensor],
+        index: Tensor,
+        next_index: Tensor,
+        rows: Tensor,
+        real: Tensor | None,
+        length: int,
+    ) -> Replayed:
+        numbers = self._numbers.index_select(0, rows)
+        endings = self._endings.index_select(0, rows)
+        columns = self._columns_of_actions
+        return Replayed(
+            observations=observations,
+            index=index,
+            next_index=next_index,
+            continuous=numbers[:, :columns],
+            discrete=self._discrete.index_select(0, rows).long(),
+            masks=self._masks.index_select(0, rows) if self._any_forbidden else None,
+            rewards=numbers[:, columns],
+            group_rewards=numbers[:, columns + 1],
+            terminated=endings == int(Ending.TERMINATED),
+            ended=endings != int(Ending.CUT),
+            memories=self._memories.index_select(0, rows[::length]) if self._memories.shape[1] else None,
+            real=real,
+            length=length,
+            rows=rows,
+        )
+
+
+_Span = tuple[slice, slice]
+"""Rows of the ring, and the rows of a rollout that they take."""
+
+
+def _reserve(rows: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Tensor:
+    """Return a column whose pages become memory when they are first written."""
+    size = rows * prod(shape) * dtype.itemsize
+    if not size:
+        return torch.from_numpy(np.empty((rows, *shape), dtype))
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    return torch.from_numpy(np.frombuffer(memory, dtype).reshape(rows, *shape))
+
+
+def _write(column: Tensor, spans: list[_Span], values: Tensor) -> None:
+    for rows, source in spans:
+        column[rows] = values[source]
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
