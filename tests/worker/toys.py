@@ -10,7 +10,7 @@ import torch
 from ludus.spec import BehaviorSpec
 from server.training.config import PPOConfig
 from tests.worker.rollouts import make_rollout, make_spec, random_masks
-from worker.algorithms.ppo import PPO, PPOStats
+from worker.algorithms.ppo import PPO
 from worker.experience.segments import Ending
 from worker.networks.policy import Acted, ActingPolicy
 
@@ -131,7 +131,7 @@ def learn(toy: OneStepToy, config: PPOConfig, *, updates: int, agents: int = 102
     return means
 
 
-def learn_endless(config: PPOConfig, *, updates: int, ending: Ending, seed: int = 1) -> PPOStats:
+def learn_endless(config: PPOConfig, *, updates: int, ending: Ending, seed: int = 1) -> dict[str, float]:
     """Train on a task that never ends and pays 1 for every step; segments of 16 steps end as `ending` says."""
     rng = np.random.default_rng(seed)
     spec = make_spec(observations=(2,), branches=(2,))

@@ -1,4 +1,11 @@
-"""What an update learns from: the columns of a rollout on the learner's device, and shuffled minibatches of them."""
+"""What an update learns from: the columns of a rollout on the learner's device, and shuffled minibatches of them.
+
+Minibatches are of single steps or, for networks with a memory, of whole sequences, padded at their end. Padded rows are
+marked (`real` is false) and never count.
+
+Dimensions: `N` steps, `Q` sequences of `L` steps each, then `N = Q * L` rows in a minibatch; `W` width of a memory;
+others as in `worker.functional`.
+"""
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
@@ -9,12 +16,24 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from worker.experience.sequences import Sequences
+from worker.networks.encoder import Encoded
+
+
+class Recurrence(NamedTuple):
+    """A rollout in sequences, and what the networks remembered before each."""
+
+    sequences: Sequences
+    """On the CPU."""
+    actor_memory: Float[Tensor, "Q W"]
+    critic_memory: Float[Tensor, "Q W"]
+
 
 class Batch(NamedTuple):
     """Steps with their targets; row `i` of every column belongs to the same step. A minibatch is one, too."""
 
-    encoded: Float[Tensor, "N O"]
-    """Observations, joined and normalised by the statistics that acted."""
+    encoded: Encoded
+    """Observations, normalised by the statistics that acted."""
     continuous: Float[Tensor, "N C"]
     discrete: Int[Tensor, "N D"]
     masks: Bool[Tensor, "N M"] | None
@@ -26,17 +45,55 @@ class Batch(NamedTuple):
     values: Float[Tensor, "N S"]
     """The critic's values before the update."""
     returns: Float[Tensor, "N S"]
+    steps: Int[Tensor, " K"]
+    """Rows of the rollout that the batch has, without padding: what reward signals learn from."""
+    real: Bool[Tensor, " N"] | None = None
+    """Whether a row is a step, and no padding; None when all are."""
+    actor_memory: Float[Tensor, "Q W"] | None = None
+    """Before each sequence; None without a memory."""
+    critic_memory: Float[Tensor, "Q W"] | None = None
+    length: int = 1
+    """`L`."""
 
-    def minibatches(self, size: int, generator: torch.Generator) -> Iterator["Batch"]:
-        """Yield full minibatches of shuffled steps; what does not fill one is left out of this pass.
+    def minibatches(
+        self, size: int, generator: torch.Generator, recurrence: Recurrence | None = None
+    ) -> Iterator["Batch"]:
+        """Yield full minibatches of shuffled steps, or of shuffled sequences; what does not fill one is left out.
 
-        A batch smaller than `size` is one minibatch. The order is drawn on the CPU, so it is the same on every device.
-        All columns are permuted at once: a minibatch is then a view, and costs nothing.
+        `size` counts steps, and is rounded down to whole sequences. A batch smaller than that is one minibatch. The
+        order is drawn on the CPU, so it is the same on every device.
         """
-        order = torch.randperm(len(self.advantage), generator=generator).to(self.advantage.device)
+        if recurrence is None:
+            return self._of_steps(size, torch.randperm(len(self.steps), generator=generator))
+        length = recurrence.sequences.rows.shape[1]
+        order = torch.randperm(len(recurrence.sequences.rows), generator=generator)
+        return self._of_sequences(max(size // length, 1), order, recurrence)
+
+    def _of_steps(self, size: int, order: Tensor) -> Iterator["Batch"]:
+        """All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not."""
+        rows = order.to(self.steps.device)
+        narrow = [column for column in self.encoded if column.dim() == 2]
+        wide = self.encoded[len(narrow) :]
         columns = [
-            repeat(None) if column is None else torch.split(column.index_select(0, order), size) for column in self
+            repeat(None) if column is None else torch.split(column.index_select(0, rows), size)
+            for column in (*narrow, *self[1:9])
         ]
         full = max(len(order) // size, 1)
-        for _, *minibatch in zip(range(full), *columns, strict=False):
-            yield Batch(*minibatch)
+        for _, chosen, *parts in zip(range(full), torch.split(rows, size), *columns, strict=False):
+            encoded = parts[: len(narrow)] + [column.index_select(0, chosen) for column in wide]
+            yield Batch(encoded, *parts[len(narrow) :])
+
+    def _of_sequences(self, size: int, order: Tensor, recurrence: Recurrence) -> Iterator["Batch"]:
+        device = self.steps.device
+        for which in torch.split(order, size)[: max(len(order) // size, 1)]:
+            sequences = recurrence.sequences.select(which)
+            rows, chosen = sequences.rows.reshape(-1).to(device), which.to(device)
+            yield Batch(
+                [column.index_select(0, rows) for column in self.encoded],
+                *(None if column is None else column.index_select(0, rows) for column in self[1:8]),  # type: ignore[arg-type]  # the columns in their order
+                steps=sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
+                real=sequences.mask.reshape(-1).to(device),
+                actor_memory=recurrence.actor_memory[chosen],
+                critic_memory=recurrence.critic_memory[chosen],
+                length=sequences.rows.shape[1],
+            )

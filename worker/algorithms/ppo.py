@@ -12,6 +12,11 @@ Details, as in ML-Agents 1.1.0 (`ppo/optimizer_torch.py`, `trainer/on_policy_tra
  4. Learning rate, epsilon and beta follow their schedules at the policy's step when the update begins.
  5. Shuffling is over steps; a remainder that fills no minibatch is left out of that pass.
  6. Observations are normalised once per update: the statistics do not change during it.
+ 7. With a memory, segments are cut into sequences of `sequence_length` steps, the last one padded, and sequences are
+    shuffled; `batch_size` is rounded down to whole ones. Actor and critic start each sequence with what they
+    remembered: the actor what it did when it acted, the critic what it does now (`algorithms.recollection`).
+ 8. Signals that learn do so on every minibatch, after the step of actor and critic. Then behavioral cloning, if there
+    is any, has its turn once.
 
 Deviations from ML-Agents, on purpose:
  a. The ratio is the one of the whole action: log-probabilities are *summed* over columns and branches, as in the paper.
@@ -32,14 +37,17 @@ Deviations from ML-Agents, on purpose:
  d. No `1e-7` inside logarithms (see `functional.distributions`).
  e. `Losses/Policy Loss` keeps its sign; ML-Agents reports its absolute value.
  f. A rollout smaller than `batch_size` is learnt from as one minibatch; ML-Agents would silently skip it.
- g. An update that meets a value that is not finite is taken back as a whole and raises `Diverged`.
+ g. An update that meets a value that is not finite or explodes is taken back as a whole, signals and cloning included,
+    and raises `Diverged` (`algorithms.guards`).
+ h. `critic_learning_rate` (Ludus' own key) is the step size of the critic's parameters, on the actor's schedule.
+ i. The critic's memory is each agent's own; in ML-Agents all agents share one (see `algorithms.recollection`).
+ j. Advantages are normalised over the steps, not over padding.
 
 What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in `worker.functional`.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,105 +58,112 @@ from torch import Tensor
 
 from ludus.spec import BehaviorSpec
 from server.training.config import PPOConfig
-from worker.algorithms.batch import Batch
+from worker.algorithms.batch import Batch, Recurrence
+from worker.algorithms.bc import BehavioralCloning
+from worker.algorithms.guards import Diverged, first_infinite
+from worker.algorithms.ppo_stats import PolicyTrace, PPOStats, entropies, episode_rewards
+from worker.algorithms.recollection import Memories, recollect
+from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Ending
-from worker.functional.distributions import gaussian_entropy
-from worker.functional.losses import approximate_kl, clip_fraction, clipped_surrogate, clipped_value_loss, squared_error
-from worker.functional.returns import explained_variance, generalized_advantages, normalized
+from worker.experience.sequences import sequences_of
+from worker.experience.transitions import Transitions, transitions_of
+from worker.functional.losses import clipped_surrogate, clipped_value_loss, row_weights, squared_error
+from worker.functional.returns import generalized_advantages, normalized
 from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.networks.actor import Actor
 from worker.networks.actor_critic import ActorCritic
-from worker.networks.optimizer import FlatAdam
+from worker.networks.encoder import Encoded
+from worker.networks.optimizer import FlatAdam, Snapshot
+from worker.rewards.episodes import EpisodeReturns, segment_sums
+from worker.rewards.signals import SignalSet, extrinsic_alone
 
 VALUE_COEFFICIENT = 0.5
-
-
-def _metric(name: str) -> Any:
-    """Mark a field with the name of the metric it is."""
-    return field(metadata={"metric": name})
-
-
-@dataclass(frozen=True, slots=True)
-class PPOStats:
-    """What one update did. Means are over its minibatches unless the field says otherwise."""
-
-    policy_loss: float = _metric("Losses/Policy Loss")
-    """The clipped surrogate that was minimised, with its sign: below 0 when likelier actions are better ones."""
-    value_loss: float = _metric("Losses/Value Loss")
-    """Squared error of the critic, before its coefficient of 0.5, mean over signals."""
-    entropy: float = _metric("Policy/Entropy")
-    """Entropy of the policy in nats: the mean over continuous columns plus the sum over discrete branches."""
-    learning_rate: float = _metric("Policy/Learning Rate")
-    """Adam's step size in this update."""
-    epsilon: float = _metric("Policy/Epsilon")
-    """Clip range in this update."""
-    beta: float = _metric("Policy/Beta")
-    """Weight of the entropy in this update."""
-    extrinsic_value_estimate: float = _metric("Policy/Extrinsic Value Estimate")
-    """Mean value of the rollout's observations before the update."""
-    approximate_kl: float = _metric("Policy/Approximate KL")
-    """KL(policy that acted || learned policy) in nats: `mean((ratio - 1) - log ratio)`, Schulman's (2020) k3."""
-    clip_fraction: float = _metric("Policy/Clip Fraction")
-    """Share of actions whose ratio lay outside 1 - epsilon .. 1 + epsilon."""
-    explained_variance: float = _metric("Losses/Explained Variance")
-    """1 - Var(return - value) / Var(return) before the update: 1 is a perfect critic, 0 as good as a constant."""
-    gradient_norm: float = _metric("Losses/Gradient Norm")
-    """Euclidean norm of the gradient over all parameters, before it is clipped (if it is)."""
-    policy_lag: float = _metric("Policy/Lag")
-    """Mean number of published versions between the policy that acted on a step and the one that is updated."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return every field under its metric's name. ML-Agents' metrics have ML-Agents' names."""
-        return {entry.metadata["metric"]: getattr(self, entry.name) for entry in fields(self)}
-
-
-class Diverged(ArithmeticError):
-    """An update met a value that is not finite. Weights, optimizer and normalizer are as before the update."""
-
-    def __init__(self, tensor: str, minibatch: int | None = None) -> None:
-        where = "" if minibatch is None else f" in minibatch {minibatch}"
-        super().__init__(f"{tensor} is not finite{where}; the update was taken back")
-        self.tensor = tensor
-        """What was not finite first: `rewards`, `values`, `policy loss`, `gradient`, ..."""
-        self.minibatch = minibatch
-        """Index of the minibatch within the update, over all epochs; None if it was before the first one."""
 
 
 class Rates(NamedTuple):
     """The scheduled numbers of one update."""
 
     learning_rate: float
+    critic_learning_rate: float | None
+    """None where the critic has none of its own."""
     epsilon: float
     beta: float
 
 
+class Prepared(NamedTuple):
+    """A rollout with its targets, frozen for all epochs."""
+
+    batch: Batch
+    recurrence: Recurrence | None
+    """None without a memory."""
+    transitions: Transitions
+    """What reward signals see."""
+    episodes: Float[Tensor, "B S"]
+    """Each segment's sum of rewards, after strength."""
+
+
+class Saved(NamedTuple):
+    """Everything that an update changes, to go back to."""
+
+    optimizer: Snapshot
+    signals: list[Any]
+    cloning: dict[str, Any] | None
+    memories: dict[str, Any]
+
+
 class PPO:
-    """Actor, critic and optimizer of one behavior."""
+    """Actor, critic, optimizer and reward signals of one behavior."""
 
     version: int
     """How many updates the weights have seen: the version under which they are published."""
 
-    def __init__(self, config: PPOConfig, spec: BehaviorSpec, device: torch.device, seed: int) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        hyper = config.hyperparameters
+    def __init__(
+        self,
+        config: PPOConfig,
+        spec: BehaviorSpec,
+        device: torch.device,
+        seed: int,
+        signals: SignalSet | None = None,
+        shown: DemonstrationBuffer | None = None,
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior.
+
+        `signals` may be left out where the game's rewards are the only ones; `shown` is what `behavioral_cloning`
+        imitates.
+        """
+        hyper, memory = config.hyperparameters, config.network_settings.memory
         self.config, self.device, self.version = config, device, 0
+        self._signals = extrinsic_alone(config.reward_signals, device) if signals is None else signals
         self._generator = torch.Generator().manual_seed(seed)
         self._model = ActorCritic(
             spec,
             config.network_settings,
-            signals=1,
+            signals=len(self._signals),
             shared_critic=hyper.shared_critic,
             generator=self._generator,
         )
         self._model.to(device)
-        self._optimizer = FlatAdam(self._model.trained_parameters())
-        self._gamma = torch.tensor([config.reward_signals.extrinsic.gamma], device=device)  # (S,)
-        self._learning_rate = Schedule(
-            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
-        )
-        self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, config.max_steps)
-        self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, config.max_steps)
+        self._optimizer = FlatAdam(*self._groups())
+        self._length = 0 if memory is None else memory.sequence_length
+        self._memories = Memories(self._model.memory_size, device)
+        self._episodes = EpisodeReturns(len(self._signals))
+        self._cloning: BehavioralCloning | None = None
+        if config.behavioral_cloning is not None and shown is not None:
+            self._cloning = BehavioralCloning(
+                config.behavioral_cloning,
+                self.actor,
+                shown,
+                learning_rate=hyper.learning_rate,
+                batch_size=hyper.batch_size,
+                sequence_length=max(self._length, 1),
+                seed=seed,
+            )
+        kind, steps = hyper.learning_rate_schedule, config.max_steps
+        self._learning_rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps)
+        self._critic_learning_rate = Schedule(kind, hyper.critic_learning_rate or 0.0, LEARNING_RATE_FLOOR, steps)
+        self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, steps)
+        self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, steps)
         self._gradient_of = self._differentiate
 
     @property
@@ -156,26 +171,44 @@ class PPO:
         """The policy network, for exports."""
         return self._model.actor
 
+    def round_steps(self) -> int:
+        """Return how many agent steps an update learns from."""
+        return self.config.hyperparameters.buffer_size
+
     @torch.no_grad()
-    def update(self, rollout: Rollout, step: int) -> PPOStats:
+    def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
 
-        Raise `Diverged`, with everything as before, if any value on the way is not finite.
+        Return what was measured, by metric name (`PPOStats`). Raise `Diverged`, with everything as before, if any
+        value on the way is not finite or explodes.
         """
-        rates = self.rates(step)
-        batch, observations = self._prepare(rollout)
-        before = self._optimizer.snapshot()
-        trace = _Trace()
-        for minibatch in self._minibatches(batch):
+        rates, before, trace = self.rates(step), self._save(), PolicyTrace()
+        prepared = self._prepare(rollout)
+        for minibatch in self._minibatches(prepared):
             terms, log_ratio = self._gradient_of(minibatch, rates)
-            gradient_norm = self._optimizer.step(rates.learning_rate, self.config.hyperparameters.max_grad_norm)
-            trace.add((*terms, gradient_norm), log_ratio, self.actor.log_sigma)
-        if not trace.is_finite(self._optimizer):
-            self._optimizer.restore(before)
-            raise trace.diagnosis(batch)
-        self.actor.body.update_normalizer(observations)
+            terms["gradient"] = self._step(rates)
+            if self._signals.learns:
+                terms |= self._signals.update(prepared.transitions.select(minibatch.steps))
+            trace.add_policy(terms, log_ratio, minibatch.real)
+        try:
+            cloned = {} if self._cloning is None else self._cloning.update(step)
+            finite = self._optimizer.all_finite() & self._signals.is_finite()
+            measured = trace.conclude(prepared.batch, self._signals.names, rates.epsilon, finite, prepared.episodes)
+            if measured is None:
+                raise self._diagnosis(prepared.batch, trace)
+        except Diverged:
+            self._restore(before)
+            raise
+        self.actor.body.update_normalizer([column[: rollout.steps] for column in prepared.transitions.observations])
         self.version += 1
-        return trace.stats(batch, rates, lag=self.version - 1 - rollout.versions.double().mean())
+        earned = self._episodes.add(rollout, measured.episodes)
+        stats = PPOStats(
+            **measured.own,
+            **rates._asdict(),
+            policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
+            others={**measured.others, **episode_rewards(self._signals.names, earned), **cloned},
+        )
+        return stats.metrics()
 
     def compile(self) -> None:
         """Let `torch.compile` fuse the operations: faster updates, after some 20 s once. Needs a C++ compiler."""
@@ -183,7 +216,13 @@ class PPO:
 
     def rates(self, step: int) -> Rates:
         """Return what an update at `step` uses."""
-        return Rates(self._learning_rate.at(step), self._epsilon.at(step), self._beta.at(step))
+        own = self.config.hyperparameters.critic_learning_rate is not None
+        return Rates(
+            self._learning_rate.at(step),
+            self._critic_learning_rate.at(step) if own else None,
+            self._epsilon.at(step),
+            self._beta.at(step),
+        )
 
     def flat_weights(self) -> NDArray[np.float32]:
         """Return the actor's weights and normalizer statistics as collectors load them (see `networks.layout`)."""
@@ -196,6 +235,10 @@ class PPO:
             "generator": self._generator.get_state(),
             "model": {name: tensor.clone() for name, tensor in self._model.state_dict().items()},
             "optimizer": self._optimizer.state_dict(),
+            "signals": self._signals.state_dict(),
+            "memories": self._memories.state_dict(),
+            "episodes": self._episodes.state_dict(),
+            "cloning": None if self._cloning is None else self._cloning.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -203,123 +246,143 @@ class PPO:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"].cpu())
+        self._signals.load_state_dict(state["signals"])
+        self._memories.load_state_dict(state["memories"])
+        self._episodes.load_state_dict(state["episodes"])
+        if self._cloning is not None and state["cloning"] is not None:
+            self._cloning.load_state_dict(state["cloning"])
         self.version = state["version"]
 
-    def _prepare(self, rollout: Rollout) -> tuple[Batch, list[Tensor]]:
-        """Return the batch with its targets, frozen for all epochs, and the raw observations for the normalizer."""
-        observations = self._on_device(rollout.observations)
-        encoded = self.actor.encode(observations)
-        values, _ = self._model.values(encoded)
-        bootstrap, _ = self._model.values(self.actor.encode(self._on_device(rollout.next_observations)))
-        masks = rollout.action_masks
+    def _prepare(self, rollout: Rollout) -> Prepared:
+        """Return the batch with its targets: values, rewards and advantages by the weights of before."""
+        transitions, masks = transitions_of(rollout, self.device, squashed=False), rollout.action_masks
+        pool = self.actor.encode(transitions.observations)  # all steps, then the segments' successors
+        values, bootstrap, recurrence = self._values(rollout, pool)
+        rewards = self._signals.evaluate(transitions)
         advantages = generalized_advantages(
-            self._rewards(rollout),
+            rewards,
             values,
-            bootstrap=bootstrap,
-            lengths=rollout.lengths.to(self.device),
-            terminated=(rollout.endings == Ending.TERMINATED).to(self.device),
-            gamma=self._gamma,
+            bootstrap,
+            rollout.lengths,
+            rollout.endings == Ending.TERMINATED,
+            gamma=self._signals.gamma,
             lambd=self.config.hyperparameters.lambd,
+            ignores_termination=self._signals.ignores_termination,
         )
         batch = Batch(
-            encoded=encoded[0],
+            encoded=[part[: rollout.steps] for part in pool],
             continuous=rollout.continuous.to(self.device),
-            discrete=rollout.discrete.to(self.device),
+            discrete=transitions.discrete,
             masks=None if masks is None or bool(masks.all()) else masks.to(self.device),
             log_prob=rollout.log_probs.to(self.device).sum(1),
             advantage=normalized(advantages.mean(1)),
             values=values,
             returns=advantages + values,
+            steps=transitions.index,
         )
-        return batch, observations
+        return Prepared(batch, recurrence, transitions, segment_sums(rewards, rollout))
 
-    def _on_device(self, observations: list[Tensor]) -> list[Tensor]:
-        return [observation.to(self.device) for observation in observations]
+    def _values(
+        self, rollout: Rollout, pool: Encoded
+    ) -> tuple[Float[Tensor, "N S"], Float[Tensor, "B S"], Recurrence | None]:
+        """Return the values of all steps and of what followed each segment, and the memories that belong to them."""
+        if not self._length:
+            values, _ = self._model.values(pool)
+            return values[: rollout.steps], values[rollout.steps :], None
 
-    def _rewards(self, rollout: Rollout) -> Float[Tensor, "N S"]:
-        """Return the reward of each signal after its strength. Extrinsic: the agent's own and its group's."""
-        extrinsic = (rollout.rewards + rollout.group_rewards).to(self.device)
-        return (extrinsic * self.config.reward_signals.extrinsic.strength).unsqueeze(1)
+        def recall(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
+            values, after = self._model.values([part[rows] for part in pool], memory, length=length)
+            assert after is not None, "a recurrent critic returns its memory"
+            return values, after
 
-    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
+        sequences = sequences_of(rollout.lengths, self._length)
+        assert rollout.memories is not None, "recurrent policies leave their memories"
+        acted = rollout.memories[sequences.first].to(self.device)
+        if self._model.critic.body is None:  # one memory: the critic goes on from what the actor remembered
+            firsts = rollout.lengths.cumsum(0) - rollout.lengths
+            initial = rollout.memories[firsts].to(self.device)
+        else:
+            initial = self._memories.before(rollout)
+        lived = recollect(rollout, sequences, initial, recall)
+        self._memories.keep(rollout, lived.after)
+        following = torch.arange(rollout.steps, rollout.steps + rollout.segments, device=self.device)
+        bootstrap, _ = recall(following, lived.after, 1)
+        return lived.features, bootstrap, Recurrence(sequences, acted, lived.before)
+
+    def _minibatches(self, prepared: Prepared) -> Iterator[Batch]:
         hyper = self.config.hyperparameters
         for _ in range(hyper.num_epoch):
-            yield from batch.minibatches(hyper.batch_size, self._generator)
+            yield from prepared.batch.minibatches(hyper.batch_size, self._generator, prepared.recurrence)
 
-    def _differentiate(self, minibatch: Batch, rates: Rates) -> tuple[tuple[Tensor, ...], Float[Tensor, " B"]]:
+    def _differentiate(self, minibatch: Batch, rates: Rates) -> tuple[dict[str, Tensor], Float[Tensor, " N"]]:
         """Write the gradient of the objective on one minibatch to the weights' `grad`.
 
-        Return the terms of the objective (policy loss, value loss, entropy) and the log-ratio of each action.
+        Return the terms of the objective and the log-ratio of each action.
         """
-        prediction = self._model.evaluate([minibatch.encoded], minibatch.continuous, minibatch.discrete, minibatch.masks)
-        log_ratio = prediction.joint.log_prob - minibatch.log_prob
-        policy = clipped_surrogate(log_ratio, minibatch.advantage, rates.epsilon)
+        real = minibatch.real
+        prediction = self._model.evaluate(
+            minibatch.encoded,
+            minibatch.continuous,
+            minibatch.discrete,
+            minibatch.masks,
+            actor_memory=minibatch.actor_memory,
+            critic_memory=minibatch.critic_memory,
+            length=minibatch.length,
+        )
+        joint = prediction.joint
+        log_ratio = joint.log_prob - minibatch.log_prob
+        policy = clipped_surrogate(log_ratio, minibatch.advantage, rates.epsilon, real)
         if self.config.hyperparameters.clip_value_loss:
-            value = clipped_value_loss(prediction.values, minibatch.values, minibatch.returns, rates.epsilon)
+            value = clipped_value_loss(prediction.values, minibatch.values, minibatch.returns, rates.epsilon, real)
         else:
-            value = squared_error(prediction.values, minibatch.returns)
+            value = squared_error(prediction.values, minibatch.returns, real)
         self._model.backward(
             prediction,
             by_log_prob=policy.slope,
-            by_entropy=-rates.beta / len(log_ratio),  # the objective has -beta * mean(entropy)
+            by_entropy=-rates.beta / len(log_ratio) if real is None else row_weights(real).mul_(-rates.beta),
             by_values=value.slope.mul_(VALUE_COEFFICIENT),
         )
-        return (policy.loss, value.loss, prediction.joint.entropy.mean()), log_ratio
+        terms = {"policy loss": policy.loss, "value loss": value.loss}
+        return {**terms, **entropies(joint, self.actor.log_sigma, real)}, log_ratio
 
+    def _step(self, rates: Rates) -> Float[Tensor, ""]:
+        own = rates.critic_learning_rate
+        both = rates.learning_rate if own is None else (rates.learning_rate, own)
+        return self._optimizer.step(both, self.config.hyperparameters.max_grad_norm)
 
-class _Trace:
-    """What happened in each minibatch, kept on the device until the update is over."""
+    def _groups(self) -> list[list[tuple[str, torch.nn.Parameter]]]:
+        """Return the trained parameters, those of the critic apart if they have a learning rate of their own."""
+        named = list(self._model.trained_parameters())
+        if self.config.hyperparameters.critic_learning_rate is None:
+            return [named]
+        critic = [item for item in named if item[0].startswith("critic.")]
+        return [[item for item in named if not item[0].startswith("critic.")], critic]
 
-    TERMS = ("policy loss", "value loss", "entropy", "gradient")
+    def _diagnosis(self, batch: Batch, trace: PolicyTrace) -> Diverged:
+        """Return an error that names what was wrong first."""
+        columns = [
+            *(("observations", part) for part in batch.encoded),
+            ("continuous", batch.continuous),
+            ("log-prob", batch.log_prob),
+            ("values", batch.values),
+            ("returns", batch.returns),
+            ("advantage", batch.advantage),
+        ]
+        spoiled = self._signals.spoiled()
+        return (
+            first_infinite(columns)
+            or trace.diagnosis()
+            or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
+            or Diverged("optimizer" if spoiled is None else f"weights of {spoiled}", len(trace) - 1)
+        )
 
-    def __init__(self) -> None:
-        self._terms: list[Tensor] = []
-        self._log_ratios: list[Tensor] = []
-        self._log_sigmas: list[Tensor] = []
+    def _save(self) -> Saved:
+        cloning = None if self._cloning is None else self._cloning.state_dict()
+        return Saved(self._optimizer.snapshot(), self._signals.snapshot(), cloning, self._memories.state_dict())
 
-    def add(self, terms: tuple[Tensor, ...], log_ratio: Tensor, log_sigma: Tensor) -> None:
-        """Note one minibatch: `terms` in the order of `TERMS`."""
-        self._terms += terms
-        self._log_ratios.append(log_ratio)
-        if len(log_sigma) > 1:
-            self._log_sigmas.append(log_sigma.clone())
-
-    def is_finite(self, optimizer: FlatAdam) -> bool:
-        """Return whether every term, every ratio and every weight is finite. Waits for the device."""
-        seen = self._table().isfinite().all() & torch.cat(self._log_ratios).isfinite().all()
-        return bool(seen & optimizer.all_finite())
-
-    def diagnosis(self, batch: Batch) -> Diverged:
-        """Return an error that names what was not finite first."""
-        for name in ("encoded", "continuous", "log_prob", "values", "returns", "advantage"):
-            if not getattr(batch, name).isfinite().all():
-                return Diverged({"encoded": "observations"}.get(name, name.replace("_", "-")))
-        for index, row in enumerate(self._table().isfinite().tolist()):
-            for name, finite in zip(self.TERMS, row, strict=True):
-                if not finite:
-                    return Diverged(name, minibatch=index)
-        return Diverged("weights", minibatch=len(self._log_ratios) - 1)
-
-    def stats(self, batch: Batch, rates: Rates, lag: Tensor) -> PPOStats:
-        """Return the statistics of the update, with one copy from the device."""
-        log_ratios = torch.cat(self._log_ratios)
-        policy_loss, value_loss, entropy, gradient_norm = self._table().mean(0)
-        if self._log_sigmas:  # the joint entropy counts every column, the metric their mean
-            columns = gaussian_entropy(torch.stack(self._log_sigmas)).mean(0)
-            entropy = entropy - columns.sum() + columns.mean()
-        measured = {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "extrinsic_value_estimate": batch.values.mean(),
-            "approximate_kl": approximate_kl(log_ratios),
-            "clip_fraction": clip_fraction(log_ratios, rates.epsilon),
-            "explained_variance": explained_variance(batch.values, batch.returns),
-            "gradient_norm": gradient_norm,
-            "policy_lag": lag.to(log_ratios),
-        }
-        numbers = dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
-        return PPOStats(**numbers, **rates._asdict())
-
-    def _table(self) -> Float[Tensor, "minibatches 4"]:
-        return torch.stack(self._terms).view(-1, len(self.TERMS))
+    def _restore(self, saved: Saved) -> None:
+        self._optimizer.restore(saved.optimizer)
+        self._signals.restore(saved.signals)
+        self._memories.load_state_dict(saved.memories)
+        if self._cloning is not None and saved.cloning is not None:
+            self._cloning.load_state_dict(saved.cloning)

@@ -83,25 +83,28 @@ def joint_distribution(
 def joint_gradient(
     joint: JointDistribution,
     by_log_prob: Float[Tensor, " B"],
-    by_entropy: float,
+    by_entropy: float | Float[Tensor, " B"],
 ) -> tuple[Float[Tensor, "B H"], Float[Tensor, " C"]]:
-    """Carry derivatives of a loss by log-probability (each row) and entropy (all rows alike) back to the parameters.
+    """Carry derivatives of a loss by log-probability and entropy back to the parameters.
 
-    Return the derivatives by the head and by `log_sigma`. With branch probabilities `p`:
+    A number for `by_entropy` is the same for every row. Return the derivatives by the head and by `log_sigma`. With
+    branch probabilities `p`:
 
         d log_prob / d mean = z / sigma                 d log_prob / d log_sigma = z^2 - 1
         d log_prob / d logits = onehot(action) - p      d entropy / d logits = -p * (log p + entropy of the branch)
     """
     row = by_log_prob.unsqueeze(1)  # (B, 1)
+    by_all_entropies = by_entropy.sum() if isinstance(by_entropy, Tensor) else by_entropy * len(row)
+    by_row_entropy = by_entropy.unsqueeze(1) if isinstance(by_entropy, Tensor) else by_entropy
     parts: list[Tensor] = []
     by_log_sigma = joint.inverse_sigma  # stays so only where it is empty
     if joint.z.shape[1]:
         pull = row * joint.z
         parts.append(pull * joint.inverse_sigma)
-        by_log_sigma = torch.sum(pull * joint.z, 0).sub_(by_log_prob.sum()).add_(by_entropy * len(row))
+        by_log_sigma = torch.sum(pull * joint.z, 0).sub_(by_log_prob.sum()).add_(by_all_entropies)
     start = 0
     for index, (log_p, p, entropy) in enumerate(joint.branches):
-        by_logits = (log_p + entropy.unsqueeze(1)).mul_(by_entropy).add_(row).mul_(p).neg_()
+        by_logits = (log_p + entropy.unsqueeze(1)).mul_(by_row_entropy).add_(row).mul_(p).neg_()
         by_logits.scatter_add_(1, joint.discrete[:, index : index + 1], row)
         if joint.masks is not None:
             by_logits *= joint.masks[:, start : start + log_p.shape[1]]

@@ -84,14 +84,21 @@ def row_weights(mask: Bool[Tensor, " B"]) -> Float[Tensor, " B"]:
     return mask / mask.sum().clamp(min=1)
 
 
-def approximate_kl(log_ratio: Float[Tensor, "*N"]) -> Float[Tensor, ""]:
+def mean_of_rows(values: Float[Tensor, " B"], mask: Bool[Tensor, " B"] | None = None) -> Float[Tensor, ""]:
+    """Return the mean of the rows that count."""
+    return values.mean() if mask is None else (torch.where(mask, values, 0.0) * row_weights(mask)).sum()
+
+
+def approximate_kl(log_ratio: Float[Tensor, " N"], mask: Bool[Tensor, " N"] | None = None) -> Float[Tensor, ""]:
     """Estimate KL(acting policy || learned policy) in nats by `mean((ratio - 1) - log_ratio)`.
 
     Unbiased, never negative, of low variance (Schulman 2020, "Approximating KL divergence", estimator k3).
     """
-    return (log_ratio.expm1() - log_ratio).mean()
+    return mean_of_rows(log_ratio.expm1() - log_ratio, mask)
 
 
-def clip_fraction(log_ratio: Float[Tensor, "*N"], epsilon: float) -> Float[Tensor, ""]:
+def clip_fraction(
+    log_ratio: Float[Tensor, " N"], epsilon: float, mask: Bool[Tensor, " N"] | None = None
+) -> Float[Tensor, ""]:
     """Return the share of actions whose ratio lies outside `1 - epsilon .. 1 + epsilon`."""
-    return (log_ratio.expm1().abs() > epsilon).to(log_ratio.dtype).mean()
+    return mean_of_rows((log_ratio.expm1().abs() > epsilon).to(log_ratio.dtype), mask)

@@ -32,10 +32,11 @@ def generalized_advantages(
     """Return the advantage of each step for each signal; `advantages + values` are the returns.
 
     `bootstrap` holds the value of the observation after each segment's last step. `terminated` is true only where the
-    episode really ended: never for a time limit, never for a segment that was cut.
+    episode really ended: never for a time limit, never for a segment that was cut. Both it and `lengths` may lie on
+    the CPU, where rollouts come from; `lengths` should, since its largest value is waited for.
     """
-    ends = lengths.cumsum(0) - 1  # (B,) the row of each segment's last step
-    alive = ~terminated.unsqueeze(1)  # (B, 1)
+    ends = (lengths.cumsum(0) - 1).to(values.device)  # (B,) the row of each segment's last step
+    alive = ~terminated.to(values.device).unsqueeze(1)  # (B, 1)
     if ignores_termination is not None:
         alive = alive | ignores_termination.unsqueeze(0)  # (B, S)
     following = values.roll(-1, 0)  # (N, S) the last row of each segment is replaced at once

@@ -3,11 +3,12 @@
 For small networks the bookkeeping costs more than the arithmetic. So the parameters of the modules become views into
 one contiguous vector, and their `grad` views into another: one fused call updates everything, one copy saves or
 restores it, one norm measures it. Whoever computes gradients writes them *into* `parameter.grad`.
-The modules must not be moved to another device or dtype afterwards.
+The modules must not be moved to another device or dtype afterwards. Parameters may come in groups, each with a learning
+rate of its own: one call for each group then.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,10 +28,12 @@ class Snapshot:
 
 
 class FlatAdam:
-    """Adam without weight decay. `named_parameters` are taken over: their storage is replaced."""
+    """Adam without weight decay. The parameters are taken over: their storage is replaced."""
 
-    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
-        named = list(named_parameters)
+    def __init__(self, *groups: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Each group is some parameters with their names; a name is in one group only."""
+        members = [list(group) for group in groups]
+        named = [member for group in members for member in group]
         self._names = [name for name, _ in named]
         self._parameters = [parameter for _, parameter in named]
         self._values = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
@@ -41,33 +44,49 @@ class FlatAdam:
             parameter.grad = gradient
         self._first = torch.zeros_like(self._values)
         self._second = torch.zeros_like(self._values)
-        self._steps = torch.zeros((), dtype=torch.float32, device=self._values.device)
+        self._steps = torch.zeros(len(members), dtype=torch.float32, device=self._values.device)
+        """A count for each group, always equal: torch increments the one that it is given."""
+        sizes = [sum(parameter.numel() for _, parameter in group) for group in members]
+        vectors = (self._values, self._gradient, self._first, self._second)
+        self._groups = list(zip(*(torch.split(vector, sizes) for vector in vectors), self._steps.unbind(), strict=True))
+
+    @property
+    def gradient(self) -> Float[Tensor, " P"]:
+        """The gradient that the parameters hold, one after the other; a view."""
+        return self._gradient
+
+    def zero_gradient(self) -> None:
+        """Forget the gradient, for who adds to it (automatic differentiation does)."""
+        self._gradient.zero_()
 
     @torch.no_grad()
-    def step(self, learning_rate: float, max_norm: float | None = None) -> Float[Tensor, ""]:
-        """Descend the gradient that the parameters hold; return its Euclidean norm.
+    def step(self, learning_rate: float | Sequence[float], max_norm: float | None = None) -> Float[Tensor, ""]:
+        """Descend the gradient that the parameters hold; return its Euclidean norm, that of all groups together.
 
-        A gradient longer than `max_norm` is first scaled to that length (Pascanu et al. 2013).
+        `learning_rate` is one for all, or one for each group. A gradient longer than `max_norm` is first scaled to that
+        length (Pascanu et al. 2013).
         """
         norm: Tensor = torch.linalg.vector_norm(self._gradient)
         if max_norm is not None:
             self._gradient.mul_(max_norm / norm.clamp(min=max_norm))
-        adam(
-            [self._values],
-            [self._gradient],
-            [self._first],
-            [self._second],
-            [],
-            [self._steps],
-            fused=True,
-            amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            lr=learning_rate,
-            weight_decay=0.0,
-            eps=EPSILON,
-            maximize=False,
-        )
+        rates = [learning_rate] * len(self._groups) if isinstance(learning_rate, float) else learning_rate
+        for rate, (values, gradient, first, second, steps) in zip(rates, self._groups, strict=True):
+            adam(
+                [values],
+                [gradient],
+                [first],
+                [second],
+                [],
+                [steps],
+                fused=True,
+                amsgrad=False,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                lr=rate,
+                weight_decay=0.0,
+                eps=EPSILON,
+                maximize=False,
+            )
         return norm
 
     def snapshot(self) -> Snapshot:
@@ -86,7 +105,7 @@ class FlatAdam:
     def state_dict(self) -> dict[str, Tensor | dict[str, Tensor]]:
         """Return both moments by parameter name, and the count of steps. The tensors are copies."""
         return {
-            "steps": self._steps.clone(),
+            "steps": self._steps[0].clone(),
             "first": self._named(self._first.clone()),
             "second": self._named(self._second.clone()),
         }

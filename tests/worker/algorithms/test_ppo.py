@@ -8,7 +8,8 @@ import torch
 
 from tests.worker.rollouts import acted_rollout, make_config, make_rollout, make_spec
 from worker import checkpoint
-from worker.algorithms.ppo import PPO, Diverged, PPOStats
+from worker.algorithms.guards import Diverged
+from worker.algorithms.ppo import PPO
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Ending
 from worker.networks.policy import ActingPolicy
@@ -52,9 +53,9 @@ def test_ratio_is_one_on_the_first_minibatch(continuous: int, branches: tuple[in
 
     stats = ppo.update(rollout, step=0)  # of one minibatch
 
-    assert stats.approximate_kl < 1e-9
-    assert stats.clip_fraction == 0.0
-    assert stats.policy_loss == pytest.approx(0.0, abs=1e-5)  # minus the mean of normalised advantages
+    assert stats["Policy/Approximate KL"] < 1e-9
+    assert stats["Policy/Clip Fraction"] == 0.0
+    assert stats["Losses/Policy Loss"] == pytest.approx(0.0, abs=1e-5)  # minus the mean of normalised advantages
 
 
 def test_ratio_moves_away_from_one_afterwards() -> None:
@@ -62,7 +63,7 @@ def test_ratio_moves_away_from_one_afterwards() -> None:
 
     stats = ppo.update(acted_rollout(policy, np.random.default_rng(2)), step=0)
 
-    assert stats.approximate_kl > 1e-6
+    assert stats["Policy/Approximate KL"] > 1e-6
 
 
 def test_targets_are_returns_and_normalised_advantages() -> None:
@@ -77,7 +78,7 @@ def test_targets_are_returns_and_normalised_advantages() -> None:
         ending=[Ending.TERMINATED, Ending.TRUNCATED],
     )
 
-    batch, _ = ppo._prepare(rollout)
+    batch = ppo._prepare(rollout).batch
 
     v = batch.values.squeeze(1).tolist()
     behind = float(ppo._model.values(ppo.actor.encode(rollout.next_observations))[0][1])
@@ -103,9 +104,9 @@ def test_strength_scales_rewards() -> None:
     policy = ActingPolicy(make_spec(branches=(2,)), {"hidden_units": 32})
     policy.load(ppo.flat_weights())
 
-    rewards = ppo._rewards(acted_rollout(policy, np.random.default_rng(1), steps=2, rewards=np.array([1.0, -2.0])))
+    prepared = ppo._prepare(acted_rollout(policy, np.random.default_rng(1), steps=2, rewards=np.array([1.0, -2.0])))
 
-    assert rewards.tolist() == [[3.0], [-6.0]]
+    assert prepared.episodes.tolist() == [[3.0], [-6.0]]
 
 
 def test_normalizer_merges_the_rollout_after_the_update() -> None:
@@ -114,11 +115,11 @@ def test_normalizer_merges_the_rollout_after_the_update() -> None:
     normalizer = ppo.actor.normalizer
     assert normalizer is not None
 
-    batch, _ = ppo._prepare(rollout)
+    batch = ppo._prepare(rollout).batch
     ppo.update(rollout, step=0)
 
     observations = torch.cat(rollout.observations, 1)
-    torch.testing.assert_close(batch.encoded, observations.clamp(-5, 5))  # the statistics that acted: mean 0, std 1
+    torch.testing.assert_close(batch.encoded[0], observations.clamp(-5, 5))  # the statistics that acted: mean 0, std 1
     torch.testing.assert_close(normalizer.mean, observations.double().sum(0) / 257)  # 256 and the imagined one
 
 
@@ -127,12 +128,12 @@ def test_value_clip_acts_where_it_is_asked_for() -> None:
     clipped, policy = make_ppo(epsilon=0.01, num_epoch=8, learning_rate=0.01, clip_value_loss=True)
     rollout = acted_rollout(policy, np.random.default_rng(5), rewards=np.full(256, 100.0))
 
-    before = free._prepare(rollout)[0].values
+    before = free._prepare(rollout).batch.values
     moved = []
     for ppo in (free, clipped):
-        ppo.actor.normalizer = None
+        ppo.actor.body.normalizer = None
         ppo.update(rollout, step=0)
-        moved.append(float((ppo._prepare(rollout)[0].values - before).abs().mean()))
+        moved.append(float((ppo._prepare(rollout).batch.values - before).abs().mean()))
 
     # Once a value has left the range of 0.01, nothing pulls it any further; Adam's momentum still does a little.
     assert moved[1] < moved[0] / 3
@@ -143,7 +144,7 @@ def test_gradients_are_clipped_where_it_is_asked_for() -> None:
     clipped, _ = make_ppo(max_grad_norm=1e-6)
     rollout = acted_rollout(policy, np.random.default_rng(5), rewards=np.full(256, 100.0))
 
-    assert free.update(rollout, step=0).gradient_norm > 1.0
+    assert free.update(rollout, step=0)["Losses/Gradient Norm"] > 1.0
     clipped.update(rollout, step=0)
 
     # Adam divides by the gradient's size, except where its epsilon of 1e-8 is not small beside it.
@@ -157,7 +158,7 @@ def test_a_remainder_is_left_out_and_a_small_rollout_is_one_minibatch() -> None:
 
     sizes = {}
     for steps in (256, 60):
-        batch, _ = ppo._prepare(acted_rollout(policy, np.random.default_rng(6), steps=steps))
+        batch = ppo._prepare(acted_rollout(policy, np.random.default_rng(6), steps=steps)).batch
         sizes[steps] = [len(part.advantage) for part in batch.minibatches(100, generator)]
 
     assert sizes == {256: [100, 100], 60: [60]}
@@ -165,7 +166,7 @@ def test_a_remainder_is_left_out_and_a_small_rollout_is_one_minibatch() -> None:
 
 def test_minibatches_shuffle_steps_and_keep_rows_together() -> None:
     ppo, policy = make_ppo()
-    batch, _ = ppo._prepare(acted_rollout(policy, np.random.default_rng(7), masked=True))
+    batch = ppo._prepare(acted_rollout(policy, np.random.default_rng(7), masked=True)).batch
 
     parts = list(batch.minibatches(64, torch.Generator().manual_seed(1)))
 
@@ -173,7 +174,7 @@ def test_minibatches_shuffle_steps_and_keep_rows_together() -> None:
     assert not torch.equal(log_prob, batch.log_prob)
     order = [int((batch.log_prob == value).nonzero()[0]) for value in log_prob]
     assert sorted(order) == list(range(256))
-    torch.testing.assert_close(torch.cat([part.encoded for part in parts]), batch.encoded[order])
+    torch.testing.assert_close(torch.cat([part.encoded[0] for part in parts]), batch.encoded[0][order])
 
 
 def test_masks_that_allow_everything_cost_nothing() -> None:
@@ -182,7 +183,7 @@ def test_masks_that_allow_everything_cost_nothing() -> None:
     observations = [rng.normal(size=(9, 3)), rng.normal(size=(9, 2))]
     acted = policy.act([part.astype(np.float32) for part in observations], None, None, rng)
 
-    batch, _ = ppo._prepare(
+    prepared = ppo._prepare(
         make_rollout(
             observations=observations,
             rewards=np.zeros(9),
@@ -192,7 +193,7 @@ def test_masks_that_allow_everything_cost_nothing() -> None:
         )
     )
 
-    assert batch.masks is None
+    assert prepared.batch.masks is None
 
 
 def test_schedules_are_read_at_the_policys_step() -> None:
@@ -200,9 +201,9 @@ def test_schedules_are_read_at_the_policys_step() -> None:
 
     stats = ppo.update(acted_rollout(policy, np.random.default_rng(9)), step=500)
 
-    assert stats.learning_rate == pytest.approx(5e-4, rel=1e-6)
-    assert stats.epsilon == pytest.approx(0.2)  # half-way from 0.3 to its floor of 0.1
-    assert stats.beta == pytest.approx(0.005005)  # half-way from 0.01 to its floor of 1e-5
+    assert stats["Policy/Learning Rate"] == pytest.approx(5e-4, rel=1e-6)
+    assert stats["Policy/Epsilon"] == pytest.approx(0.2)  # half-way from 0.3 to its floor of 0.1
+    assert stats["Policy/Beta"] == pytest.approx(0.005005)  # half-way from 0.01 to its floor of 1e-5
 
 
 def test_entropy_is_reported_as_ml_agents_does() -> None:
@@ -214,7 +215,9 @@ def test_entropy_is_reported_as_ml_agents_does() -> None:
 
     stats = ppo.update(acted_rollout(policy, np.random.default_rng(10)), step=0)
 
-    assert stats.entropy == pytest.approx(1.4189 + 1.0986, abs=1e-3)
+    assert stats["Policy/Entropy"] == pytest.approx(1.4189 + 1.0986, abs=1e-3)
+    assert stats["Policy/Continuous Entropy"] == pytest.approx(1.4189, abs=1e-3)
+    assert stats["Policy/Branch 0 Entropy"] == pytest.approx(1.0986, abs=1e-3)
 
 
 def test_policy_lag_counts_versions_behind() -> None:
@@ -223,15 +226,22 @@ def test_policy_lag_counts_versions_behind() -> None:
 
     stats = ppo.update(acted_rollout(policy, np.random.default_rng(12), version=1), step=0)
 
-    assert stats.policy_lag == 2.0  # version 3 is updated, version 1 acted
+    assert stats["Policy/Lag"] == 2.0  # version 3 is updated, version 1 acted
     assert ppo.version == 4
 
 
 def test_metrics_have_ml_agents_names() -> None:
-    assert list(PPOStats(*map(float, range(12))).metrics()) == [
+    ppo, policy = make_ppo(2, (3, 2))
+
+    stats = ppo.update(acted_rollout(policy, np.random.default_rng(20)), step=0)
+
+    assert set(stats) == {
         "Losses/Policy Loss",
         "Losses/Value Loss",
         "Policy/Entropy",
+        "Policy/Continuous Entropy",
+        "Policy/Branch 0 Entropy",
+        "Policy/Branch 1 Entropy",
         "Policy/Learning Rate",
         "Policy/Epsilon",
         "Policy/Beta",
@@ -241,7 +251,7 @@ def test_metrics_have_ml_agents_names() -> None:
         "Losses/Explained Variance",
         "Losses/Gradient Norm",
         "Policy/Lag",
-    ]
+    }
 
 
 def poisoned(rollout: Rollout, column: str) -> Rollout:
@@ -287,7 +297,7 @@ def test_learning_goes_on_after_an_update_was_taken_back() -> None:
 
     stats = ppo.update(acted_rollout(policy, np.random.default_rng(17)), step=0)
 
-    assert np.isfinite(stats.value_loss)
+    assert np.isfinite(stats["Losses/Value Loss"])
     assert ppo.version == 1
 
 

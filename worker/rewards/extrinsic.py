@@ -1,0 +1,41 @@
+"""The game's own rewards: what the agent was given, and what its group was given."""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from worker.experience.transitions import Transitions
+
+
+class ExtrinsicReward:
+    """Reads the rewards of the steps; learns nothing."""
+
+    ignores_termination = False
+
+    def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
+        """Return the agent's own rewards plus its group's."""
+        return transitions.rewards + transitions.group_rewards
+
+    def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:  # noqa: ARG002  (as the protocol)
+        """Learn nothing."""
+        return {}
+
+    def is_finite(self) -> Bool[Tensor, ""]:
+        """Return true: there are no weights."""
+        return torch.tensor(True)
+
+    def snapshot(self) -> None:
+        """Return None: nothing changes."""
+
+    def restore(self, snapshot: None) -> None:
+        """Do nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
