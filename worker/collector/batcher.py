@@ -276,7 +276,7 @@ class Lane:
 
     def _record(self, batch: Batch, acted: Acted) -> None:
         if not self.recorded:
-            self.tracker.answer_unrecorded(batch.slots, self.version)
+            self.tracker.answer_unrecorded(batch.slots, acted, self.version)
             return
         tags = self.rounds.take(batch.rows)
         number = tags[0][0] if len(tags) == 1 else np.repeat(*np.array(tags, np.int32).T)

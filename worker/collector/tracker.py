@@ -291,8 +291,10 @@ class Tracker:
         self.state[slots] = ACTING
         self._longest += 1
 
-    def answer_unrecorded(self, slots: Slots, version: int) -> None:
+    def answer_unrecorded(self, slots: Slots, acted: Acted, version: int) -> None:
         """Note agents that were answered without recording."""
+        if acted.memory is not None:
+            self.memory[slots] = acted.memory
         if self._newborn:
             self._note_births(slots, version)
         self.row[slots] = self._scratch

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ludus.wire.codec import CloseCode, ProtocolError
-from tests.worker.collector.world import World
+from tests.worker.collector.world import FIRST_TICK, World
 from worker.experience.segments import Ending
 
 
@@ -341,12 +341,132 @@ def test_more_agents_than_allowed_are_refused() -> None:
     assert raised.value.code is CloseCode.TOO_MANY_AGENTS
 
 
+def memories(world: World, simulator: int, agent: int) -> list[list[float]]:
+    """What the policy remembered before each step of an agent, in order."""
+    steps = [world.steps[number] for number in sorted(world.steps)]
+    return [step.memory for step in steps if (step.simulator, step.agent) == (simulator, agent)]
+
+
+def test_memory_is_that_of_the_agent_and_empty_where_an_episode_begins() -> None:
+    world = World(size=100, recurrent=True)
+    world.join(0)
+    world.grant(0)
+    world.step(0, decide=[1, 2])
+    world.run()
+    world.step(0, decide=[1])
+    world.run()
+
+    world.step(0, decide=[1], end=[1])
+    world.run()
+    world.step(0, decide=[2], end=[1])
+    world.run()
+    world.step(0, end=[2])
+    world.run()
+
+    # Decisions are numbered 0 (agent 1), 1 (agent 2), 2 (agent 1), 3 (agent 1, new episode), 4 (agent 2).
+    # The policy remembers how many steps there were, and the numbers of the last two; `world` compares it with what
+    # was recorded.
+    assert memories(world, 0, 1) == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]
+    assert memories(world, 0, 2) == [[0, 0, 0], [1, 1, 0]]
+    assert len(world.segments) == 3
+
+
+def test_memory_outlives_a_cut_a_wait_and_a_round() -> None:
+    world = World(size=2, horizon=2, recurrent=True)
+    world.join(0)
+    world.grant(0)
+    for number in range(1, 5):
+        while not world.members[0].states("waiting"):  # until it is held: the round is used up
+            world.step(0, decide=[1])
+            world.run()
+        world.grant(number)
+    world.step(0, end=[1])
+    world.run()
+
+    assert [memory[0] for memory in memories(world, 0, 1)] == list(
+        range(9)
+    )  # 4 rounds of 2, and the first of the fifth
+
+
+def test_memory_goes_on_without_recording() -> None:
+    world = World(recurrent=True)
+    world.join(0)
+    world.grant(0)
+    world.step(0, decide=[1])
+    world.run()
+    world.lane.stop_recording()
+
+    for _ in range(3):
+        world.step(0, decide=[1])
+        world.run()
+    world.step(0, decide=[1], end=[1])
+    world.run()
+
+    assert [step.tolist() for step in world.policy.remembered] == [
+        [[0, 0, 0]],
+        [[1, 0, 0]],
+        [[2, 1, 0]],
+        [[3, 2, 1]],
+        [[0, 0, 0]],
+    ]
+
+
+def test_a_segment_knows_whether_its_group_goes_on() -> None:
+    world = World(size=100, grouped=True)
+    world.join(0)
+    world.join(1)
+    world.grant(0)
+    for simulator in (0, 1):
+        world.step(simulator, decide=[1, 3, 4, 7])  # 1, 4 and 7 are group 1, agent 3 is alone
+    world.run()
+
+    world.step(0, end=[1, 3])
+    world.run()
+    world.step(0, decide=[4, 7], end=[4, 7])
+    world.run()
+
+    # 4 and 7 end together and begin again at once, with another attempt; those of simulator 1 are other people.
+    assert [(segment.agent, segment.mates_alive) for segment in world.segments] == [
+        *((1, True), (3, False)),
+        *((4, False), (7, False)),
+    ]
+
+
+def test_messages_of_one_turn_have_ticks_of_their_own() -> None:
+    world = World(size=100)
+    for simulator in (0, 1):
+        world.join(simulator)
+    world.grant(0)
+    for simulator in (0, 1):
+        world.step(simulator, decide=[1, 2])
+    world.run()
+    for simulator in (1, 0):
+        world.step(simulator, end=[1, 2])
+    world.run()
+
+    ticks = {
+        (segment.simulator, segment.agent): (int(world.arena.gather([segment]).ticks), segment.successor_tick)
+        for segment in world.segments
+    }
+    first = FIRST_TICK
+    assert ticks == {
+        **dict.fromkeys([(0, 1), (0, 2)], (first, first + 3)),
+        **dict.fromkeys([(1, 1), (1, 2)], (first + 1, first + 2)),
+    }
+
+
 class LaneMachine(RuleBasedStateMachine):
     """Random simulators, messages, departures, stragglers and grants. `World` checks every segment as it leaves."""
 
-    @initialize(size=st.integers(3, 25), horizon=st.integers(1, 7), rows=st.integers(1, 4))
-    def begin(self, size: int, horizon: int, rows: int) -> None:
-        self.world = World(size=size, horizon=horizon, rows=rows)
+    @initialize(
+        size=st.integers(3, 25),
+        horizon=st.integers(1, 7),
+        rows=st.integers(1, 4),
+        recurrent=st.booleans(),
+        grouped=st.booleans(),
+    )
+    def begin(self, size: int, horizon: int, rows: int, recurrent: bool, grouped: bool) -> None:
+        self.world = World(size=size, horizon=horizon, rows=rows, recurrent=recurrent, grouped=grouped)
         self.round = -1
         self.next_simulator = 0
 

@@ -25,6 +25,7 @@ from worker.networks.policy import Acted
 
 SPEC = BehaviorSpec("Scripted", (ObservationSpec((2,)),), ActionSpec(1, (2,)))
 LAYOUTS = {SPEC.name: BehaviorLayout(SPEC)}
+FIRST_TICK = 3 << 32
 
 
 class CountingPolicy:
@@ -35,6 +36,8 @@ class CountingPolicy:
         self.decisions = 0
         self.passes: list[int] = []
         """Rows of each forward pass."""
+        self.remembered: list[npt.NDArray[np.float32]] = []
+        """Memory before each forward pass."""
 
     def load(self, flat: npt.NDArray[np.float32]) -> None:
         """Have no weights."""
@@ -61,6 +64,7 @@ class CountingPolicy:
         if not self.memory_size:
             return None
         assert memory is not None
+        self.remembered.append(memory.copy())
         return np.stack([memory[:, 0] + 1, numbers[:, 0], memory[:, 1]], 1)
 
 
@@ -76,9 +80,18 @@ class Step:
     """None until the agent came back."""
     following: list[float] | None = None
     """The observation that came back."""
+    tick: int = 0
+    """Of the message that asked."""
+    following_tick: int = 0
+    """Of the message that came back."""
+    memory: list[float] = field(default_factory=list)
+    """What the policy remembered before it."""
+    mates_alive: bool = False
+    """When the episode ended with it: whether others of its group went on."""
     ending: Ending = Ending.CUT
-    before: tuple[float | None, list[float] | None] | None = None
-    """Reward and following observation before the agent ended while it waited: what a segment has that was cut then."""
+    before: tuple[float | None, list[float] | None, int] | None = None
+    """Reward, following observation and its tick before the agent ended while it waited: what a segment has that was
+    cut then."""
 
 
 @dataclass
@@ -88,6 +101,9 @@ class Life:
     episode: int = -1
     state: str = "idle"
     observation: list[float] = field(default_factory=list)
+    asked: int = 0
+    """Tick of the message that it waits since."""
+    memory: list[float] = field(default_factory=list)
     last: int | None = None
     """Number of its newest answered decision in this episode."""
 
@@ -114,21 +130,48 @@ class Member:
             assert life.state == "waiting", "answered exactly once"
             life.state = "acting"
             life.last = int(number)
-            self.world.steps[int(number)] = Step(self.simulator, agent, life.episode, life.observation)
+            self.world.steps[int(number)] = Step(
+                self.simulator, agent, life.episode, life.observation, tick=life.asked, memory=life.memory
+            )
+            life.memory = [life.memory[0] + 1, number, life.memory[1]]
+
+    def has_mates(self, agent: int) -> bool:
+        """Whether another one of the agent's group is in an episode."""
+        return any(
+            group_of(other) == group_of(agent) != 0 and other != agent and life.state != "idle"
+            for other, life in self.lives.items()
+        )
 
     def states(self, state: str) -> list[int]:
         return sorted(agent for agent, life in self.lives.items() if life.state == state)
 
 
+def group_of(agent: int) -> int:
+    """The group of an agent, in worlds with groups."""
+    return agent % 3
+
+
 class World:
     """A lane, its simulators, and what should come of it."""
 
-    def __init__(self, *, horizon: int = 5, rows: int = 3, size: int = 20, closed: bool = True) -> None:
-        self.arena = Arena.create(SPEC, 2_000, rows=rows)
+    def __init__(
+        self,
+        *,
+        horizon: int = 5,
+        rows: int = 3,
+        size: int = 20,
+        closed: bool = True,
+        recurrent: bool = False,
+        grouped: bool = False,
+    ) -> None:
+        self.grouped = grouped
+        self.tick = FIRST_TICK - 1
+        """Number of the newest message."""
+        self.arena = Arena.create(SPEC, 2_000, rows=rows, memory_size=3 * recurrent)
         self.rounds = Rounds()
         self.tracker = Tracker(self.arena, horizon, self.rounds)
         self.tracker.blocks = list(range(2_000))
-        self.policy = CountingPolicy()
+        self.policy = CountingPolicy(self.arena.layout.memory_size)
         self.size = size
         self.closed = closed
         self.lane = Lane(
@@ -141,6 +184,7 @@ class World:
             low_blocks=0,
             schedule=lambda: None,
             version=7,
+            ticks=FIRST_TICK,
         )
         self.members: dict[int, Member] = {}
         self.steps: dict[int, Step] = {}
@@ -169,6 +213,7 @@ class World:
         """Stage a step: some agents ask for an action, others (or the same, before) end their episode."""
         member = self.members[simulator]
         member.step_id += 1
+        self.tick += 1
         terminals = self._end(member, end, truncate) if end else None
         decisions = self._decide(member, decide) if decide else None
         self.lane.stage(member, member.roster, member.step_id, BehaviorBatch(SPEC.name, decisions, terminals))
@@ -178,8 +223,12 @@ class World:
         self._clock += 1
         return [float(self._clock), -float(self._clock)], float(self._clock) / 2
 
+    def _groups(self, agents: Sequence[int]) -> npt.NDArray[np.int32] | None:
+        return np.array([group_of(agent) for agent in agents], np.int32) if self.grouped else None
+
     def _end(self, member: Member, agents: Sequence[int], truncate: bool) -> TerminalBatch:
         observations, rewards = [], []
+        ended: list[tuple[int, Step]] = []
         for agent in agents:
             observation, reward = self._draw()
             observations.append(observation)
@@ -188,16 +237,20 @@ class World:
             if life.last is not None and life.state != "idle":
                 lived = self.steps[life.last]
                 if life.state == "waiting":
-                    lived.before = (lived.reward, lived.following)
+                    lived.before = (lived.reward, lived.following, lived.following_tick)
                 lived.reward = reward if life.state == "acting" else (lived.reward or 0.0) + reward
                 lived.ending = Ending.TRUNCATED if truncate else Ending.TERMINATED
-                lived.following = observation
+                lived.following, lived.following_tick = observation, self.tick
+                ended.append((agent, lived))
             life.state, life.last = "idle", None
+        for agent, lived in ended:
+            lived.mates_alive = self.grouped and member.has_mates(agent)
         return TerminalBatch(
             np.array(agents, np.int32),
             np.array(rewards, np.float32),
             (np.array(observations, np.float32),),
             np.full(len(agents), truncate),
+            self._groups(agents),
         )
 
     def _decide(self, member: Member, agents: Sequence[int]) -> DecisionBatch:
@@ -211,12 +264,17 @@ class World:
                 assert life.last is not None
                 self.steps[life.last].reward = reward
                 self.steps[life.last].following = observation
+                self.steps[life.last].following_tick = self.tick
             else:
                 life.episode += 1
-            life.state, life.observation = "waiting", observation
+                life.memory = [0.0, 0.0, 0.0]
+            life.state, life.observation, life.asked = "waiting", observation, self.tick
         member.asked[member.step_id] = list(agents)
         return DecisionBatch(
-            np.array(agents, np.int32), np.array(rewards, np.float32), (np.array(observations, np.float32),)
+            np.array(agents, np.int32),
+            np.array(rewards, np.float32),
+            (np.array(observations, np.float32),),
+            group_ids=self._groups(agents),
         )
 
     def run(self) -> LaneReport:
@@ -243,10 +301,19 @@ class World:
         for step, after in pairwise(lived):
             assert step.following == after.observation, "steps of a segment are consecutive"
         last, following = lived[-1], rollout.next_observations[0][0].tolist()
+        tick = int(rollout.successor_ticks)
         if segment.ending is Ending.CUT and last.ending is not Ending.CUT:
-            assert (last_reward, following) == last.before
+            assert (last_reward, following, tick) == last.before
         else:
-            assert (last_reward, following, segment.ending) == (last.reward, last.following, last.ending)
+            assert (last_reward, following, tick) == (last.reward, last.following, last.following_tick)
+            assert segment.ending == last.ending
+        if segment.ending is not Ending.CUT:
+            assert bool(rollout.mates_alive) == last.mates_alive
+        assert segment.group == (group_of(segment.agent) if self.grouped else 0)
+        assert rollout.ticks.tolist() == [step.tick for step in lived]
+        if self.policy.memory_size:
+            assert rollout.memories is not None
+            assert rollout.memories.tolist() == [step.memory for step in lived]
         assert rollout.log_probs[:, 0].tolist() == [-number for number in numbers]
         assert set(rollout.versions.tolist()) == {7}
         assert all(step.ending is Ending.CUT for step in lived[:-1])
