@@ -22,6 +22,7 @@ from typing import Final
 import click
 
 from ludus.cli.exits import Exit
+from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 from ludus.simulator import DEFAULT_SERVER
 
 SCHEME: Final = "gymnasium:"
@@ -51,6 +52,8 @@ class Plan:
     label: str
     ca_file: str | None
     patience_seconds: float
+    record: str | None
+    """File that what is played is recorded to."""
 
     def to_json(self) -> str:
         """Render on one line."""
@@ -94,6 +97,13 @@ class Plan:
     show_default=True,
     help="Seconds to go on trying while the gateway can't be reached.",
 )
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Record what is played to FILE (.npz), a demonstration to imitate. Goes on with one that exists. With several "
+    "processes each has its own, FILE-0.npz and so on.",
+)
 def simulate(
     *,
     source: str,
@@ -108,6 +118,7 @@ def simulate(
     label: str | None,
     restarts: int,
     patience: float,
+    record: Path | None,
 ) -> None:
     """Play Gymnasium environments in a run until it ends: COUNT processes with ENVS environments each.
 
@@ -124,6 +135,7 @@ def simulate(
       5  the run was cancelled
     """
     env_id = check_environment(source)
+    recordings = name_recordings(record, count)
     plans = [
         Plan(
             env_id=env_id,
@@ -135,11 +147,45 @@ def simulate(
             label=label or f"{env_id} x{envs} on {platform.node()}"[:200],
             ca_file=None if ca_file is None else str(ca_file),
             patience_seconds=patience,
+            record=None if recording is None else str(recording),
         )
-        for index in range(count)
+        for index, recording in enumerate(recordings)
     ]
     with _interruptible():
-        sys.exit(Supervisor(plans, token, restarts).run())
+        code = Supervisor(plans, token, restarts).run()
+    for recording in recordings:
+        if recording is not None:
+            _finish_recording(recording)
+    sys.exit(code)
+
+
+def name_recordings(record: Path | None, count: int) -> list[Path | None]:
+    """Return the file of each process. Raises click.UsageError where it could not be written."""
+    if record is None:
+        return [None] * count
+    if record.suffix != ".npz":
+        raise click.UsageError(f"--record {record}: recordings are .npz files; name it {record.stem}.npz")
+    if not os.access(record.absolute().parent, os.W_OK):
+        raise click.UsageError(
+            f"--record {record}: there is no folder {record.absolute().parent} that can be written to"
+        )
+    files = [record] if count == 1 else [record.with_stem(f"{record.stem}-{index}") for index in range(count)]
+    for file in files:
+        try:
+            Recorder(file)
+        except DemonstrationError as error:
+            raise click.UsageError(f"--record: {error}; it cannot be continued, name another file") from None
+    return list(files)
+
+
+def _finish_recording(file: Path) -> None:
+    """Join what was recorded, even by processes that were killed, and say what it is."""
+    Recorder(file)
+    if not file.exists():
+        click.echo(f"nothing was recorded to {file}: no step was played to its outcome", err=True)
+        return
+    found = inspect(read(file))
+    click.echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
 
 
 def check_environment(source: str) -> str:

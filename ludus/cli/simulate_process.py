@@ -15,7 +15,8 @@ from pathlib import Path
 from ludus.adapters.gymnasium import make_simulation
 from ludus.cli.exits import Exit
 from ludus.cli.simulate import CRASHED, INTERRUPTED, TOKEN_VARIABLE, Plan
-from ludus.simulator import CloseCode, Ending, SimulatorError, connect
+from ludus.demonstrations import RecordedSimulation
+from ludus.simulator import CloseCode, Ending, Simulation, SimulatorError, connect
 
 _UNREACHABLE = {"nothing_listens", "unknown_host", "timeout", "unavailable", "not_a_gateway", "tls_mismatch"}
 _EXITS = {CloseCode.RUN_FINISHED: Exit.OK, CloseCode.RUN_FAILED: Exit.RUN_FAILED}
@@ -41,8 +42,11 @@ def main() -> int:
 
 
 def _play(plan: Plan) -> Ending:
+    simulation: Simulation = make_simulation(plan.env_id, plan.envs, behavior=plan.behavior, seed=plan.seed)
+    if plan.record is not None:
+        simulation = RecordedSimulation(simulation, Path(plan.record))
     return connect(
-        make_simulation(plan.env_id, plan.envs, behavior=plan.behavior, seed=plan.seed),
+        simulation,
         run=plan.run,
         server=plan.server,
         token=os.environ.get(TOKEN_VARIABLE),

@@ -4,18 +4,22 @@
     print(inspect(demonstration).returns)
     write(demonstration.subsample(30, seed=1), "thirty.npz")
 
+`RecordedSimulation` makes them while a game is played; `ludus simulate ... --record FILE` uses it.
+
 Light: numpy and protobuf, no torch. Pictures in ML-Agents' recordings are PNG and need pillow (`ludus[images]`).
 """
 
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge
 from ludus.demonstrations.files import FOLDER_SUFFIXES, load, read, write
 from ludus.demonstrations.journal import Recorder
+from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.demonstrations.summary import Spread, Summary, inspect
 
 __all__ = [
     "FOLDER_SUFFIXES",
     "Demonstration",
     "DemonstrationError",
+    "RecordedSimulation",
     "Recorder",
     "Spread",
     "Summary",

@@ -313,7 +313,7 @@ def _check_actions(demonstration: Demonstration) -> None:
     if len(wrong):
         row, column = wrong[0].tolist()
         value = demonstration.continuous[row, column]
-        raise DemonstrationError(f"continuous action {column} is {value} in row {row}; it must lie in [-1, 1]")
+        raise DemonstrationError(f"continuous action {column} is {value:g} in row {row}; it must lie in [-1, 1]")
     branches = np.array(demonstration.spec.actions.discrete_branches, np.int64)
     wrong = np.argwhere((demonstration.discrete < 0) | (demonstration.discrete >= branches))
     if len(wrong):

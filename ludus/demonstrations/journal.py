@@ -29,19 +29,19 @@ class Recorder:
         """Raise `DemonstrationError` if there is a file that is no recording of ours."""
         self._path = path
         self._journal = journal_of(path)
-        self._known: Demonstration | None = None
-        """What new episodes must fit: the first ones."""
-        self._flushes = 0
+        found, flushes = _together(path, _UNLIMITED)
+        self._spec = None if found is None else found.spec
+        """What new episodes must fit: the first ones'."""
+        self._flushes = flushes
         """How many there were, in this process and before."""
-        if path.exists() or self._journal.exists():
-            self.close()
+        self.close()
 
     def flush(self, episodes: Sequence[Demonstration]) -> None:
         """Keep these episodes: from now on a kill does not lose them."""
         demonstration = merge(episodes)
-        if self._known is None:
-            self._known = demonstration
-        check_fit(demonstration.spec, self._known.spec, whose=f"the recording {self._path}")
+        if self._spec is None:
+            self._spec = demonstration.spec
+        check_fit(demonstration.spec, self._spec, whose=f"the recording {self._path}")
         content = recording.encode(demonstration)
         with self._journal.open("ab") as file:
             file.write(_FRAME.pack(self._flushes, len(content), zlib.crc32(content)) + content)
@@ -51,11 +51,12 @@ class Recorder:
 
     def close(self) -> None:
         """Join the journal with the file. More may be recorded afterwards."""
+        if not self._journal.exists():
+            return
         found, flushes = _together(self._path, _UNLIMITED)
         if found is not None:
-            self._known, self._flushes = found, flushes
             replace(self._path, recording.encode(found, flushes))
-        self._journal.unlink(missing_ok=True)
+        self._journal.unlink()
 
 
 def journal_of(path: Path) -> Path:

@@ -119,7 +119,7 @@ class _Reader:
 
     def message(self, empty: Any, what: str) -> Any:
         """Read the next message. A length is believed only as far as the file goes."""
-        self.began = self.at
+        self.began = min(self.at, len(self.content))
         length = self._varint(what)
         if self.at + length > len(self.content):
             left = len(self.content) - self.at

@@ -1,0 +1,216 @@
+"""A simulation that is recorded while it plays: whatever its agents see, do and earn becomes a demonstration.
+
+    connect(RecordedSimulation(Catch(), Path("catch.npz")), run="catch")
+
+An episode is on disk as soon as it has ended (`ludus.demonstrations.journal`). Episodes that a reset or the end of the
+connection cuts are kept as far as they came, without their last action, whose outcome nobody saw.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ludus.demonstrations.demonstration import Demonstration
+from ludus.demonstrations.journal import Recorder
+from ludus.simulation import Simulation, Start
+from ludus.spec import BehaviorSpec
+from ludus.turn import Actions, Turn
+from ludus.wire.batches import Array, DecisionBatch, TerminalBatch
+
+MAX_PIECE_BYTES: Final = 1 << 28
+"""An episode whose observations grow beyond this is written in several pieces, so that no game fills the memory."""
+
+
+class RecordedSimulation(Simulation):
+    """Plays what `simulation` plays. Files that exist are continued.
+
+    With one behavior the recording is `path`; with several, each has a file of its own, `STEM-BEHAVIOR.npz`.
+    """
+
+    def __init__(self, simulation: Simulation, path: Path) -> None:
+        self._simulation = simulation
+        self._path = path
+        self._specs: dict[str, BehaviorSpec] = {}
+        self._recorders: dict[str, Recorder] = {}
+        """By behavior, without its team."""
+        self._running: dict[tuple[str, int], _Episode] = {}
+        """By announced name and agent."""
+        self._finished: dict[str, list[Demonstration]] = {}
+        """By behavior: what the next flush writes."""
+
+    @property
+    def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
+        """What the agents of the recorded simulation see and do."""
+        return self._simulation.behaviors
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        """Cut all running episodes, and let the game begin new ones."""
+        self._cut()
+        self._simulation.reset(turn, start)
+        self._look(turn)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        """Note the actions, let the game play on, note what came of it."""
+        for action in actions:
+            episode = self._running.get((action.behavior, action.agent))
+            if episode is not None:
+                episode.act(action.continuous, action.discrete)
+        self._simulation.step(turn, actions)
+        self._look(turn)
+
+    def close(self) -> None:
+        """Cut all running episodes, finish the files and close the game."""
+        try:
+            self._cut()
+            for recorder in self._recorders.values():
+                recorder.close()
+        finally:
+            self._simulation.close()
+
+    def _look(self, turn: Turn) -> None:
+        """Take over what the game told."""
+        self._specs.update((spec.name, spec) for spec in (*self.behaviors, *turn.announced))
+        for name, decisions, terminals in turn.batches():
+            if terminals is not None:
+                self._end(name, terminals)
+            if decisions is not None:
+                self._decide(name, decisions)
+        self._flush()
+
+    def _end(self, name: str, batch: TerminalBatch) -> None:
+        for row, agent in enumerate(batch.agent_ids.tolist()):
+            episode = self._running.pop((name, agent), None)
+            if episode is None:
+                continue
+            episode.earn(float(batch.rewards[row]), _at(batch.group_rewards, row))
+            final = tuple(values[row].copy() for values in batch.observations)
+            truncated = bool(batch.truncated[row])
+            self._keep(name, episode.demonstration(final, terminated=not truncated, truncated=truncated))
+
+    def _decide(self, name: str, batch: DecisionBatch) -> None:
+        for row, agent in enumerate(batch.agent_ids.tolist()):
+            seen = tuple(values[row].copy() for values in batch.observations)
+            mask = None if batch.action_masks is None else batch.action_masks[row].copy()
+            episode = self._running.get((name, agent))
+            if episode is None:
+                episode = self._running[name, agent] = _Episode(self._specs[name])
+            else:
+                episode.earn(float(batch.rewards[row]), _at(batch.group_rewards, row))
+                if episode.bytes > MAX_PIECE_BYTES:
+                    self._keep(name, episode.demonstration(seen, terminated=False, truncated=False))
+                    episode = self._running[name, agent] = _Episode(self._specs[name], from_start=False)
+            episode.see(seen, mask, group=int(_at(batch.group_ids, row)))
+
+    def _cut(self) -> None:
+        for (name, _), episode in self._running.items():
+            self._keep(name, episode.demonstration(None, terminated=False, truncated=False))
+        self._running.clear()
+        self._flush()
+
+    def _keep(self, name: str, demonstration: Demonstration | None) -> None:
+        if demonstration is not None:
+            self._finished.setdefault(self._specs[name].behavior, []).append(demonstration)
+
+    def _flush(self) -> None:
+        for behavior, demonstrations in self._finished.items():
+            if behavior not in self._recorders:
+                self._recorders[behavior] = Recorder(self._file(behavior))
+            self._recorders[behavior].flush(demonstrations)
+        self._finished.clear()
+
+    def _file(self, behavior: str) -> Path:
+        if len({spec.behavior for spec in self._specs.values()}) == 1:
+            return self._path
+        return self._path.with_stem(f"{self._path.stem}-{re.sub(r'[^0-9A-Za-z_.-]', '_', behavior)}")
+
+
+@dataclass
+class _Episode:
+    """An episode in the making, or a piece of one. All lists have one entry per observation but the last four's."""
+
+    spec: BehaviorSpec
+    from_start: bool = True
+    observations: list[tuple[Array, ...]] = field(default_factory=list)
+    masks: list[Array | None] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    continuous: list[Array] = field(default_factory=list)
+    """One per observation that was answered: as many, or one less."""
+    discrete: list[Array] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    """One per action whose outcome is known."""
+    group_rewards: list[float] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """What its observations take."""
+        sizes = (prod(part.shape) * np.dtype(part.dtype).itemsize for part in self.spec.observations)
+        return len(self.observations) * sum(sizes)
+
+    def see(self, observation: tuple[Array, ...], mask: Array | None, group: int) -> None:
+        """Note what the agent sees when it asks for an action."""
+        self.observations.append(observation)
+        self.masks.append(mask)
+        self.groups.append(group)
+
+    def act(self, continuous: Array, discrete: Array) -> None:
+        """Note the answer."""
+        if len(self.continuous) < len(self.observations):
+            self.continuous.append(continuous.copy())
+            self.discrete.append(discrete.copy())
+
+    def earn(self, reward: float, group_reward: float) -> None:
+        """Note the outcome of the last action; of the one before, if the agent ended before it was answered."""
+        if len(self.rewards) < len(self.continuous):
+            self.rewards.append(reward)
+            self.group_rewards.append(group_reward)
+        elif self.rewards:
+            self.rewards[-1] += reward
+            self.group_rewards[-1] += group_reward
+
+    def demonstration(
+        self, final: tuple[Array, ...] | None, *, terminated: bool, truncated: bool
+    ) -> Demonstration | None:
+        """Return the steps whose outcome is known; None if there is none.
+
+        `final` is what was seen last; None where nothing was seen after the last known outcome's observation.
+        """
+        steps = len(self.rewards)
+        if not steps:
+            return None
+        final = self.observations[steps] if final is None else final
+        ending = np.zeros((2, steps), np.bool_)
+        ending[:, -1] = terminated, truncated
+        groups = np.array(self.groups[:steps], np.int32)
+        group_rewards = np.array(self.group_rewards, np.float32)
+        return Demonstration(
+            spec=self.spec,
+            observations=tuple(np.stack(column) for column in zip(*self.observations[:steps], strict=True)),
+            continuous=np.stack(self.continuous[:steps]),
+            discrete=np.stack(self.discrete[:steps]),
+            rewards=np.array(self.rewards, np.float32),
+            terminated=ending[0],
+            truncated=ending[1],
+            starts=np.zeros(1, np.int64),
+            final_observations=tuple(values[None] for values in final),
+            from_start=np.array([self.from_start]),
+            group_rewards=group_rewards if group_rewards.any() else None,
+            group_ids=groups if groups.any() else None,
+            action_masks=self._masks(steps),
+        )
+
+    def _masks(self, steps: int) -> Array | None:
+        masks = self.masks[:steps]
+        if all(mask is None for mask in masks):
+            return None
+        allowed = np.ones(self.spec.actions.mask_size, np.uint8)
+        return np.stack([allowed if mask is None else mask for mask in masks])
+
+
+def _at(column: Any, row: int) -> float:
+    """Return an entry of a column that may be missing: 0 then."""
+    return 0.0 if column is None else float(column[row])
