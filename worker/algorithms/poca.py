@@ -40,7 +40,7 @@ What it does not do: collect, count steps, write files, decide when to stop. Dim
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,31 +51,27 @@ from torch import Tensor, nn
 
 from ludus.spec import BehaviorSpec
 from server.training.config import POCAConfig
+from worker.algorithms.batch import Batch
 from worker.algorithms.bc import BehavioralCloning
-from worker.algorithms.guards import Diverged, Trace, first_infinite
+from worker.algorithms.guards import Diverged, first_infinite
+from worker.algorithms.ppo_stats import PolicyTrace, PPOStats, entropies, episode_rewards
 from worker.algorithms.recollection import Memories, recollect
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.experience.groups import Teams, teams_of
+from worker.experience.groups import Mates, Teams, teams_of
 from worker.experience.rollout import Rollout
 from worker.experience.sequences import Sequences, sequences_of
 from worker.experience.transitions import Transitions, transitions_of
-from worker.functional.distributions import gaussian_entropy, joint_distribution, joint_gradient
-from worker.functional.losses import (
-    Term,
-    approximate_kl,
-    clip_fraction,
-    clipped_surrogate,
-    clipped_value_loss,
-    squared_error,
-)
+from worker.functional.distributions import joint_distribution, joint_gradient
+from worker.functional.losses import Term, clipped_surrogate, clipped_value_loss, squared_error
 from worker.functional.prediction import flat_actions
-from worker.functional.returns import explained_variance, generalized_advantages, normalized
+from worker.functional.returns import generalized_advantages, normalized
 from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.networks.actor import Actor
 from worker.networks.encoder import Encoded
 from worker.networks.multi_agent import Members, TeamCritic
-from worker.networks.optimizer import FlatAdam
-from worker.rewards.signals import SignalSet, title
+from worker.networks.optimizer import FlatAdam, Snapshot
+from worker.rewards.episodes import EpisodeReturns, segment_sums
+from worker.rewards.signals import SignalSet, extrinsic_alone, title
 
 VALUE_COEFFICIENT = 0.5
 BASELINE_COEFFICIENT = 0.5
@@ -97,33 +93,42 @@ class Estimates(NamedTuple):
     baselines: Float[Tensor, "N S"]
     bootstrap: Float[Tensor, "B S"]
     """The value of what follows each segment."""
-    before: Float[Tensor, "Q W"] | None
+    memories: Float[Tensor, "Q W2"] | None
     """The critic's memories before each sequence: for the value, then for the baseline."""
-    after: Float[Tensor, "B W"] | None
-    """Those after each segment."""
 
 
 class Experience(NamedTuple):
     """A rollout with its targets, frozen for all epochs."""
 
-    encoded: Encoded
-    """The pool: (P, ...) each."""
-    flat_actions: Float[Tensor, "P W"]
-    """Actions as the critic reads them; zeros for successors."""
+    batch: Batch
+    """The steps as PPO would have them."""
+    pool: Encoded
+    """Observations of all steps, then of what followed the segments: (P, ...) each."""
+    actions: Float[Tensor, "P W"]
+    """Flat actions; zeros for successors."""
     mates: Int[Tensor, "N G"]
     present: Bool[Tensor, "N G"]
-    continuous: Float[Tensor, "N C"]
-    discrete: Int[Tensor, "N D"]
-    masks: Bool[Tensor, "N M"] | None
-    log_prob: Float[Tensor, " N"]
-    """Joint log-probability of the action by the policy that acted."""
-    advantage: Float[Tensor, " N"]
-    returns: Float[Tensor, "N S"]
-    estimates: Estimates
+    baselines: Float[Tensor, "N S"]
     memories: Float[Tensor, "N K"] | None
     """The actor's, before each step."""
+    critic_memories: Float[Tensor, "Q W2"] | None
+    """Before each sequence, for the value and for the baseline."""
     sequences: Sequences | None
     """None without a memory."""
+    transitions: Transitions
+    """What reward signals see."""
+    earned: Float[Tensor, "B S"]
+    """Each segment's sum of rewards, after strength."""
+
+
+class Saved(NamedTuple):
+    """Everything that an update changes, to go back to."""
+
+    optimizer: Snapshot
+    largest: Float[Tensor, ""]
+    signals: list[Any]
+    memories: dict[str, Any]
+    cloning: dict[str, Any] | None
 
 
 class Minibatch(NamedTuple):
@@ -156,22 +161,28 @@ class POCA:
         spec: BehaviorSpec,
         device: torch.device,
         seed: int,
-        signals: SignalSet,
+        signals: SignalSet | None = None,
         shown: DemonstrationBuffer | None = None,
     ) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        """Raise `UnsupportedSpec` where there is no network for this behavior.
+
+        `signals` may be left out where the game's rewards are the only ones; `shown` is what `behavioral_cloning`
+        imitates.
+        """
         hyper, settings = config.hyperparameters, config.network_settings
         self.config, self.device, self.version = config, device, 0
         self._generator = torch.Generator().manual_seed(seed)
-        self._signals = signals
+        self._signals = extrinsic_alone(config.reward_signals, device) if signals is None else signals
         self._actor = Actor(spec, settings, self._generator)
-        self._critic = TeamCritic(spec, settings, len(signals), self._generator)
+        self._critic = TeamCritic(spec, settings, len(self._signals), self._generator)
         self._model = nn.ModuleDict({"actor": self._actor, "critic": self._critic}).to(device)
         self._optimizer = FlatAdam(
             [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.numel()]
         )
         self._memories = Memories(2 * self._critic.memory_size, device)
-        self._cloning = None
+        self._episodes = EpisodeReturns(len(self._signals))
+        self._length = 0 if settings.memory is None else settings.memory.sequence_length
+        self._cloning: BehavioralCloning | None = None
         if config.behavioral_cloning is not None and shown is not None:
             self._cloning = BehavioralCloning(
                 config.behavioral_cloning,
@@ -179,7 +190,7 @@ class POCA:
                 shown,
                 learning_rate=hyper.learning_rate,
                 batch_size=hyper.batch_size,
-                sequence_length=1 if settings.memory is None else settings.memory.sequence_length,
+                sequence_length=max(self._length, 1),
                 seed=seed,
             )
         self._learning_rate = Schedule(
@@ -198,32 +209,45 @@ class POCA:
         return self.config.hyperparameters.buffer_size
 
     @torch.no_grad()
-    def update(self, rollout: Rollout, step: int) -> Mapping[str, float]:
+    def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
 
-        Raise `Diverged`, with everything as before, if any value on the way is not finite.
+        Return what was measured, by metric name (`PPOStats`, and for baselines what it has for values). Raise
+        `Diverged`, with everything as before, if any value on the way is not finite or explodes.
         """
-        rates, before = self.rates(step), self._snapshot()
-        teams = teams_of(rollout)
-        transitions = transitions_of(rollout, self.device, squashed=False)
-        transitions = transitions._replace(rewards=teams.rewards.to(self.device))
-        experience = self._prepare(rollout, teams, transitions)
-        trace, log_ratios = Trace(), []
+        rates, before, trace = self.rates(step), self._save(), PolicyTrace()
+        experience = self._prepare(rollout)
+        judged = {
+            f"Policy/{title(name)} Baseline Estimate": mean
+            for name, mean in zip(self._signals.names, experience.baselines.mean(0).unbind(), strict=True)
+        }
         for minibatch in self._minibatches(experience):
             terms, log_ratio = self._differentiate(experience, minibatch, rates)
             terms["gradient"] = self._optimizer.step(rates.learning_rate, self.config.hyperparameters.max_grad_norm)
-            trace.add(terms | self._signals.update(transitions.select(minibatch.steps)))
-            log_ratios.append(log_ratio)
-        if not bool(trace.is_sane() & self._optimizer.all_finite() & self._signals.is_finite()):
+            if self._signals.learns:
+                terms |= self._signals.update(experience.transitions.select(minibatch.steps))
+            trace.add_policy({**terms, **judged}, log_ratio, None)
+        try:
+            cloned = {} if self._cloning is None else self._cloning.update(step)
+            finite = self._optimizer.all_finite() & self._signals.is_finite()
+            measured = trace.conclude(experience.batch, self._signals.names, rates.epsilon, finite, experience.earned)
+            if measured is None:
+                raise self._diagnosis(experience, trace)
+        except Diverged:
             self._restore(before)
-            raise _diagnosis(experience, trace, self._signals)
-        imitated = self._imitate(step, before)
-        self._actor.body.update_normalizer([part[: rollout.steps] for part in transitions.observations])
-        if experience.estimates.after is not None:
-            self._memories.keep(rollout, experience.estimates.after)
+            raise
+        observations = experience.transitions.observations
+        self._actor.body.update_normalizer([column[: rollout.steps] for column in observations])
         self.version += 1
-        lag = self.version - 1 - rollout.versions.double().mean()
-        return self._metrics(experience, trace, torch.cat(log_ratios), rates, lag) | imitated
+        earned = self._episodes.add(rollout, measured.episodes)
+        stats = PPOStats(
+            **measured.own,
+            **rates._asdict(),
+            critic_learning_rate=None,
+            policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
+            others={**measured.others, **episode_rewards(self._signals.names, earned), **cloned},
+        )
+        return stats.metrics()
 
     def rates(self, step: int) -> Rates:
         """Return what an update at `step` uses."""
@@ -242,6 +266,7 @@ class POCA:
             "optimizer": self._optimizer.state_dict(),
             "signals": self._signals.state_dict(),
             "memories": self._memories.state_dict(),
+            "episodes": self._episodes.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
         }
 
@@ -251,6 +276,7 @@ class POCA:
         self._optimizer.load_state_dict(state["optimizer"])
         self._signals.load_state_dict(state["signals"])
         self._memories.load_state_dict(state["memories"])
+        self._episodes.load_state_dict(state["episodes"])
         if self._cloning is not None and state["cloning"] is not None:
             self._cloning.load_state_dict(state["cloning"])
         self._generator.set_state(state["generator"].cpu())
@@ -258,51 +284,60 @@ class POCA:
 
     # Targets ----------------------------------------------------------------------------------------------------
 
-    def _prepare(self, rollout: Rollout, teams: Teams, transitions: Transitions) -> Experience:
-        """Return the rollout with its targets."""
-        device, masks = self.device, rollout.action_masks
-        encoded = self._actor.encode(transitions.observations)
-        sizes = self._actor.layout.discrete_branches
-        actions = flat_actions(transitions.continuous, transitions.discrete, sizes)
-        flat = torch.cat([actions, actions.new_zeros(rollout.segments, actions.shape[1])])
+    def _prepare(self, rollout: Rollout) -> Experience:
+        """Return the rollout with its targets: teams, values, rewards and advantages by the weights of before."""
+        device, masks, teams = self.device, rollout.action_masks, teams_of(rollout)
+        transitions = transitions_of(rollout, device, squashed=False)._replace(rewards=teams.rewards.to(device))
+        pool = self._actor.encode(transitions.observations)
+        taken = flat_actions(transitions.continuous, transitions.discrete, self._actor.layout.discrete_branches)
+        actions = torch.cat([taken, taken.new_zeros(rollout.segments, taken.shape[1])])
         self._critic.largest.clamp_(min=_largest(teams))
-        memory = self._actor.layout.body.memory_size
-        settings = self.config.network_settings.memory
-        sequences = sequences_of(rollout.lengths, settings.sequence_length) if settings and memory else None
-        estimates = self._estimate(rollout, teams, encoded, flat, sequences)
+        sequences = sequences_of(rollout.lengths, self._length) if self._length else None
+        estimates = self._estimate(rollout, teams, pool, actions, sequences)
+        rewards = self._signals.evaluate(transitions)
         advantages = generalized_advantages(
-            self._signals.evaluate(transitions),
+            rewards,
             estimates.values,
-            bootstrap=estimates.bootstrap,
-            lengths=rollout.lengths.to(device),
-            terminated=~teams.bootstraps.to(device),
+            estimates.bootstrap,
+            rollout.lengths,
+            ~teams.bootstraps,
             gamma=self._signals.gamma,
             lambd=self.config.hyperparameters.lambd,
             ignores_termination=self._signals.ignores_termination,
         )
         returns = advantages + estimates.values  # lambda-returns
-        return Experience(
-            encoded=encoded,
-            flat_actions=flat,
-            mates=teams.steps.rows.to(device),
-            present=teams.steps.present.to(device),
+        batch = Batch(
+            encoded=[part[: rollout.steps] for part in pool],
             continuous=rollout.continuous.to(device),
             discrete=transitions.discrete,
             masks=None if masks is None or bool(masks.all()) else masks.to(device),
             log_prob=rollout.log_probs.to(device).sum(1),
             advantage=normalized((returns - estimates.baselines).mean(1)),
+            values=estimates.values,
             returns=returns,
-            estimates=estimates,
+            steps=transitions.index,
+        )
+        mates, present = _on(teams.steps, device)
+        return Experience(
+            batch=batch,
+            pool=pool,
+            actions=actions,
+            mates=mates,
+            present=present,
+            baselines=estimates.baselines,
             memories=None if rollout.memories is None else rollout.memories.to(device),
+            critic_memories=estimates.memories,
             sequences=sequences,
+            transitions=transitions,
+            earned=segment_sums(rewards, rollout),
         )
 
     def _estimate(
-        self, rollout: Rollout, teams: Teams, encoded: Encoded, actions: Tensor, sequences: Sequences | None
+        self, rollout: Rollout, teams: Teams, pool: Encoded, actions: Tensor, sequences: Sequences | None
     ) -> Estimates:
-        """Ask the critic about every step, and about what follows every segment."""
+        """Ask the critic about every step, and about what follows every segment; let it remember."""
         device, critic = self.device, self._critic
-        members = self._embed(encoded, actions)
+        members = self._embed(pool, actions)
         steps = torch.arange(rollout.steps, device=device)
         parts = zip(*(torch.split(column, 1024) for column in (steps, *_on(teams.steps, device))), strict=True)
         digests = [critic.digest_of_agents(members, *part) for part in parts]
@@ -315,7 +350,7 @@ class POCA:
         following = critic.digest(torch.cat([own, members.seeing[mates]], 1), absent)
         if sequences is None:
             values, baselines = (critic.judge(summary[:, half], size) for half in (0, 1))
-            return Estimates(values, baselines, critic.judge(following.summary, following.size), None, None)
+            return Estimates(values, baselines, critic.judge(following.summary, following.size), None)
 
         def recall(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
             both = torch.cat([summary[rows, 0], summary[rows, 1]])
@@ -323,17 +358,16 @@ class POCA:
             assert after is not None
             return torch.cat(features.chunk(2), 1), torch.cat(after.chunk(2), 1)
 
-        recollection = recollect(rollout, sequences, self._memories.before(rollout), recall)
-        values, baselines = (critic.judge(part, size) for part in recollection.features.chunk(2, 1))
-        features, _ = critic.remember(following.summary, recollection.after.chunk(2, 1)[0], 1)
-        return Estimates(
-            values, baselines, critic.judge(features, following.size), recollection.before, recollection.after
-        )
+        lived = recollect(rollout, sequences, self._memories.before(rollout), recall)
+        self._memories.keep(rollout, lived.after)
+        values, baselines = (critic.judge(part, size) for part in lived.features.chunk(2, 1))
+        features, _ = critic.remember(following.summary, lived.after.chunk(2, 1)[0], 1)
+        return Estimates(values, baselines, critic.judge(features, following.size), lived.before)
 
-    def _embed(self, encoded: Encoded, actions: Tensor) -> Members:
+    def _embed(self, pool: Encoded, actions: Tensor) -> Members:
         """Embed the whole pool, some rows at a time."""
         rows = self._critic.rows_at_once
-        chunks = zip(torch.split(actions, rows), *(torch.split(part, rows) for part in encoded), strict=True)
+        chunks = zip(torch.split(actions, rows), *(torch.split(part, rows) for part in pool), strict=True)
         embedded = [self._critic.embed(list(observations), done) for done, *observations in chunks]
         return Members(*(torch.cat(parts) for parts in zip(*embedded, strict=True)))
 
@@ -347,7 +381,7 @@ class POCA:
         """
         hyper, sequences = self.config.hyperparameters, experience.sequences
         length = 1 if sequences is None else sequences.rows.shape[1]
-        count = len(experience.advantage) if sequences is None else len(sequences.rows)
+        count = len(experience.batch.advantage) if sequences is None else len(sequences.rows)
         size = max(hyper.batch_size // length, 1)
         for _ in range(hyper.num_epoch):
             order = torch.randperm(count, generator=self._generator)
@@ -369,30 +403,22 @@ class POCA:
 
         Return the terms of the objective by name, and the log-ratio of each action.
         """
-        steps, hyper, estimates = minibatch.steps, self.config.hyperparameters, experience.estimates
+        batch, steps = experience.batch, minibatch.steps
         self._optimizer.zero_gradient()
-        returns = experience.returns[steps]
         with torch.enable_grad():
             judged = self._judge(experience, minibatch)
-        terms: list[Term] = []
-        for new, old in zip(judged, (estimates.values, estimates.baselines), strict=True):
-            counted = new.detach()
-            clipped = hyper.clip_value_loss
-            terms.append(
-                clipped_value_loss(counted, old[steps], returns, rates.epsilon)
-                if clipped
-                else squared_error(counted, returns)
-            )
-        value, baseline = terms
+        value = self._error(judged[0].detach(), batch.values[steps], batch.returns[steps], rates)
+        baseline = self._error(judged[1].detach(), experience.baselines[steps], batch.returns[steps], rates)
         slopes = [value.slope * VALUE_COEFFICIENT, baseline.slope * (VALUE_COEFFICIENT * BASELINE_COEFFICIENT)]
         torch.autograd.backward(list(judged), slopes)
-        policy, entropy, log_ratio = self._improve(experience, minibatch, rates)
-        return {
-            "policy loss": policy,
-            "value loss": value.loss,
-            "baseline loss": baseline.loss,
-            "entropy": entropy,
-        }, log_ratio
+        terms, log_ratio = self._improve(experience, minibatch, rates)
+        return {**terms, "value loss": value.loss, "Losses/Baseline Loss": baseline.loss}, log_ratio
+
+    def _error(self, new: Tensor, old: Tensor, returns: Tensor, rates: Rates) -> Term:
+        """Return the loss of values or of baselines."""
+        if self.config.hyperparameters.clip_value_loss:
+            return clipped_value_loss(new, old, returns, rates.epsilon)
+        return squared_error(new, returns)
 
     def _judge(self, experience: Experience, minibatch: Minibatch) -> tuple[Float[Tensor, "X S"], Float[Tensor, "X S"]]:
         """Return values and baselines of the real steps. Each row of the pool goes through the encoders once."""
@@ -400,34 +426,33 @@ class POCA:
         own = minibatch.rows.unsqueeze(1)
         seen = torch.cat([own, torch.where(present, mates, own)], 1)  # who is absent stands for nobody new
         rows, places = torch.unique(seen, return_inverse=True)
-        members = self._critic.embed([part[rows] for part in experience.encoded], experience.flat_actions[rows])
+        members = self._critic.embed([part[rows] for part in experience.pool], experience.actions[rows])
         memory = None
-        if minibatch.which is not None and experience.estimates.before is not None:
-            memory = torch.cat(experience.estimates.before[minibatch.which].chunk(2, 1))
+        if minibatch.which is not None and experience.critic_memories is not None:
+            memory = torch.cat(experience.critic_memories[minibatch.which].chunk(2, 1))
         values, baselines = self._critic(members, places[:, 0], places[:, 1:], present, memory, length=minibatch.length)
         return minibatch.without_padding(values), minibatch.without_padding(baselines)
 
     def _improve(
         self, experience: Experience, minibatch: Minibatch, rates: Rates
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, " X"]]:
-        """Write the gradient of the actor's part of the objective; return surrogate, mean entropy and log-ratios."""
-        actor, steps = self._actor, minibatch.steps
+    ) -> tuple[dict[str, Float[Tensor, ""]], Float[Tensor, " X"]]:
+        """Write the gradient of the actor's part of the objective; return its terms and the log-ratios."""
+        actor, batch, steps = self._actor, experience.batch, minibatch.steps
         memory = None
         if experience.memories is not None:
             memory = experience.memories[minibatch.rows[:: minibatch.length]]
-        encoded = [part[minibatch.rows] for part in experience.encoded]
-        trail = actor.body.record(encoded, memory, length=minibatch.length)
+        trail = actor.body.record([part[minibatch.rows] for part in experience.pool], memory, length=minibatch.length)
         features = minibatch.without_padding(trail.features)
         joint = joint_distribution(
             actor.head(features),
             actor.log_sigma,
-            experience.continuous[steps],
-            experience.discrete[steps],
-            None if experience.masks is None else experience.masks[steps],
+            batch.continuous[steps],
+            batch.discrete[steps],
+            None if batch.masks is None else batch.masks[steps],
             actor.layout.discrete_branches,
         )
-        log_ratio = joint.log_prob - experience.log_prob[steps]
-        policy = clipped_surrogate(log_ratio, experience.advantage[steps], rates.epsilon)
+        log_ratio = joint.log_prob - batch.log_prob[steps]
+        policy = clipped_surrogate(log_ratio, batch.advantage[steps], rates.epsilon)
         by_head, by_log_sigma = joint_gradient(joint, policy.slope, -rates.beta / len(steps))
         actor.head.backward(features, by_head)
         if actor.log_sigma.grad is not None:
@@ -436,62 +461,48 @@ class POCA:
         if minibatch.real is not None:
             by_features = torch.zeros_like(trail.features).index_copy(0, minibatch.real, by_features)
         actor.body.backward(trail, by_features)
-        return policy.loss, joint.entropy.mean() - _surplus(actor.log_sigma), log_ratio
-
-    def _imitate(self, step: int, before: tuple[Any, ...]) -> dict[str, float]:
-        """Let the actor imitate what it was shown; if that diverges, take the whole update back."""
-        if self._cloning is None:
-            return {}
-        try:
-            return self._cloning.update(step)
-        except Diverged:
-            self._restore(before)
-            raise
+        return {"policy loss": policy.loss, **entropies(joint, actor.log_sigma, None)}, log_ratio
 
     # Bookkeeping ------------------------------------------------------------------------------------------------
 
-    def _snapshot(self) -> tuple[Any, ...]:
-        return self._optimizer.snapshot(), self._critic.largest.clone(), self._signals.snapshot()
+    def _diagnosis(self, experience: Experience, trace: PolicyTrace) -> Diverged:
+        """Return an error that names what was wrong first."""
+        batch, spoiled = experience.batch, self._signals.spoiled()
+        columns = [
+            *(("observations", part) for part in experience.pool),
+            ("continuous", batch.continuous),
+            ("log-prob", batch.log_prob),
+            ("values", batch.values),
+            ("baselines", experience.baselines),
+            ("returns", batch.returns),
+            ("advantage", batch.advantage),
+        ]
+        return (
+            first_infinite(columns)
+            or trace.diagnosis()
+            or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
+            or Diverged("optimizer" if spoiled is None else f"weights of {spoiled}", len(trace) - 1)
+        )
 
-    def _restore(self, before: tuple[Any, ...]) -> None:
-        optimizer, largest, signals = before
-        self._optimizer.restore(optimizer)
-        self._critic.largest.copy_(largest)
-        self._signals.restore(signals)
+    def _save(self) -> Saved:
+        return Saved(
+            self._optimizer.snapshot(),
+            self._critic.largest.clone(),
+            self._signals.snapshot(),
+            self._memories.state_dict(),
+            None if self._cloning is None else self._cloning.state_dict(),
+        )
 
-    def _metrics(
-        self, experience: Experience, trace: Trace, log_ratios: Float[Tensor, " X"], rates: Rates, lag: Tensor
-    ) -> dict[str, float]:
-        """Return what the update did, by metric name, with one copy from the device.
-
-        Names are ML-Agents' where it has the metric; `docs/metrics.md` defines them.
-        """
-        means, estimates = trace.means(), experience.estimates
-        measured = {
-            "Losses/Policy Loss": means.pop("policy loss"),
-            "Losses/Value Loss": means.pop("value loss"),
-            "Losses/Baseline Loss": means.pop("baseline loss"),
-            "Policy/Entropy": means.pop("entropy"),
-            "Losses/Gradient Norm": means.pop("gradient"),
-            "Losses/Explained Variance": explained_variance(estimates.values, experience.returns),
-            "Policy/Approximate KL": approximate_kl(log_ratios),
-            "Policy/Clip Fraction": clip_fraction(log_ratios, rates.epsilon),
-            "Policy/Lag": lag.to(log_ratios),
-            **means,  # the signals', which have their names already
-        }
-        for index, name in enumerate(self._signals.names):
-            measured[f"Policy/{title(name)} Value Estimate"] = estimates.values[:, index].mean()
-            measured[f"Policy/{title(name)} Baseline Estimate"] = estimates.baselines[:, index].mean()
-        numbers = torch.stack([value.float() for value in measured.values()]).tolist()
-        return {
-            **dict(zip(measured, numbers, strict=True)),
-            "Policy/Learning Rate": rates.learning_rate,
-            "Policy/Epsilon": rates.epsilon,
-            "Policy/Beta": rates.beta,
-        }
+    def _restore(self, saved: Saved) -> None:
+        self._optimizer.restore(saved.optimizer)
+        self._critic.largest.copy_(saved.largest)
+        self._signals.restore(saved.signals)
+        self._memories.load_state_dict(saved.memories)
+        if self._cloning is not None and saved.cloning is not None:
+            self._cloning.load_state_dict(saved.cloning)
 
 
-def _on(mates: Any, device: torch.device) -> tuple[Int[Tensor, "R G"], Bool[Tensor, "R G"]]:
+def _on(mates: Mates, device: torch.device) -> tuple[Int[Tensor, "R G"], Bool[Tensor, "R G"]]:
     return mates.rows.to(device), mates.present.to(device)
 
 
@@ -499,29 +510,3 @@ def _largest(teams: Teams) -> int:
     """Return the members of the largest team of a rollout."""
     ends = teams.ends.present.sum(1) + teams.self_at_end
     return max(int(teams.steps.present.sum(1).max()) + 1, int(ends.max()))
-
-
-def _surplus(log_sigma: Float[Tensor, " C"]) -> Float[Tensor, ""]:
-    """Return by how much the joint entropy is above the metric's, which takes the mean over columns, not their sum."""
-    columns = gaussian_entropy(log_sigma)
-    return columns.sum() - columns.mean() if len(columns) else log_sigma.new_zeros(())
-
-
-def _diagnosis(experience: Experience, trace: Trace, signals: SignalSet) -> Diverged:
-    """Return an error that names what went wrong first."""
-    columns = {
-        f"observation {index}": part for index, part in enumerate(experience.encoded) if part.is_floating_point()
-    }
-    columns |= {
-        "continuous": experience.continuous,
-        "log-prob": experience.log_prob,
-        "values": experience.estimates.values,
-        "baselines": experience.estimates.baselines,
-        "returns": experience.returns,
-    }
-    spoiled = signals.spoiled()
-    return (
-        first_infinite(columns)
-        or trace.diagnosis()
-        or Diverged("weights" if spoiled is None else f"weights of {spoiled}", minibatch=len(trace) - 1)
-    )
