@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PROGRAM = """
 import sys
-import ludus.simulator, ludus.api, ludus.spec, ludus.wire.codec
+import ludus.simulator, ludus.api, ludus.spec, ludus.wire.codec, ludus.demonstrations
 heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker", "pydantic"} & set(sys.modules)
 sys.exit(f"the SDK imported {sorted(heavy)}" if heavy else 0)
 """

@@ -36,6 +36,7 @@ assert not loaded, loaded
         "ludus.cli.simulate",
         "ludus.cli.simulate_process",
         "ludus.adapters.gymnasium",
+        "ludus.demonstrations",
     ],
 )
 def test_the_package_imports_without_what_only_posix_has(module: str) -> None:

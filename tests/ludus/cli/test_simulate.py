@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli.simulate import TOKEN_VARIABLE, simulate
+from ludus.demonstrations import read
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codes import CloseCode
 from tests.fakes import FakeServer, Peer, Script, finish_after, refuse
@@ -208,3 +209,64 @@ def test_a_missing_gymnasium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert result.exit_code == 2
     assert "pip install 'ludus[gymnasium]'" in result.output
+
+
+class TestRecording:
+    def test_what_every_process_played_is_a_demonstration_at_the_end(self, tmp_path: Path) -> None:
+        with FakeServer(finish_after(60), finish_after(60)) as server:
+            code, errors = run(
+                CARTPOLE,
+                *("--run", "cartpole", "--server", server.address),
+                *("--count", "2", "--envs", "2", "--record", str(tmp_path / "shown.npz")),
+            )
+
+        assert code == 0, errors
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["shown-0.npz", "shown-1.npz"]
+        shown = read(tmp_path / "shown-0.npz")
+        assert f"shown-0.npz holds {shown.steps} transitions" in errors
+        assert [observation.shape for observation in shown.spec.observations] == [(4,)]
+        assert shown.rewards.tolist() == [1.0] * shown.steps
+        assert shown.complete.any()
+
+    def test_a_kill_loses_at_most_the_running_episodes(self, tmp_path: Path) -> None:
+        path = tmp_path / "shown.npz"
+        with FakeServer(forever) as server:
+            process = start(CARTPOLE, "--run", "cartpole", "--server", server.address, "--record", str(path))
+            ended = 0
+            while ended < 20:
+                time.sleep(0.05)
+                ended = sum(peer.episodes for peer in server.streams)
+            for child in psutil.Process(process.pid).children():
+                child.kill()
+            process.kill()
+            process.communicate()
+
+        assert read(path).complete.sum() >= ended
+
+    def test_it_goes_on_with_a_file_that_exists(self, tmp_path: Path) -> None:
+        path = tmp_path / "shown.npz"
+        steps = []
+        for _ in range(2):
+            with FakeServer(finish_after(40)) as server:
+                run(CARTPOLE, "--run", "cartpole", "--server", server.address, "--record", str(path))
+            steps.append(read(path).steps)
+
+        assert steps[1] >= steps[0] + 30
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("shown.demo", "recordings are .npz files; name it shown.npz"),
+            ("nowhere/shown.npz", "there is no folder"),
+            ("precious.npz", "it cannot be continued, name another file"),
+        ],
+    )
+    def test_a_file_that_cannot_be_written_is_refused_before_anything_is_played(
+        self, name: str, message: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "precious.npz").write_text("my thesis")
+
+        result = CliRunner().invoke(simulate, [CARTPOLE, "--run", "cartpole", "--record", str(tmp_path / name)])
+
+        assert result.exit_code == 2
+        assert message in result.output
