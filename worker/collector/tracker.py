@@ -246,7 +246,7 @@ class Tracker:
         endings = batch.truncated + np.int32(Ending.TERMINATED)  # TRUNCATED is the number after it
         if recorded.all():
             self._close(slots, batch.observations, endings)
-        else:
+        elif recorded.any():
             self._close(slots[recorded], [values[recorded] for values in batch.observations], endings[recorded])
         self._note_episodes(slots, batch)
         return void
