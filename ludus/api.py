@@ -39,6 +39,7 @@ from ludus.records import (
     ConfigDiff,
     ConfigSummary,
     ConfigVersion,
+    Demonstration,
     Event,
     Log,
     LogText,
@@ -60,6 +61,8 @@ LONG_POLL_SECONDS = 20.0
 """How long one request of `wait` may stay open; below the idle time-out of common proxies."""
 STREAM_SILENCE_SECONDS = 45.0
 """An event stream that says nothing for so long (the server pings every 15 s) is taken for dead."""
+WORK_SECONDS = 600.0
+"""How long the server may take to read, merge or thin a demonstration."""
 PATIENCE_SECONDS = 60.0
 """For how long `wait` and `follow_events` bear with a server that doesn't answer: long enough for its restart."""
 
@@ -323,26 +326,7 @@ class Client:
         The checksum is verified first: `target` is either the complete file or what it was before.
         """
         path = f"/v1/runs/{_part(run)}/checkpoints/{_part(checkpoint)}/files/{_part(name)}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file, self._http.stream("GET", path) as answer:
-                _raise_for_problem(answer, self.server)
-                digest = hashlib.sha256()
-                for chunk in answer.iter_bytes():
-                    digest.update(chunk)
-                    file.write(chunk)
-                expected = answer.headers.get("etag", "").strip('"')
-                if digest.hexdigest() != expected:
-                    raise DownloadDamaged(name, expected, digest.hexdigest())
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(target)
-        except httpx.TransportError as error:
-            raise ServerUnreachable(self.server, _reason(error)) from error
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-        return target
+        return self._download(path, name, target)
 
     # Logs
 
@@ -401,6 +385,73 @@ class Client:
         parameters = {"old": str(old), "new": str(new)}
         return self._read(ConfigDiff, self._get(f"/v1/configs/{_part(name)}:diff", parameters))
 
+    # Demonstrations
+
+    def upload_demonstration(
+        self, file: Path, *, name: str | None = None, idempotency_key: str | None = None
+    ) -> Demonstration:
+        """Store a recording: an ML-Agents `.demo` file, or a `.npz` of Ludus' own. The server reads all of it."""
+        parameters = {} if name is None else {"name": name}
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4()), "Content-Type": "application/octet-stream"}
+        with file.open("rb") as content:
+            request = self._http.build_request(
+                "POST",
+                "/v1/demonstrations",
+                params=parameters,
+                content=content,
+                headers=headers,
+                timeout=self._patient(),
+            )
+            return self._read(Demonstration, self._send(request))
+
+    def list_demonstrations(
+        self,
+        filter: str = "",  # noqa: A002
+        order_by: str = "",
+        limit: int | None = None,
+    ) -> Iterator[Demonstration]:
+        """Iterate over demonstrations, newest first unless `order_by` says otherwise."""
+        parameters = {"filter": filter, "order_by": order_by}
+        return self._items(Demonstration, "/v1/demonstrations", "demonstrations", parameters, limit)
+
+    def get_demonstration(self, demonstration: str) -> Demonstration:
+        """Return one demonstration with its summary."""
+        return self._read(Demonstration, self._get(f"/v1/demonstrations/{_part(demonstration)}"))
+
+    def merge_demonstrations(
+        self, demonstrations: Sequence[str], *, name: str | None = None, idempotency_key: str | None = None
+    ) -> Demonstration:
+        """Make one demonstration of several: all their episodes, in this order."""
+        body = _without_none({"demonstrations": list(demonstrations), "name": name})
+        return self._read(Demonstration, self._make("/v1/demonstrations:merge", body, idempotency_key))
+
+    def subsample_demonstration(
+        self,
+        demonstration: str,
+        count: int,
+        *,
+        seed: int = 0,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Demonstration:
+        """Make a demonstration of `count` transitions, drawn without replacement; equal seeds draw equal ones."""
+        body = _without_none({"count": count, "seed": seed, "name": name})
+        path = f"/v1/demonstrations/{_part(demonstration)}:subsample"
+        return self._read(Demonstration, self._make(path, body, idempotency_key))
+
+    def download_demonstration(self, demonstration: str, target: Path) -> Path:
+        """Download a demonstration's file to `target` and return it; its checksum is verified first."""
+        return self._download(f"/v1/demonstrations/{_part(demonstration)}/file", demonstration, target)
+
+    def delete_demonstration(self, demonstration: str) -> None:
+        """Delete a demonstration. Refused while a run that has not ended uses it."""
+        request = self._http.build_request("DELETE", f"/v1/demonstrations/{_part(demonstration)}")
+        try:
+            answer = self._http.send(request)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(self.server, _reason(error)) from error
+        _raise_for_problem(answer, self.server)
+
     # The server itself
 
     def version(self) -> str:
@@ -457,6 +508,39 @@ class Client:
     def _post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
         return self._send(self._http.build_request("POST", path, json=body, headers=headers))
+
+    def _make(self, path: str, body: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+        """Post what takes the server a while."""
+        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+        return self._send(self._http.build_request("POST", path, json=body, headers=headers, timeout=self._patient()))
+
+    def _patient(self) -> httpx.Timeout:
+        """Return time-outs for a request that the server works on before it answers."""
+        given = self._http.timeout
+        read = None if given.read is None else max(given.read, WORK_SECONDS)
+        return httpx.Timeout(given.connect, read=read, write=given.write)
+
+    def _download(self, path: str, name: str, target: Path) -> Path:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file, self._http.stream("GET", path) as answer:
+                _raise_for_problem(answer, self.server)
+                digest = hashlib.sha256()
+                for chunk in answer.iter_bytes():
+                    digest.update(chunk)
+                    file.write(chunk)
+                expected = answer.headers.get("etag", "").strip('"')
+                if digest.hexdigest() != expected:
+                    raise DownloadDamaged(name, expected, digest.hexdigest())
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(target)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(self.server, _reason(error)) from error
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        return target
 
     def _send(self, request: httpx.Request) -> dict[str, Any]:
         try:

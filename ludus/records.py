@@ -53,6 +53,15 @@ class Run:
 
 
 @dataclass(frozen=True)
+class ConfigWarning:
+    """Something in a configuration that is legal but probably not meant."""
+
+    path: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
 class PlannedRun:
     """What a run would be: the answer to `validate_only`."""
 
@@ -63,6 +72,7 @@ class PlannedRun:
     config: dict[str, Any]
     config_name: str | None = None
     config_version: int | None = None
+    warnings: tuple[ConfigWarning, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,25 @@ class Checkpoint:
     created_at: datetime
     metrics: dict[str, Any] = field(default_factory=dict)
     deleted_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A recording of good behavior. `summary`, absent in lists, has episodes, returns and histograms of actions."""
+
+    id: str
+    name: str
+    behavior: str
+    format: str
+    spec: dict[str, Any]
+    transitions: int
+    episodes: int
+    mean_return: float | None
+    size: int
+    sha256: str
+    origin: dict[str, Any]
+    created_at: datetime
+    summary: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
     │   ├── RunNotFound          run_not_found
     │   ├── ConfigNotFound       config_not_found
     │   ├── CheckpointNotFound   checkpoint_not_found
+    │   ├── DemonstrationNotFound  demonstration_not_found
     │   ├── ArtifactNotFound     artifact_not_found
     │   ├── LogNotFound          log_not_found
     │   ├── MetricNotFound       metric_not_found
@@ -13,9 +14,11 @@
     ├── Gone                     kind gone
     │   └── CheckpointDeleted    checkpoint_deleted
     ├── Conflict                 kind conflict
+    │   ├── DemonstrationInUse   demonstration_in_use
     │   ├── IllegalTransition    illegal_transition
     │   └── LeaseLost            lease_lost
     ├── Invalid                  kind invalid
+    │   ├── DemonstrationInvalid invalid_demonstration
     │   ├── InvalidConfig        invalid_config
     │   ├── InvalidArtifactPath  invalid_artifact_path
     │   └── InvalidQuery         invalid_query
@@ -105,6 +108,18 @@ class CheckpointNotFound(NotFound):
         self.checkpoint_id = checkpoint_id
 
 
+class DemonstrationNotFound(NotFound):
+    """No demonstration has this id."""
+
+    code = "demonstration_not_found"
+
+    def __init__(self, demonstration_id: str) -> None:
+        super().__init__(
+            f"There is no demonstration {demonstration_id!r}. List the demonstrations to see what there is."
+        )
+        self.demonstration_id = demonstration_id
+
+
 class ArtifactNotFound(NotFound):
     """The artifact store has no such file."""
 
@@ -188,6 +203,20 @@ class Conflict(LudusError):
     code = "conflict"
 
 
+class DemonstrationInUse(Conflict):
+    """A demonstration cannot be deleted: a run that has not ended uses it."""
+
+    code = "demonstration_in_use"
+
+    def __init__(self, demonstration_id: str, run_id: str) -> None:
+        super().__init__(
+            f"Demonstration {demonstration_id} is used by run {run_id}, which has not ended. Wait for its end, or "
+            "cancel it, and delete the demonstration then."
+        )
+        self.demonstration_id = demonstration_id
+        self.run_id = run_id
+
+
 class IllegalTransition(Conflict):
     """A run cannot move from its state to the one that was asked for."""
 
@@ -231,6 +260,18 @@ class Problem:
     """What kind of mistake, from `server.training.problems.CODES`."""
     message: str
     """What is wrong and what would be right."""
+
+
+class DemonstrationInvalid(Invalid):
+    """A file is no demonstration, or what was asked for cannot be made of it."""
+
+    code = "invalid_demonstration"
+
+    def __init__(self, problem: str, name: str = "", position: int | None = None) -> None:
+        where = f" {name}" if name else ""
+        at = "" if position is None else f" (at byte {position})"
+        super().__init__(f"The demonstration{where} cannot be used{at}: {problem}.")
+        self.problem = problem
 
 
 class InvalidConfig(Invalid):

@@ -63,9 +63,17 @@ class QueueSettings(Group):
 
 
 class StorageSettings(Group):
-    """Artifacts: checkpoints, models, logs."""
+    """Artifacts: checkpoints, models, logs, demonstrations."""
 
     root: Path = Field(default=Path(), description="Folder of the artifact store. Default: `artifacts` in `home`.")
+    demonstration_bytes: int = Field(
+        default=256 << 20, ge=1, description="Largest file of a demonstration that can be uploaded."
+    )
+    demonstration_decoded_bytes: int = Field(
+        default=1 << 30,
+        ge=1,
+        description="Most memory that one demonstration, or those to be merged, may take: files are compressed.",
+    )
 
 
 class ApiSettings(Group):

@@ -49,7 +49,7 @@ from worker.link import (
     ToSupervisor,
 )
 from worker.process import TrainerProcess, WarmTrainer
-from worker.restore import CheckpointUnusable, fetch
+from worker.restore import CheckpointUnusable, DemonstrationUnusable, fetch, fetch_demonstrations
 
 log = structlog.get_logger()
 
@@ -99,7 +99,13 @@ class Supervisor:
     def run(self, warm: WarmTrainer) -> None:
         """Execute the attempt from its claim to its last write. Nothing of the trainer lives when it returns."""
         try:
-            trainer = warm.take(self._job())
+            try:
+                job = self._job()
+            except DemonstrationUnusable as error:
+                self._conclude(Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error)))
+                self._settle()
+                return
+            trainer = warm.take(job)
             log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
             try:
                 ending = self._watch(trainer)
@@ -130,6 +136,9 @@ class Supervisor:
             advertise_host=self._settings.advertise_host,
             port_range=self._settings.port_range,
             ticket_key=None if self._ticket_key is None else self._ticket_key.hex(),
+            demonstrations=fetch_demonstrations(
+                self._store, self._ledger.demonstrations(), self._scratch / "demonstrations"
+            ),
             lease_seconds=self._settings.lease_seconds,
         )
 

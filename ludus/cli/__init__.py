@@ -16,6 +16,7 @@ import click
 CLIENT_COMMANDS: Mapping[str, str] = {
     "checkpoint": "ludus.cli.checkpoint:checkpoint",
     "config": "ludus.cli.config:config",
+    "demonstration": "ludus.cli.demonstration:demonstration",
     "run": "ludus.cli.run:run",
     "simulate": "ludus.cli.simulate:simulate",
 }

@@ -17,6 +17,9 @@ from server.checkpoints.repository import CheckpointRepository, ref
 from server.db.clock import now
 from server.db.database import Database
 from server.db.texts import storable
+from server.demonstrations.refs import DemonstrationRef
+from server.demonstrations.repository import DemonstrationRepository
+from server.demonstrations.repository import ref as demonstration_ref
 from server.errors import LeaseLost
 from server.events.repository import Note, lock_run, move, record
 from server.leases.repository import end_attempt, lapse
@@ -64,6 +67,11 @@ class AttemptLedger:
         self._database = database
         self._claim = claim
         self._restart_budget = restart_budget
+
+    def demonstrations(self) -> list[DemonstrationRef]:
+        """Return what the run's configuration names. Not fenced: it never changes."""
+        with self._database.read() as session:
+            return [demonstration_ref(each) for each in DemonstrationRepository(session).of_run(self._claim.run_id)]
 
     def heartbeat(self, lease_seconds: float, step: int) -> Intent:
         """Renew the lease from now on the database's clock, note the progress, and return what is wanted."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.errors import InvalidConfig, Problem
-from server.training.config import Change, RunConfig, apply_overrides, diff, parse_document, resolve
+from server.training.config import Change, RunConfig, apply_overrides, diff, parse_document, resolve, review
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Names of stored configurations: they stand in addresses and on command lines."""
@@ -36,6 +36,8 @@ class Prepared:
     name: str | None = None
     """Of the stored configuration that it came from, with `version`."""
     version: int | None = None
+    warnings: tuple[Problem, ...] = ()
+    """What is legal in it but probably not meant."""
 
 
 class ConfigService:
@@ -83,10 +85,12 @@ class ConfigService:
             message = "send either a configuration or the name of a stored one"
             raise InvalidConfig([Problem("", "missing" if name is None else "contradiction", message)])
         if document is not None:
-            return Prepared(resolve(apply_overrides(parse_document(document), overrides or {})))
+            config, warnings = review(apply_overrides(parse_document(document), overrides or {}))
+            return Prepared(config, warnings=tuple(warnings))
         assert name is not None
         stored = self._configs.get_or_raise(name, version)
-        return Prepared(resolve(apply_overrides(stored.document, overrides or {})), stored.name, stored.version)
+        config, warnings = review(apply_overrides(stored.document, overrides or {}))
+        return Prepared(config, stored.name, stored.version, tuple(warnings))
 
 
 def digest(resolved: Mapping[str, Any]) -> str:

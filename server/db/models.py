@@ -3,6 +3,7 @@
 from server.checkpoints.models import Checkpoint
 from server.configs.models import ConfigVersion
 from server.db.base import Base
+from server.demonstrations.models import Demonstration, RunDemonstration
 from server.http.models import IdempotencyKey
 from server.metrics.models import LatestMetric, MetricChunk
 from server.runs.models import Attempt, Event, Log, Run, RunTag
@@ -14,12 +15,14 @@ __all__ = [
     "Base",
     "Checkpoint",
     "ConfigVersion",
+    "Demonstration",
     "Event",
     "IdempotencyKey",
     "LatestMetric",
     "Log",
     "MetricChunk",
     "Run",
+    "RunDemonstration",
     "RunTag",
     "Simulator",
     "Worker",

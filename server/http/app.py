@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from server.attempts.routes import router as attempts
 from server.checkpoints.routes import router as checkpoints
 from server.configs.routes import router as configs
+from server.demonstrations.routes import router as demonstrations
 from server.errors import LudusError
 from server.events.routes import router as events
 from server.http.errors import on_http_exception, on_ludus_error, on_validation_error
@@ -27,7 +28,18 @@ from server.settings import Settings
 from server.simulators.routes import router as simulators
 from server.workers.routes import router as workers
 
-ROUTERS: tuple[APIRouter, ...] = (runs, events, metrics, checkpoints, attempts, simulators, configs, workers, operation)
+ROUTERS: tuple[APIRouter, ...] = (
+    runs,
+    events,
+    metrics,
+    checkpoints,
+    attempts,
+    simulators,
+    configs,
+    demonstrations,
+    workers,
+    operation,
+)
 BODY_LIMIT_BYTES = 2 * 1024 * 1024
 THREADS = 40
 """Requests that are handled at once; those that wait for a state come on top. The database has more connections."""
@@ -53,7 +65,11 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     app.add_exception_handler(LudusError, on_ludus_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(HTTPException, on_http_exception)
-    app.add_middleware(BodyLimit, limit=BODY_LIMIT_BYTES)
+    app.add_middleware(
+        BodyLimit,
+        limit=BODY_LIMIT_BYTES,
+        files={demonstrations.prefix: settings.storage.demonstration_bytes},
+    )
     app.add_middleware(
         Authentication,
         token=None if token is None else token.get_secret_value(),

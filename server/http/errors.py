@@ -149,7 +149,10 @@ class BodyTooLarge(RequestError):
     headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"The body is larger than {limit} bytes, which is the limit. Configurations are small texts.")
+        super().__init__(
+            f"The body is larger than {limit} bytes, which is the limit. Configurations are small texts; for the files "
+            "of demonstrations the server's operator sets the limit (LUDUS_STORAGE__DEMONSTRATION_BYTES)."
+        )
         self.limit = limit
 
 
@@ -163,6 +166,19 @@ class UnsupportedMediaType(RequestError):
     def __init__(self, given: str) -> None:
         super().__init__(
             f"A body of type {given[:100]!r} is not understood. Send application/json or application/yaml."
+        )
+
+
+class UnsupportedFileType(UnsupportedMediaType):
+    """The body is not a bare file."""
+
+    headers: ClassVar[Mapping[str, str]] = {"Accept-Post": "application/octet-stream"}
+
+    def __init__(self, given: str) -> None:
+        RequestError.__init__(
+            self,
+            f"A body of type {given[:100]!r} is not understood here. Send the file itself as application/octet-stream "
+            "(not as a form): `ludus demonstration upload FILE` does.",
         )
 
 

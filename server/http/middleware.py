@@ -7,7 +7,7 @@ import hmac
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 import structlog
@@ -78,20 +78,25 @@ class RequestContext:
 
 
 class BodyLimit:
-    """Refuses a body of more than `limit` bytes with 413, by its announced length or, without one, while it arrives."""
+    """Refuses a body of more than `limit` bytes with 413, by its announced length or, without one, while it arrives.
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    `files` has the limits of the paths that take files, which are streamed to disk.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, files: Mapping[str, int]) -> None:
         self._app = app
         self._limit = limit
+        self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        limit = self._files.get(scope["path"], self._limit)
         announced = Headers(scope=scope).get("content-length", "0")
-        if announced.isdecimal() and int(announced) > self._limit:
-            await problem_response(BodyTooLarge(self._limit), scope)(scope, receive, send)
+        if announced.isdecimal() and int(announced) > limit:
+            await problem_response(BodyTooLarge(limit), scope)(scope, receive, send)
             return
         received = 0
 
@@ -99,8 +104,8 @@ class BodyLimit:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._limit:
-                raise BodyTooLarge(self._limit)
+            if received > limit:
+                raise BodyTooLarge(limit)
             return message
 
         await self._app(scope, limited, send)

@@ -5,13 +5,21 @@ from typing import Any
 from pydantic import BaseModel
 
 from server.configs.schemas import ConfigCreate
+from server.demonstrations.schemas import DemonstrationMerge, DemonstrationSubsample
 from server.http.errors import Problem
 from server.http.fields import REFERS_TO
 from server.runs.schemas import RunCreate
 from server.training.config import RunConfig
 
 REFERENCE = "#/components/schemas/{model}"
-MODELS: tuple[type[BaseModel], ...] = (Problem, RunConfig, RunCreate, ConfigCreate)
+MODELS: tuple[type[BaseModel], ...] = (
+    Problem,
+    RunConfig,
+    RunCreate,
+    ConfigCreate,
+    DemonstrationMerge,
+    DemonstrationSubsample,
+)
 """Models that routes refer to by name."""
 OPEN = frozenset({"/healthz", "/readyz", "/version"})
 

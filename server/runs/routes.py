@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, Prepared
 from server.db.database import Database
+from server.demonstrations.service import DemonstrationService
 from server.errors import ConfigNotFound, IllegalTransition, InvalidConfig, Problem, RunNotFound
 from server.http import filters
 from server.http.bodies import EXAMPLE, BodyDep, declare_body
@@ -20,7 +21,7 @@ from server.http.waits import MAX_SECONDS, states_of
 from server.listing import Order
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from server.runs.schemas import RunCreate, RunPage, RunPlan, RunRead, RunSummary
+from server.runs.schemas import ConfigWarning, RunCreate, RunPage, RunPlan, RunRead, RunSummary
 from server.runs.service import RunService
 from server.runs.states import RunKind, RunState, StopReason
 
@@ -79,6 +80,8 @@ def create_run(
                 priority=wanted.priority,
                 config_name=prepared.name,
                 config_version=prepared.version,
+                demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
+                warnings=prepared.warnings,
             )
         )
     )
@@ -144,6 +147,7 @@ def _prepare(database: Database, wanted: RunCreate) -> Prepared:
         prepared = ConfigService(ConfigRepository(session)).prepare(
             wanted.config, name=wanted.config_name, version=wanted.config_version, overrides=wanted.overrides
         )
+        DemonstrationService(session).check(prepared.config)
     kind = RunKind.of(prepared.config.model_dump(mode="json"))
     if wanted.kind not in {None, kind}:
         raise InvalidConfig(
@@ -161,6 +165,7 @@ def _plan(wanted: RunCreate, prepared: Prepared) -> RunPlan:
         config_name=prepared.name,
         config_version=prepared.version,
         config=prepared.config.model_dump(mode="json"),
+        warnings=[ConfigWarning.model_validate(each) for each in prepared.warnings],
     )
 
 

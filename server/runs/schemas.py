@@ -46,6 +46,14 @@ class RunPage(ListPage):
     runs: list[RunSummary]
 
 
+class ConfigWarning(Read):
+    """Something in a configuration that is legal but probably not meant."""
+
+    path: str = Field(description="Where: dotted keys.")
+    code: str = Field(description="Stable name.")
+    message: str
+
+
 class RunPlan(Read):
     """What a run would be: the answer to `validate_only`."""
 
@@ -56,6 +64,7 @@ class RunPlan(Read):
     config_name: str | None
     config_version: int | None
     config: ResolvedConfig = Field(description="The configuration with every default filled in.")
+    warnings: list[ConfigWarning] = Field(description="A run has them as events, `config_doubted`.")
 
 
 class RunCreate(Write):

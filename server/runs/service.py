@@ -6,11 +6,13 @@ heartbeat (at most 2 s later) and ends the run itself; a run that waits is ended
 
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from server.db.database import Session, after_commit
-from server.errors import IllegalTransition
-from server.events.repository import Note
+from server.demonstrations.repository import DemonstrationRepository
+from server.errors import IllegalTransition, Problem
+from server.events.repository import Note, record
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.states import EVENT_OF, LEASED, TERMINAL, Intent, RunKind, RunState, StopReason
@@ -41,10 +43,13 @@ class RunService:
         priority: int = 0,
         config_name: str | None = None,
         config_version: int | None = None,
+        demonstrations: Iterable[str] = (),
+        warnings: Iterable[Problem] = (),
     ) -> Run:
         """Queue a run. `config` is resolved, as JSON; a `seed` of None in it is drawn now, and stored in it.
 
-        What kind of run it is, its configuration says.
+        What kind of run it is, its configuration says. `demonstrations` are the ids that it names, which exist;
+        `warnings` about it become events.
         """
         seed = config.get("seed")
         if seed is None:
@@ -59,6 +64,11 @@ class RunService:
             config_name=config_name,
             config_version=config_version,
         )
+        DemonstrationRepository(self._session).use(run.id, demonstrations)
+        for warning in warnings:
+            note = Note("config_doubted", f"{warning.path}: {warning.message}.", "warning", asdict(warning))
+            record(self._session, run.id, note)
+        self._session.refresh(run)
         run_id = run.id
         after_commit(self._session, lambda: self._bell.ring(run_id))
         return run

@@ -24,6 +24,7 @@ CODES: Final = {
     "missing": "A required key isn't there.",
     "no_effect": "Not a mistake but a warning: legal, but without effect where it stands.",
     "not_a_mapping": "The document isn't a mapping of keys to values.",
+    "not_found": "An id of something that the server does not have.",
     "not_finite": "NaN or an infinite number.",
     "old_format": "A format of ML-Agents before `behaviors:`, or a section of it.",
     "out_of_range": "A number, or a number of entries, beyond what is legal.",

@@ -1,10 +1,12 @@
 """The configuration of a whole run: its behaviors, and what they share."""
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from server.training.behavior import BehaviorConfig
+from server.training.behavior import BehaviorConfig, FromDemonstrations
+from server.training.document import Path
 from server.training.values import OWN, BehaviorName, Flag, PositiveReal, Real, Section, Seed
 
 
@@ -81,7 +83,34 @@ class RunConfig(Section):
         """Return how a behavior of this name (without `?team=`) is trained; None if it is not to be trained."""
         return self.behaviors.get(name, self.default_settings)
 
+    def demonstrations(self) -> Mapping[Path, list[str]]:
+        """Return the ids of the demonstrations that are needed, by the paths of the keys that list them."""
+        found: dict[Path, list[str]] = {}
+        if self.default_settings is not None:
+            found |= _demonstrations(self.default_settings, ("default_settings",))
+        for name, behavior in self.behaviors.items():
+            found |= _demonstrations(behavior, ("behaviors", name))
+        return found
+
     @property
     def max_steps(self) -> int:
         """Agent steps of all named behaviors together, at which the run is complete."""
         return sum(behavior.max_steps for behavior in self.behaviors.values())
+
+
+def _demonstrations(section: Section, path: Path) -> dict[Path, list[str]]:
+    """Return what a section, and those inside it, need."""
+    own = section.demonstrations if isinstance(section, FromDemonstrations) else []
+    found = {(*path, "demonstrations"): own} if own else {}
+    for key in type(section).model_fields:
+        for below, inner in _sections(getattr(section, key), (*path, key)):
+            found |= _demonstrations(inner, below)
+    return found
+
+
+def _sections(value: object, path: Path) -> Iterator[tuple[Path, Section]]:
+    """Yield a key's value, or the elements of a list, as far as they are sections."""
+    if isinstance(value, Section):
+        yield path, value
+    elif isinstance(value, list):
+        yield from (((*path, index), each) for index, each in enumerate(value) if isinstance(each, Section))

@@ -1,0 +1,195 @@
+"""`ludus demonstration`: recordings of good behavior on the server: upload, look into, merge, thin, download."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ludus.api import Client
+from ludus.cli.client import ClientGroup, Failure, connected
+from ludus.cli.exits import Exit
+from ludus.cli.options import json_option
+from ludus.cli.render import ago, number, print_facts, print_json, print_table, size
+from ludus.records import Demonstration
+
+BARS = " ▁▂▃▄▅▆▇█"
+SUFFIXES = {"mlagents": ".demo", "ludus": ".npz"}
+
+name_option = click.option("--name", help="A name for people.")
+
+
+@click.group(cls=ClientGroup)
+def demonstration() -> None:
+    """Store demonstrations, for behavioral cloning and GAIL. Configurations name them by id."""
+
+
+@demonstration.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@name_option
+@json_option
+@connected
+def upload(client: Client, *, files: tuple[Path, ...], name: str | None, as_json: bool) -> None:
+    """Upload FILES: ML-Agents' .demo, or .npz of `ludus simulate --record`. Prints an id for each."""
+    stored = [client.upload_demonstration(file, name=name or _name_of(file)) for file in files]
+    if as_json:
+        print_json(stored)
+        return
+    for each in stored:
+        click.echo(each.id)
+
+
+@demonstration.command("list")
+@click.option("--filter", "filter_", default="", help="As in 'behavior = \"Walker*\" AND episodes >= 10'.")
+@json_option
+@connected
+def list_(client: Client, *, filter_: str, as_json: bool) -> None:
+    """List demonstrations, newest first."""
+    found = list(client.list_demonstrations(filter_))
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each.id,
+            each.name,
+            each.behavior,
+            number(each.transitions),
+            number(each.episodes),
+            number(each.mean_return),
+            size(each.size),
+            ago(each.created_at),
+        )
+        for each in found
+    ]
+    print_table(["id", "name", "behavior", "steps", "episodes", "return", "size", "created"], rows)
+
+
+@demonstration.command()
+@click.argument("demonstration_id", metavar="DEMONSTRATION")
+@json_option
+@connected
+def show(client: Client, *, demonstration_id: str, as_json: bool) -> None:
+    """Look into DEMONSTRATION: what it saw and did, its episodes, returns and actions."""
+    found = client.get_demonstration(demonstration_id)
+    if as_json:
+        print_json(found)
+        return
+    summary = found.summary or {}
+    print_facts(
+        [
+            ("id", found.id),
+            ("name", found.name),
+            ("behavior", found.behavior),
+            ("format", found.format),
+            ("made from", _origin(found.origin)),
+            ("size", size(found.size)),
+            ("steps", number(found.transitions)),
+            ("episodes", number(found.episodes)),
+            ("fragments", number(summary.get("fragments"))),
+            ("returns", _spread(summary.get("returns"))),
+            ("lengths", _spread(summary.get("lengths"))),
+            *_observations(found.spec),
+            *_histograms(summary),
+        ]
+    )
+
+
+@demonstration.command()
+@click.argument("demonstrations", nargs=-1, required=True, metavar="DEMONSTRATIONS...")
+@name_option
+@json_option
+@connected
+def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None, as_json: bool) -> None:
+    """Make one demonstration of several, which stay. Prints its id."""
+    _print_made(client.merge_demonstrations(demonstrations, name=name), as_json=as_json)
+
+
+@demonstration.command()
+@click.argument("demonstration_id", metavar="DEMONSTRATION")
+@click.argument("count", type=click.IntRange(min=1))
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Decides which.")
+@name_option
+@json_option
+@connected
+def subsample(client: Client, *, demonstration_id: str, count: int, seed: int, name: str | None, as_json: bool) -> None:
+    """Make a demonstration of COUNT transitions of DEMONSTRATION, drawn without replacement. Prints its id."""
+    made = client.subsample_demonstration(demonstration_id, count, seed=seed, name=name)
+    _print_made(made, as_json=as_json)
+
+
+@demonstration.command()
+@click.argument("demonstration_id", metavar="DEMONSTRATION")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write. [the demonstration's id, with .demo or .npz]",
+)
+@connected
+def download(client: Client, *, demonstration_id: str, output: Path | None) -> None:
+    """Download the file of DEMONSTRATION; its checksum is verified."""
+    found = client.get_demonstration(demonstration_id)
+    target = output or Path(found.id + SUFFIXES.get(found.format, ""))
+    try:
+        click.echo(str(client.download_demonstration(found.id, target)))
+    except OSError as error:
+        raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
+
+
+@demonstration.command()
+@click.argument("demonstrations", nargs=-1, required=True, metavar="DEMONSTRATIONS...")
+@connected
+def delete(client: Client, *, demonstrations: tuple[str, ...]) -> None:
+    """Delete demonstrations. Refused while a run that has not ended uses them."""
+    for each in demonstrations:
+        client.delete_demonstration(each)
+
+
+def _print_made(made: Demonstration, *, as_json: bool) -> None:
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(made.id)
+
+
+def _name_of(file: Path) -> str:
+    """Make a name of a file's: letters, digits, dots, underscores and hyphens, the first one of the first two."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("._-")[:200] or "demonstration"
+
+
+def _origin(origin: Mapping[str, Any]) -> str:
+    match origin:
+        case {"merged": list(sources)}:
+            return "merged: " + ", ".join(sources)
+        case {"subsampled": source, "count": count, "seed": seed}:
+            return f"{count} transitions of {source}, seed {seed}"
+        case _:
+            return ""
+
+
+def _spread(values: Mapping[str, float] | None) -> str:
+    if values is None:
+        return ""
+    mean, std, low, high = (number(values[key]) for key in ("mean", "std", "minimum", "maximum"))
+    return f"{mean} ± {std} ({low} to {high})"
+
+
+def _observations(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for index, observation in enumerate(spec.get("observations", ())):
+        shape = " x ".join(str(length) for length in observation["shape"])
+        yield f"observation {index}", f"{shape} {observation['dtype']} {observation['name']}".rstrip()
+
+
+def _histograms(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for index, counts in enumerate(summary.get("continuous", ())):
+        yield f"continuous {index}", f"-1 |{_bars(counts)}| 1"
+    for index, counts in enumerate(summary.get("discrete", ())):
+        yield f"branch {index}", ", ".join(f"{choice}: {number(count)}" for choice, count in enumerate(counts))
+
+
+def _bars(counts: Sequence[int]) -> str:
+    """Draw a histogram in one line; whatever is there at all shows."""
+    highest = max(counts, default=0) or 1
+    return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in counts)

@@ -1,0 +1,114 @@
+"""The files of demonstrations: looked into before they are kept, merged, thinned. No database."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, write
+from ludus.spec import BehaviorSpec
+from server.artifacts import ArtifactStore
+from server.db.ids import new_id
+from server.demonstrations.refs import DemonstrationRef
+from server.errors import DemonstrationInvalid
+
+SUFFIXES: Final = {"mlagents": ".demo", "ludus": ".npz"}
+"""Format -> how a file of it is called."""
+ARCHIVE: Final = b"PK\x03\x04"
+"""What Ludus' own recordings, and no recording of ML-Agents', begin with."""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What a look into a file has found."""
+
+    spec: BehaviorSpec
+    format: str
+    summary: Summary
+    size: int
+    sha256: str
+
+
+@dataclass
+class Stored:
+    """A file in the artifact store whose row is not yet committed."""
+
+    id: str
+    path: str
+    inspected: Inspected
+    kept: bool = field(default=False)
+
+    def keep(self) -> None:
+        """Note that the row is committed: the file stays."""
+        self.kept = True
+
+
+class DemonstrationFiles:
+    """Reads and writes files of demonstrations; `decoded_bytes` bounds the memory that one request may take."""
+
+    def __init__(self, store: ArtifactStore, decoded_bytes: int) -> None:
+        self._store = store
+        self._decoded_bytes = decoded_bytes
+
+    def inspect(self, file: Path) -> Inspected:
+        """Read a file completely. Raises DemonstrationInvalid if it is none, or damaged, or too large once decoded."""
+        found = self._read(file, self._decoded_bytes)
+        with file.open("rb") as content:
+            own = content.read(len(ARCHIVE)) == ARCHIVE
+            content.seek(0)
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        return Inspected(found.spec, "ludus" if own else "mlagents", inspect(found), file.stat().st_size, digest)
+
+    def merge(self, sources: Sequence[DemonstrationRef], target: Path) -> None:
+        """Write all pieces of several demonstrations to one file. Raises DemonstrationInvalid, ArtifactNotFound."""
+        parts: list[Demonstration] = []
+        left = self._decoded_bytes
+        for source in sources:
+            parts.append(self._read(self._store.path_of(source.path), left, source.id))
+            left -= _bytes(parts[-1])
+        try:
+            write(merge(parts), target)
+        except DemonstrationError as error:
+            raise DemonstrationInvalid(error.problem) from error
+
+    def subsample(self, source: DemonstrationRef, count: int, seed: int, target: Path) -> None:
+        """Write `count` transitions, drawn by `seed`, to a file. Raises DemonstrationInvalid, ArtifactNotFound."""
+        whole = self._read(self._store.path_of(source.path), self._decoded_bytes, source.id)
+        try:
+            write(whole.subsample(count, seed), target)
+        except DemonstrationError as error:
+            raise DemonstrationInvalid(error.problem) from error
+
+    @contextmanager
+    def published(self, file: Path, inspected: Inspected) -> Iterator[Stored]:
+        """Store a file under a new id for the length of the block; it stays if somebody says `keep` meanwhile.
+
+        Outside the transaction that inserts the row, which is short: copying takes a while.
+        """
+        demonstration_id = new_id("dem")
+        folder = f"demonstrations/{demonstration_id}"
+        stored = Stored(demonstration_id, f"{folder}/{demonstration_id}{SUFFIXES[inspected.format]}", inspected)
+        self._store.publish(file, stored.path)
+        try:
+            yield stored
+        finally:
+            if not stored.kept:
+                self._store.delete(folder)
+
+    def delete(self, demonstration: DemonstrationRef) -> None:
+        """Remove a file."""
+        self._store.delete(demonstration.path.rpartition("/")[0])
+
+    def _read(self, file: Path, max_bytes: int, name: str = "") -> Demonstration:
+        try:
+            return read(file, max_bytes=max_bytes)
+        except DemonstrationError as error:
+            raise DemonstrationInvalid(error.problem, name, error.position) from error
+
+
+def _bytes(demonstration: Demonstration) -> int:
+    """Return how much memory the observations take; the other columns are small beside them."""
+    columns: tuple[Any, ...] = (*demonstration.observations, *demonstration.final_observations)
+    return sum(int(values.nbytes) for values in columns)

@@ -1,0 +1,110 @@
+"""Reads and keeps the rows of demonstrations, and of their use by runs."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from server.db.clock import now
+from server.db.keyset import Columns, select_page
+from server.db.texts import storable, storable_json
+from server.demonstrations.files import Stored
+from server.demonstrations.models import Demonstration, RunDemonstration
+from server.demonstrations.refs import DemonstrationRef
+from server.demonstrations.specs import spec_to_json
+from server.errors import DemonstrationNotFound
+from server.listing import ListQuery, Order, Page
+from server.runs.models import Run
+from server.runs.states import TERMINAL
+
+NEWEST_FIRST = ListQuery(Order("created_at"))
+
+
+class DemonstrationRepository:
+    """Demonstrations, seen through one session. Never commits."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "created_at": Demonstration.created_at,
+        "name": Demonstration.name,
+        "behavior": Demonstration.behavior,
+        "format": Demonstration.format,
+        "transitions": Demonstration.transitions,
+        "episodes": Demonstration.episodes,
+        "size": Demonstration.size,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, demonstration_id: str) -> Demonstration:
+        """Return one demonstration. Raises DemonstrationNotFound."""
+        found = self._session.get(Demonstration, demonstration_id)
+        if found is None:
+            raise DemonstrationNotFound(demonstration_id)
+        return found
+
+    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Demonstration]:
+        """Return a page of demonstrations."""
+        return select_page(self._session, select(Demonstration), query, self.COLUMNS, Demonstration.id)
+
+    def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Demonstration]:
+        """Return those of these demonstrations that exist, by id; with `lock` nobody deletes them before the commit."""
+        query = select(Demonstration).where(Demonstration.id.in_(ids)).order_by(Demonstration.id)
+        found = self._session.scalars(query.with_for_update(read=True) if lock else query)
+        return {each.id: each for each in found}
+
+    def add(self, stored: Stored, name: str | None, origin: Mapping[str, Any]) -> Demonstration:
+        """Insert the row of a stored file. One without a name is called like its id."""
+        found = stored.inspected
+        row = Demonstration(
+            id=stored.id,
+            name=name or stored.id,
+            behavior=storable(found.spec.name, 200),
+            spec=storable_json(spec_to_json(found.spec)),
+            format=found.format,
+            path=stored.path,
+            size=found.size,
+            sha256=found.sha256,
+            transitions=found.summary.transitions,
+            episodes=found.summary.episodes,
+            mean_return=None if found.summary.returns is None else found.summary.returns.mean,
+            summary=storable_json(found.summary.to_json()),
+            origin=dict(origin),
+            created_at=now(),
+        )
+        self._session.add(row)
+        self._session.flush()
+        self._session.refresh(row)
+        return row
+
+    def delete(self, demonstration: Demonstration) -> None:
+        """Remove a row, with the notes of its use."""
+        uses = delete(RunDemonstration).where(RunDemonstration.demonstration_id == demonstration.id)
+        self._session.execute(uses)
+        self._session.delete(demonstration)
+        self._session.flush()
+
+    def use(self, run_id: str, ids: Iterable[str]) -> None:
+        """Note that a run uses demonstrations."""
+        self._session.add_all(RunDemonstration(run_id=run_id, demonstration_id=each) for each in sorted(set(ids)))
+        self._session.flush()
+
+    def of_run(self, run_id: str) -> Sequence[Demonstration]:
+        """Return the demonstrations that a run uses."""
+        query = select(Demonstration).join(RunDemonstration).where(RunDemonstration.run_id == run_id)
+        return self._session.scalars(query.order_by(Demonstration.id)).all()
+
+    def live_user(self, demonstration_id: str) -> str | None:
+        """Return the id of a run that uses a demonstration and has not ended, None if there is none."""
+        query = (
+            select(Run.id)
+            .join(RunDemonstration, RunDemonstration.run_id == Run.id)
+            .where(RunDemonstration.demonstration_id == demonstration_id, Run.state.not_in(TERMINAL))
+        )
+        return self._session.scalar(query.limit(1))
+
+
+def ref(demonstration: Demonstration) -> DemonstrationRef:
+    """Return a demonstration as a value that outlives the session."""
+    return DemonstrationRef(demonstration.id, demonstration.path, demonstration.sha256)

@@ -1,0 +1,218 @@
+"""Demonstrations: upload recordings, look into them, make new ones of them."""
+
+import base64
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi import Path as InPath
+from fastapi.responses import StreamingResponse
+
+from server.demonstrations.files import DemonstrationFiles
+from server.demonstrations.models import Demonstration
+from server.demonstrations.repository import DemonstrationRepository, ref
+from server.demonstrations.schemas import (
+    DemonstrationMerge,
+    DemonstrationPage,
+    DemonstrationRead,
+    DemonstrationSubsample,
+    DemonstrationSummary,
+)
+from server.demonstrations.service import DemonstrationService
+from server.errors import (
+    ArtifactNotFound,
+    DemonstrationInUse,
+    DemonstrationInvalid,
+    DemonstrationNotFound,
+    StorageFull,
+)
+from server.http import filters
+from server.http.bodies import BodyDep, declare_json
+from server.http.errors import BodyInvalid, UnsupportedFileType, UnsupportedMediaType, problems
+from server.http.fields import NAME, Name
+from server.http.filters import EQUALITY, Field
+from server.http.idempotency import COMMAND_PROBLEMS, Answer, Command
+from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.http.services import CommandDep, DatabaseDep, Services, ServicesDep
+from server.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from server.listing import Order
+
+router = APIRouter(prefix="/v1/demonstrations", tags=["demonstrations"])
+
+DEMONSTRATIONS = ListForm(
+    name="demonstrations",
+    filters={
+        "name": Field(filters.word),
+        "behavior": Field(filters.word),
+        "format": Field(filters.word, EQUALITY),
+        "transitions": Field(filters.integer),
+        "episodes": Field(filters.integer),
+        "size": Field(filters.integer),
+        "created_at": Field(filters.time),
+    },
+    orders=frozenset({"created_at", "name", "transitions", "episodes", "size"}),
+    default=Order("created_at"),
+)
+BLOCK = 256 * 1024
+MAKING = (DemonstrationInvalid, StorageFull, *COMMAND_PROBLEMS)
+"""What any way to make a demonstration can be refused for."""
+
+DemonstrationKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="A demonstration's id.")]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=DemonstrationRead,
+    responses=problems(UnsupportedFileType, *MAKING),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+def upload_demonstration(
+    upload: UploadDep,
+    command: UploadCommandDep,
+    services: ServicesDep,
+    name: Annotated[Name | None, Query(description="A name for people; its id if not given.")] = None,
+) -> Response:
+    """Store a recording: the body is an ML-Agents `.demo` file, or a `.npz` of Ludus' own. It is read completely."""
+    return _keep(services, command, upload.path, name, {})
+
+
+@router.get("", response_model=DemonstrationPage, responses=problems(*LIST_PROBLEMS))
+def list_demonstrations(listing: ListingDep, database: DatabaseDep) -> DemonstrationPage:
+    """List demonstrations with their specs, newest first."""
+    query = listing.query(DEMONSTRATIONS)
+    with database.read() as session:
+        page = DemonstrationRepository(session).list(query)
+        found = [DemonstrationSummary.model_validate(each) for each in page.items]
+    return DemonstrationPage(demonstrations=found, next_page_token=listing.token(DEMONSTRATIONS, page))
+
+
+@router.post(
+    ":merge",
+    status_code=201,
+    response_model=DemonstrationRead,
+    responses=problems(DemonstrationNotFound, ArtifactNotFound, UnsupportedMediaType, BodyInvalid, *MAKING),
+    openapi_extra=declare_json(DemonstrationMerge),
+)
+def merge_demonstrations(body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+    """Make one demonstration of several: all their episodes, one behind the other."""
+    wanted = body.read(DemonstrationMerge, {})
+    with services.database.read() as session:
+        repository = DemonstrationRepository(session)
+        sources = [ref(repository.get(each)) for each in wanted.demonstrations]
+    with tempfile.TemporaryDirectory(prefix="ludus-") as folder:
+        target = Path(folder) / "merged.npz"
+        _files(services).merge(sources, target)
+        return _keep(services, command, target, wanted.name, {"merged": wanted.demonstrations})
+
+
+@router.get("/{demonstration:name}", response_model=DemonstrationRead, responses=problems(DemonstrationNotFound))
+def get_demonstration(demonstration: DemonstrationKey, database: DatabaseDep) -> DemonstrationRead:
+    """Return one demonstration with its inspection: episodes, returns, histograms of actions."""
+    with database.read() as session:
+        return DemonstrationRead.model_validate(DemonstrationRepository(session).get(demonstration))
+
+
+@router.post(
+    "/{demonstration:name}:subsample",
+    status_code=201,
+    response_model=DemonstrationRead,
+    responses=problems(DemonstrationNotFound, ArtifactNotFound, UnsupportedMediaType, BodyInvalid, *MAKING),
+    openapi_extra=declare_json(DemonstrationSubsample),
+)
+def subsample_demonstration(
+    demonstration: DemonstrationKey, body: BodyDep, command: CommandDep, services: ServicesDep
+) -> Response:
+    """Make a demonstration of a few transitions, drawn without replacement; the seed decides which."""
+    wanted = body.read(DemonstrationSubsample, {})
+    with services.database.read() as session:
+        source = ref(DemonstrationRepository(session).get(demonstration))
+    with tempfile.TemporaryDirectory(prefix="ludus-") as folder:
+        target = Path(folder) / "sample.npz"
+        _files(services).subsample(source, wanted.count, wanted.seed, target)
+        origin = {"subsampled": source.id, "count": wanted.count, "seed": wanted.seed}
+        return _keep(services, command, target, wanted.name, origin)
+
+
+@router.get(
+    "/{demonstration:name}/file",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The file. `ETag` is its SHA-256, `Repr-Digest` the same as RFC 9530 has it.",
+            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        },
+        304: {"description": "The file is the one that `If-None-Match` names."},
+        **problems(DemonstrationNotFound, ArtifactNotFound),
+    },
+)
+def download_demonstration(
+    demonstration: DemonstrationKey,
+    services: ServicesDep,
+    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of what the client has.")] = "",
+) -> Response:
+    """Download the file as it was uploaded or made."""
+    with services.database.read() as session:
+        found = DemonstrationRepository(session).get(demonstration)
+    headers = _headers(found)
+    if headers["ETag"] in if_none_match:
+        return Response(status_code=304, headers={"ETag": headers["ETag"]})
+    content = _blocks(services.artifacts.open(found.path))
+    return StreamingResponse(content, headers=headers, media_type=MEDIA_TYPE)
+
+
+@router.delete(
+    "/{demonstration:name}",
+    status_code=204,
+    response_class=Response,
+    responses={
+        204: {"description": "It is gone."},
+        **problems(DemonstrationNotFound, DemonstrationInUse),
+    },
+)
+def delete_demonstration(demonstration: DemonstrationKey, services: ServicesDep) -> Response:
+    """Delete a demonstration and its file. Refused while a run that has not ended uses it."""
+    with services.database.write() as session:
+        gone = DemonstrationService(session).delete(demonstration)
+    _files(services).delete(gone)
+    return Response(status_code=204)
+
+
+def _files(services: Services) -> DemonstrationFiles:
+    return DemonstrationFiles(services.artifacts, services.settings.storage.demonstration_decoded_bytes)
+
+
+def _keep(services: Services, command: Command, file: Path, name: str | None, origin: Mapping[str, Any]) -> Response:
+    """Look into a file, store it, and enter it; where the answer is a repeated one, nothing new stays."""
+    files = _files(services)
+    with files.published(file, files.inspect(file)) as stored:
+        return command.run(lambda session: _created(DemonstrationService(session).add(stored, name, origin)))
+
+
+def _created(demonstration: Demonstration) -> Answer:
+    return Answer(201, DemonstrationRead.model_validate(demonstration), f"/v1/demonstrations/{demonstration.id}")
+
+
+def _headers(found: Demonstration) -> dict[str, str]:
+    digest = base64.b64encode(bytes.fromhex(found.sha256)).decode()
+    return {
+        "Content-Length": str(found.size),
+        "Content-Disposition": f'attachment; filename="{found.path.rpartition("/")[2]}"',
+        "ETag": f'"{found.sha256}"',
+        "Repr-Digest": f"sha-256=:{digest}:",
+        "Cache-Control": "private, no-cache",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while block := file.read(BLOCK):
+            yield block

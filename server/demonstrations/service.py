@@ -1,0 +1,72 @@
+"""Commands on demonstrations: keep one, delete one, and check those that a configuration names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ludus.demonstrations import DemonstrationError, check_fit
+from server.db.database import Session, after_commit
+from server.demonstrations.files import Stored
+from server.demonstrations.models import Demonstration
+from server.demonstrations.refs import DemonstrationRef
+from server.demonstrations.repository import DemonstrationRepository, ref
+from server.demonstrations.specs import spec_from_json
+from server.errors import DemonstrationInUse, InvalidConfig, Problem
+from server.training.config import RunConfig
+from server.training.document import Path
+from server.training.problems import join_path
+
+
+class DemonstrationService:
+    """Commands on demonstrations, within the caller's transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._demonstrations = DemonstrationRepository(session)
+
+    def add(self, stored: Stored, name: str | None, origin: Mapping[str, Any]) -> Demonstration:
+        """Enter a stored file; with the commit the file is kept."""
+        row = self._demonstrations.add(stored, name, origin)
+        after_commit(self._session, stored.keep)
+        return row
+
+    def delete(self, demonstration_id: str) -> DemonstrationRef:
+        """Forget a demonstration; its file is the caller's to remove, after the commit.
+
+        Raises DemonstrationNotFound, DemonstrationInUse (a run that has not ended may still fetch it).
+        """
+        demonstration = self._demonstrations.get(demonstration_id)
+        user = self._demonstrations.live_user(demonstration_id)
+        if user is not None:
+            raise DemonstrationInUse(demonstration_id, user)
+        gone = ref(demonstration)
+        self._demonstrations.delete(demonstration)
+        return gone
+
+    def check(self, config: RunConfig, *, lock: bool = False) -> list[str]:
+        """Return the ids that a configuration names; with `lock` they exist until the commit at least.
+
+        Raises InvalidConfig, with a path for each id that does not exist, and for each that does not fit the first one
+        of its section.
+        """
+        sections = config.demonstrations()
+        found = self._demonstrations.existing({each for ids in sections.values() for each in ids}, lock=lock)
+        problems = [problem for path, ids in sections.items() for problem in _problems(path, ids, found)]
+        if problems:
+            raise InvalidConfig(problems)
+        return sorted(found)
+
+
+def _problems(path: Path, ids: Sequence[str], found: Mapping[str, Demonstration]) -> Iterator[Problem]:
+    first: Demonstration | None = None
+    for index, each in enumerate(ids):
+        here = join_path((*path, index))
+        demonstration = found.get(each)
+        if demonstration is None:
+            message = f"there is no demonstration {each}; `ludus demonstration list` shows what there is"
+            yield Problem(here, "not_found", message)
+            continue
+        first = first or demonstration
+        try:
+            check_fit(spec_from_json(demonstration.spec), spec_from_json(first.spec), whose=f"demonstration {first.id}")
+        except DemonstrationError as error:
+            yield Problem(here, "contradiction", error.problem)

@@ -1,0 +1,73 @@
+"""Files that are sent: streamed to disk and hashed on the way, never whole in memory."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Header, Request
+
+from server.http.errors import UnsupportedFileType
+from server.http.idempotency import Command, RequestMark, fingerprint_of, read_key
+from server.http.services import ServicesDep
+
+MEDIA_TYPE = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A body on disk, until its request is answered."""
+
+    path: Path
+    sha256: str
+
+
+async def receive_upload(request: Request, services: ServicesDep) -> AsyncIterator[Upload]:
+    """Receive the body into a file. Raises UnsupportedFileType, BodyTooLarge."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != MEDIA_TYPE:
+        raise UnsupportedFileType(media_type)
+    folder = services.settings.storage.root / ".uploads"  # the disk that it will stay on; the store ignores such names
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=folder)
+    try:
+        digest = hashlib.sha256()
+        with os.fdopen(handle, "wb") as file:
+            async for chunk in request.stream():
+                digest.update(chunk)
+                file.write(chunk)
+        yield Upload(Path(name), digest.hexdigest())
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+UploadDep = Annotated[Upload, Depends(receive_upload)]
+
+
+def upload_command_of(
+    request: Request,
+    services: ServicesDep,
+    upload: UploadDep,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            max_length=600,
+            description="A text of your choice that names this request, for instance a UUID: repeating the request "
+            "with it repeats the answer, not the effect. Kept for 24 hours.",
+        ),
+    ] = None,
+) -> Command:
+    """Return the command that this upload is."""
+    path = request.url.path
+    mark = RequestMark(
+        scope=f"{request.method} {path}"[:200],
+        key=read_key(idempotency_key),
+        fingerprint=fingerprint_of(path.encode(), request.url.query.encode(), b"", upload.sha256.encode()),
+    )
+    return Command(services.database, services.in_flight, mark)
+
+
+UploadCommandDep = Annotated[Command, Depends(upload_command_of)]
