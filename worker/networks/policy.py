@@ -13,7 +13,7 @@ Randomness comes from the generator that the caller passes, and from nowhere els
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class Acted:
     """`(B, memory_size)`: the memory after the step; None without one."""
 
 
+@runtime_checkable  # by tests, which check every annotation
 class Policy(Protocol):
     """What answers observations with actions. `load` weights before the first `act`."""
 

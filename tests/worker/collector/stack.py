@@ -21,10 +21,10 @@ from worker.collector.service import METHOD
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
-from worker.networks.layout import ActorLayout
+from worker.networks.acting import make_policy
 
 SPEC = BehaviorSpec("Cart", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
-NETWORK = {"hidden_units": 8, "num_layers": 1}
+NETWORK: dict[str, object] = {"hidden_units": 8, "num_layers": 1}
 PATIENCE = 20.0
 
 NoticeT = TypeVar("NoticeT")
@@ -35,11 +35,20 @@ class Learner:
     """Admits every behavior, grants rounds, and remembers what it was told."""
 
     def __init__(
-        self, settings: CollectorSettings, *, size: int = 48, horizon: int = 16, lockstep: bool = True
+        self,
+        settings: CollectorSettings,
+        *,
+        size: int = 48,
+        horizon: int = 16,
+        lockstep: bool = True,
+        network: dict[str, object] = NETWORK,
+        squashed: bool = False,
     ) -> None:
         self.pool = CollectorPool(settings)
         self.size = size
         self.horizon = horizon
+        self.network = network
+        self.squashed = squashed
         self.lockstep = lockstep
         """Grant the next round as soon as one is collected; else tests grant."""
         self.refusals: dict[str, tuple[str, str]] = {}
@@ -73,22 +82,24 @@ class Learner:
                 self.pool.reclaim(notice.behavior, notice.segments)
             case RoundCollected() if self.lockstep:
                 self._round += 1
-                self.pool.publish(notice.behavior, self._round + 1, self._weights(notice.behavior))
+                spec = self.arenas[notice.behavior].layout.spec
+                self.pool.publish(notice.behavior, self._round + 1, self.weights(spec))
                 self.pool.grant(notice.behavior, self._round, self.size)
 
     def _decide(self, spec: BehaviorSpec) -> None:
         if spec.behavior in self.refusals:
             self.pool.refuse(spec.behavior, *self.refusals[spec.behavior])
             return
-        self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size)
-        size = ActorLayout.of(spec, NETWORK).flat_size
-        self.pool.admit(spec, PolicyProgram(NETWORK, size, self.horizon), self.arenas[spec.behavior])
-        self.pool.publish(spec.behavior, 1, self._weights(spec.behavior))
+        policy = make_policy(spec, self.network, self.squashed)
+        arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
+        program = PolicyProgram(self.network, policy.flat_size, self.horizon, self.squashed)
+        self.pool.admit(spec, program, arena)
+        self.pool.publish(spec.behavior, 1, self.weights(spec))
         self.pool.grant(spec.behavior, 0, self.size)
 
-    def _weights(self, behavior: str) -> npt.NDArray[np.float32]:
-        size = ActorLayout.of(self.arenas[behavior].layout.spec, NETWORK).flat_size
-        return np.random.default_rng(3).standard_normal(size, np.float32)
+    def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
+        size = make_policy(spec, self.network, self.squashed).flat_size
+        return np.random.default_rng(3).standard_normal(size, np.float32) / 4
 
     def heard(self, kind: type[NoticeT]) -> list[NoticeT]:
         with self._heard:
@@ -115,7 +126,7 @@ class Learner:
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
-    own = {key: settings.pop(key) for key in ("size", "horizon", "lockstep") if key in settings}
+    own = {key: settings.pop(key) for key in ("size", "horizon", "lockstep", "network", "squashed") if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     try:
         yield it
