@@ -130,6 +130,7 @@ _LANDER = {
     "lambd": 0.98,
     "horizon": 1024,
     "beta": 0.01,
+    "schedule": "linear",
 }
 _LANDER_PEER = {
     "n_envs": 16,
@@ -200,7 +201,17 @@ TASKS: tuple[Task, ...] = (
     Task(
         name="pendulum-ppo",
         env_id="Pendulum-v1",
-        behavior=_ppo(steps=300_000, buffer=4096, batch=64, epochs=10, rate=1e-3, gamma=0.9, lambd=0.95, horizon=1024),
+        behavior=_ppo(
+            steps=300_000,
+            buffer=4096,
+            batch=64,
+            epochs=10,
+            rate=1e-3,
+            gamma=0.9,
+            lambd=0.95,
+            horizon=1024,
+            schedule="linear",
+        ),
         bar=-250.0,
         environments=4,
         margin=30.0,
