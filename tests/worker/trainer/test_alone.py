@@ -1,19 +1,17 @@
 """A trainer process by itself: several behaviors, each with its own rounds and its own end."""
 
-import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ludus.simulator import Actions, ActionSpec, BehaviorSpec, Ending, ObservationSpec, Simulation, Start, Turn, connect
 from ludus.wire.codes import CloseCode
 from tests.e2e.stack import environment
+from tests.worker.trainer.conftest import StartTrainer, reports
 
 PPO = {"batch_size": 32, "num_epoch": 1}
 NETWORK = {"hidden_units": 8, "num_layers": 1}
@@ -56,36 +54,7 @@ class HideAndSeek(Simulation):
         turn.decide(agent=9, observation=[[0.5] * 3, [1.0]], reward=reward, behavior="Seeker")
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], "subprocess.Popen[str]"]]:
-    """Start trainers; they end with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(document: dict[str, Any]) -> "subprocess.Popen[str]":
-        config = tmp_path / "config.yaml"
-        config.write_text(yaml.safe_dump(document))
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "worker.trainer", str(config), "--scratch", str(tmp_path / "scratch")],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=environment(),
-            )
-        )
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_one(
-    start: Callable[[dict[str, Any]], "subprocess.Popen[str]"],
-) -> None:
+def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_one(start: StartTrainer) -> None:
     document = {
         "seed": 1,
         "behaviors": {
@@ -105,7 +74,6 @@ def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_o
         },
     }
     trainer = start(document)
-    assert trainer.stdout is not None
     game = HideAndSeek()
     endings: list[Ending] = []
     messages: list[dict[str, Any]] = []
@@ -114,8 +82,8 @@ def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_o
     def play(address: str) -> None:
         endings.append(connect(game, run="alone", server=address))
 
-    for line in trainer.stdout:
-        messages.append(json.loads(line))
+    for message in reports(trainer):
+        messages.append(message)
         if messages[-1]["type"] == "listening":
             players.append(threading.Thread(target=play, args=(messages[-1]["endpoints"][0]["address"],)))
             players[-1].start()

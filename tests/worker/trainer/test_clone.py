@@ -1,0 +1,157 @@
+"""Clone runs: they learn from demonstrations alone, and are evaluated by whoever is there."""
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ludus.demonstrations import Demonstration, write
+from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from ludus.trouble import SimulatorError
+from tests.worker.trainer.conftest import StartTrainer, points_of, reports
+
+SPEC = BehaviorSpec("Echo", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,)))
+STEPS = 5
+"""Steps of an episode."""
+
+
+class Echo(Simulation):
+    """Pays 1 for the choice that is seen (-1 or 1), 0 else: 5 is the best return."""
+
+    behaviors = (SPEC,)
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(1)
+        self._seen = 0
+        self._left = STEPS
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        del start
+        self._ask(turn, 0.0)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        reward = float(next(iter(actions)).discrete[0] == self._seen)
+        self._left -= 1
+        if self._left == 0:
+            turn.end(agent=0, observation=[0.0], reward=reward)
+            self._left, reward = STEPS, 0.0
+        self._ask(turn, reward)
+
+    def _ask(self, turn: Turn, reward: float) -> None:
+        self._seen = int(self._rng.integers(2))
+        turn.decide(agent=0, observation=[2.0 * self._seen - 1.0], reward=reward)
+
+
+def show(path: Path, *, size: int = 1, steps: int = 64) -> str:
+    """Write a demonstration of an expert of `Echo` that sees `size` numbers."""
+    choices = np.arange(steps) % 2
+    write(
+        Demonstration(
+            spec=BehaviorSpec("Echo", (ObservationSpec((size,)),), SPEC.actions),
+            observations=(np.repeat(2.0 * choices[:, None] - 1.0, size, 1).astype(np.float32),),
+            continuous=np.zeros((steps, 0), np.float32),
+            discrete=choices[:, None].astype(np.int32),
+            rewards=np.ones(steps, np.float32),
+            terminated=np.arange(steps) == steps - 1,
+            truncated=np.zeros(steps, np.bool_),
+            starts=np.zeros(1, np.int64),
+            final_observations=(np.zeros((1, size), np.float32),),
+            from_start=np.ones(1, np.bool_),
+        ),
+        path,
+    )
+    return str(path)
+
+
+def play(address: str) -> None:
+    """Play until the trainer has no more use for it, or refuses it."""
+    with suppress(SimulatorError):
+        connect(Echo(), run="alone", server=address)
+
+
+def document(demonstration: str, **overrides: Any) -> dict[str, Any]:
+    return {
+        "seed": 1,
+        "behaviors": {
+            "Echo": {
+                "trainer_type": "clone",
+                "demo_path": demonstration,
+                "hyperparameters": {"batch_size": 32, "learning_rate": 0.01},
+                "network_settings": {"hidden_units": 16, "num_layers": 1},
+                "max_steps": 250,
+                "summary_freq": 50,
+                "evaluation_interval": 100,
+                "evaluation_episodes": 4,
+                **overrides,
+            }
+        },
+    }
+
+
+def test_a_clone_learns_without_any_simulator_and_leaves_a_model(start: StartTrainer, tmp_path: Path) -> None:
+    messages = list(reports(start(document(show(tmp_path / "expert.npz")))))
+
+    losses = points_of(messages, "Losses/Pretraining Loss")
+    assert list(losses) == [50, 100, 150, 200, 250]
+    assert losses[250] < 0.05 < losses[50]
+    assert points_of(messages, "Evaluation/Cumulative Reward") == {}
+    assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("succeeded", "completed")
+    checkpoint = next(message for message in messages if message["type"] == "checkpoint_written")
+    assert checkpoint["steps"] == {"Echo": 250}
+    assert {path.name for path in Path(checkpoint["folder"]).iterdir()} >= {"Echo.onnx", "state.safetensors"}
+
+
+def test_a_simulator_that_dials_in_evaluates_exact_steps(start: StartTrainer, tmp_path: Path) -> None:
+    # Learning would be over before a simulator can dial in; this one has to be long enough.
+    trainer = start(document(show(tmp_path / "expert.npz"), max_steps=12_000, evaluation_interval=3000))
+    messages: list[dict[str, Any]] = []
+    players: list[threading.Thread] = []
+
+    for message in reports(trainer):
+        messages.append(message)
+        if message["type"] == "listening" and not players:
+            address = message["endpoints"][0]["address"]
+            players.append(threading.Thread(target=play, args=(address,), daemon=True))
+            players[0].start()
+
+    players[0].join(10)
+    returns = points_of(messages, "Evaluation/Cumulative Reward")
+    assert 12_000 in returns
+    assert set(returns) <= {3000, 6000, 9000, 12_000}
+    assert returns[12_000] == STEPS, "a clone of the expert makes no mistake"
+    assert points_of(messages, "Evaluation/Episode Length")[12_000] == STEPS
+    assert messages[-1]["outcome"] == "succeeded"
+
+
+def test_a_demonstration_that_does_not_fit_fails_the_run_before_training_with_both_shapes(
+    start: StartTrainer, tmp_path: Path
+) -> None:
+    wider = show(tmp_path / "wider.npz", size=3)
+    trainer = start({"behaviors": {"Echo": {"trainer_type": "ppo", "behavioral_cloning": {"demo_path": wider}}}})
+    messages: list[dict[str, Any]] = []
+    player: threading.Thread | None = None
+
+    for message in reports(trainer):
+        messages.append(message)
+        if message["type"] == "listening" and player is None:
+            address = message["endpoints"][0]["address"]
+            player = threading.Thread(target=play, args=(address,), daemon=True)
+            player.start()
+
+    assert player is not None
+    player.join(10)
+    assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "invalid_config")
+    assert "'Echo'" in messages[-1]["detail"]
+    assert "(3,)" in messages[-1]["detail"]
+    assert "(1,)" in messages[-1]["detail"]
+    assert "behavior_refused" in {message["name"] for message in messages if message["type"] == "event"}
+    assert not any(message["type"] == "metrics" for message in messages)
+
+
+def test_a_clone_without_its_demonstration_fails_before_anybody_dials_in(start: StartTrainer, tmp_path: Path) -> None:
+    messages = list(reports(start(document(str(tmp_path / "nowhere.npz")))))
+
+    assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "invalid_config")
+    assert "nowhere.npz" in messages[-1]["detail"]
