@@ -1,4 +1,4 @@
-"""The policy that acts, in numpy, against the one that learns, in torch."""
+"""The policies that act, in numpy and torch, against the actor that learns."""
 
 import subprocess
 import sys
@@ -8,65 +8,142 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
-from tests.worker.rollouts import acted_rollout, make_config, make_spec, random_masks
-from worker.algorithms.ppo import PPO
-from worker.functional.distributions import branch_bounds
-from worker.networks.policy import ActingPolicy
-
-SPACES = [(0, (3,)), (0, (3, 2)), (2, ()), (2, (3, 2))]
-
-
-def make_pair(
-    continuous: int,
-    branches: tuple[int, ...],
-    *,
-    normalize: bool = True,
-    deterministic: bool = False,
-    activation: str = "swish",
-) -> tuple[PPO, ActingPolicy]:
-    """A learner and a policy with its weights, after an update that moved weights and normalizer."""
-    spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
-    network = {"normalize": normalize, "deterministic": deterministic, "activation": activation}
-    config = make_config(network=network, num_epoch=2)
-    ppo = PPO(config, spec, torch.device("cpu"), seed=3)
-    policy = ActingPolicy(spec, config.network_settings.model_dump())
-    policy.load(ppo.flat_weights())
-    ppo.update(acted_rollout(policy, np.random.default_rng(4)), step=0)
-    policy.load(ppo.flat_weights())
-    return ppo, policy
+from tests.worker.networks.kinds import KINDS, OTHERS, PLAIN, Kind, make_actor, remember, see
+from tests.worker.rollouts import make_spec, random_masks
+from worker.functional.distributions import branch_bounds, masked_logits
+from worker.networks.acting import make_policy
+from worker.networks.actor import Actor
+from worker.networks.policy import Acted, ActingPolicy, Policy
 
 
-@pytest.mark.parametrize("activation", ["swish", "tanh", "relu"])
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize(("continuous", "branches"), SPACES)
-def test_log_probs_are_the_learners(
-    continuous: int, branches: tuple[int, ...], normalize: bool, activation: str
-) -> None:
-    ppo, policy = make_pair(continuous, branches, normalize=normalize, activation=activation)
-    rollout = acted_rollout(policy, np.random.default_rng(5), masked=bool(branches))
-
-    with torch.no_grad():
-        batch, _ = ppo._prepare(rollout)
-        prediction = ppo._model.evaluate([batch.encoded], batch.continuous, batch.discrete, batch.masks)
-
-    torch.testing.assert_close(prediction.joint.log_prob, rollout.log_probs.sum(1), atol=1e-5, rtol=0)
+def make_pair(kind: Kind, *, deterministic: bool = False) -> tuple[Actor, Policy]:
+    """An actor and a policy with its weights."""
+    settings = {**kind.network.model_dump(mode="json"), "deterministic": deterministic}
+    actor, policy = make_actor(kind), make_policy(kind.spec, settings, kind.squashed)
+    policy.load(actor.flatten())
+    return actor, policy
 
 
-@pytest.mark.parametrize(("continuous", "branches"), SPACES)
-def test_deterministic_actions_are_the_learners(continuous: int, branches: tuple[int, ...]) -> None:
-    ppo, policy = make_pair(continuous, branches, deterministic=True)
-    rng = np.random.default_rng(6)
-    observations = [rng.normal(size=(50, size)).astype(np.float32) for size in (3, 2)]
-    masks = random_masks(rng, 50, branches)
-
-    acted = policy.act(observations, masks, None, rng)
-    means, choices, _ = ppo.actor.deterministic(
-        [torch.from_numpy(item) for item in observations], torch.from_numpy(masks)
+def act(
+    policy: Policy, observations: list[Tensor], masks: Tensor | None, memory: Tensor | None, seed: int = 5
+) -> Acted:
+    return policy.act(
+        [part.numpy() for part in observations],
+        None if masks is None else masks.numpy(),
+        None if memory is None else memory.numpy(),
+        np.random.default_rng(seed),
     )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_log_probs_are_the_learners(name: str, masked: bool) -> None:
+    kind = KINDS[name]
+    actor, policy = make_pair(kind)
+    observations, masks = see(kind.spec, 100)
+    memory = remember(actor, 100)
+
+    acted = act(policy, observations, masks if masked else None, memory)
+    with torch.no_grad():
+        head, after = actor(actor.encode(observations), memory)
+        means, log_sigmas, logits = actor.parts(head)
+        logits = masked_logits(logits, masks if masked else None)
+
+    columns = []
+    if kind.spec.actions.continuous_size:
+        gaussian = Normal(means, log_sigmas.exp())
+        squashed = TransformedDistribution(gaussian, [TanhTransform()])
+        columns = list(
+            (squashed if kind.squashed else gaussian).log_prob(torch.from_numpy(acted.continuous_sample)).t()
+        )
+    chosen = torch.from_numpy(acted.discrete).long()
+    for branch, (start, stop) in enumerate(branch_bounds(kind.spec.actions.discrete_branches)):
+        columns.append(Categorical(logits=logits[:, start:stop]).log_prob(chosen[:, branch]))
+    # near the ends of tanh, torch's own inverse of the sample is what is imprecise
+    np.testing.assert_allclose(
+        acted.log_probs, torch.stack(columns, 1).detach().numpy(), atol=1e-3 if kind.squashed else 2e-5
+    )
+    assert (acted.memory is None) == (after is None)
+    if after is not None:
+        np.testing.assert_allclose(acted.memory, after.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_deterministic_actions_are_the_learners(name: str) -> None:
+    kind = KINDS[name]
+    actor, policy = make_pair(kind, deterministic=True)
+    observations, masks = see(kind.spec, 50)
+    memory = remember(actor, 50)
+
+    acted = act(policy, observations, masks, memory)
+    means, choices, _ = actor.deterministic(observations, masks, memory)
 
     np.testing.assert_allclose(acted.continuous_env, means.numpy(), atol=1e-5)
     np.testing.assert_array_equal(acted.discrete, choices.numpy())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_equal_generators_draw_equal_actions(name: str) -> None:
+    actor, policy = make_pair(KINDS[name])
+    observations, masks = see(KINDS[name].spec, 100)
+    memory = remember(actor, 100)
+
+    one, two, other = (act(policy, observations, masks, memory, seed) for seed in (9, 9, 10))
+
+    np.testing.assert_array_equal(one.log_probs, two.log_probs)
+    assert (one.log_probs != other.log_probs).any()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_acting_does_not_change_what_it_is_given(name: str) -> None:
+    actor, policy = make_pair(KINDS[name])
+    observations, masks = see(KINDS[name].spec, 9)
+    memory = remember(actor, 9)
+    given_ = [part.clone() for part in observations]
+    remembered = None if memory is None else memory.clone()
+
+    act(policy, observations, masks, memory)
+
+    assert all(torch.equal(part, before) for part, before in zip(observations, given_, strict=True))
+    assert memory is None or (remembered is not None and torch.equal(memory, remembered))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_loaded_weights_are_a_copy(name: str) -> None:
+    actor, policy = make_pair(KINDS[name])
+    observations, masks = see(KINDS[name].spec, 9)
+    flat = actor.flatten()
+    policy.load(flat)
+    before = act(policy, observations, masks, None)
+
+    flat[:] = 9.0
+    after = act(policy, observations, masks, None)
+
+    np.testing.assert_array_equal(before.log_probs, after.log_probs)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_of_another_network_are_refused(name: str) -> None:
+    _, policy = make_pair(KINDS[name])
+
+    with pytest.raises(ValueError, match=rf"expected {policy.flat_size} weights"):
+        policy.load(np.zeros(7, np.float32))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if "memory" in kind.settings])
+def test_without_a_memory_everything_is_forgotten(name: str) -> None:
+    actor, policy = make_pair(KINDS[name])
+    observations, masks = see(KINDS[name].spec, 9)
+
+    nothing = act(policy, observations, masks, None)
+    zeros = act(policy, observations, masks, torch.zeros(9, actor.memory_size))
+    something = act(policy, observations, masks, remember(actor, 9))
+
+    np.testing.assert_array_equal(nothing.log_probs, zeros.log_probs)
+    assert (nothing.log_probs != something.log_probs).any()
 
 
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 5), min_size=1, max_size=3), st.floats(1.0, 1e4))
@@ -112,48 +189,37 @@ def test_continuous_actions_are_clipped_and_scaled_for_the_environment_only() ->
     assert np.abs(acted.continuous_env).max() == 1.0
 
 
-def test_equal_generators_draw_equal_actions() -> None:
-    _, policy = make_pair(2, (3, 2))
-    observations = [np.ones((9, 3), np.float32), np.ones((9, 2), np.float32)]
-
-    one, two = (policy.act(observations, None, None, np.random.default_rng(9)) for _ in range(2))
-
-    np.testing.assert_array_equal(one.continuous_sample, two.continuous_sample)
-    np.testing.assert_array_equal(one.discrete, two.discrete)
-
-
-def test_acting_does_not_change_observations_or_weights() -> None:
-    _, policy = make_pair(2, (3, 2))
-    observations = [np.full((5, 3), 2.0, np.float32), np.full((5, 2), 2.0, np.float32)]
-    masks = np.ones((5, 5), np.uint8)
-
-    first = policy.act(observations, masks, None, np.random.default_rng(1))
-    again = policy.act(observations, masks, None, np.random.default_rng(1))
-
-    assert all((part == 2.0).all() for part in observations)
-    np.testing.assert_array_equal(first.log_probs, again.log_probs)
-
-
-def test_loaded_weights_are_a_copy() -> None:
-    policy = ActingPolicy(make_spec(branches=(3,)), {"hidden_units": 4, "num_layers": 1})
-    flat = np.ones(policy.flat_size, np.float32)
+def test_squashed_actions_have_the_spread_of_their_observation_and_finite_log_probs() -> None:
+    policy = ActingPolicy(make_spec(continuous=1), {"hidden_units": 4, "num_layers": 1}, squashed=True)
+    flat = np.zeros(policy.flat_size, np.float32)
+    flat[-1] = 50.0  # the log-sigma's bias: clamped at 2
     policy.load(flat)
-    before = policy.act([np.ones((1, 4), np.float32)], None, None, np.random.default_rng(1))
 
-    flat[:] = 9.0
-    after = policy.act([np.ones((1, 4), np.float32)], None, None, np.random.default_rng(1))
+    acted = policy.act([np.zeros((10_000, 4), np.float32)], None, None, np.random.default_rng(8))
 
-    np.testing.assert_array_equal(before.log_probs, after.log_probs)
-
-
-def test_weights_of_another_network_are_refused() -> None:
-    policy = ActingPolicy(make_spec(branches=(3,)), {})
-
-    with pytest.raises(ValueError, match=rf"expected {policy.flat_size} weights"):
-        policy.load(np.zeros(7, np.float32))
+    raw = np.arctanh(acted.continuous_sample[np.abs(acted.continuous_sample) < 0.999].astype(np.float64))
+    # of a deviation of e^2 = 7.39, what lies within arctanh(0.999) = 3.8 is |z| < 0.514: 39.3 %
+    assert len(raw) / 10_000 == pytest.approx(0.393, abs=0.015)
+    assert np.isfinite(acted.log_probs).all(), "although tanh is 1 in float32 for most"
+    np.testing.assert_array_equal(acted.continuous_env, acted.continuous_sample)
 
 
-def test_acting_needs_no_torch() -> None:
-    code = "import sys, worker.networks.policy; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("name", KINDS)
+def test_plain_actors_act_in_numpy_and_others_in_torch(name: str) -> None:
+    _, policy = make_pair(KINDS[name])
+
+    assert type(policy).__name__ == ("ActingPolicy" if name in PLAIN else "TorchPolicy")
+    assert policy.memory_size == (12 if "memory" in KINDS[name].settings else 0)
+    assert set(OTHERS) | set(PLAIN) == set(KINDS)
+
+
+def test_acting_of_plain_actors_needs_no_torch() -> None:
+    code = """
+import sys
+from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from worker.networks.acting import make_policy
+make_policy(BehaviorSpec("Walker", (ObservationSpec((4,)),), ActionSpec(2)), {}, True)
+sys.exit('torch' in sys.modules)
+"""
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
