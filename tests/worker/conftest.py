@@ -5,7 +5,8 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Before the first import of what it watches: a wrong shape or dtype is an error in tests, and costs nothing elsewhere.
-install_import_hook(["worker.functional", "worker.networks", "worker.algorithms", "worker.rewards"], "beartype.beartype")
+WATCHED = ["worker.functional", "worker.networks", "worker.algorithms", "worker.rewards"]
+install_import_hook(WATCHED, "beartype.beartype")
 torch.set_num_threads(1)
 
 # The first call into torch's kernels, and a busy machine, take longer than any deadline that would mean something.

@@ -27,7 +27,7 @@ Deviations, on purpose:
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -58,6 +58,7 @@ BOUND = 0.5
 BETA_RATE = 5e-4
 
 
+@runtime_checkable
 class Shown(Protocol):
     """Demonstrated steps."""
 

@@ -9,7 +9,7 @@ Dimensions: `N` steps, `S` signals.
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,6 +20,7 @@ from worker.experience.transitions import Transitions
 from worker.rewards.extrinsic import ExtrinsicReward
 
 
+@runtime_checkable
 class RewardSignal(Protocol):
     """One source of reward."""
 

@@ -78,6 +78,21 @@ def test_gradient_equals_automatic_differentiation(data: dict, by_entropy: float
         torch.testing.assert_close(by_log_sigma, expected[1])
 
 
+@given(actions(), st.integers(0, 2**31))
+def test_gradient_takes_a_weight_of_each_rows_entropy(data: dict, seed: int) -> None:
+    head, log_sigma = data["head"].requires_grad_(), data["log_sigma"].requires_grad_()
+    by_log_prob, by_entropy = torch.randn(2, len(head), generator=torch.Generator().manual_seed(seed)).double()
+    joint = joint_distribution(**data)
+    torch.sum(joint.log_prob * by_log_prob + joint.entropy * by_entropy).backward()
+
+    with torch.no_grad():
+        by_head, by_log_sigma = joint_gradient(joint_distribution(**data), by_log_prob, by_entropy)
+
+    torch.testing.assert_close(by_head, head.grad)
+    if len(log_sigma):
+        torch.testing.assert_close(by_log_sigma, log_sigma.grad)
+
+
 def test_forbidden_choices_have_no_probability_and_no_gradient() -> None:
     head = torch.tensor([[0.0, 5.0, 0.0]])
     masks = torch.tensor([[True, False, True]])

@@ -13,6 +13,7 @@ from worker.functional.losses import (
     clip_fraction,
     clipped_surrogate,
     clipped_value_loss,
+    mean_of_rows,
     row_weights,
     squared_error,
 )
@@ -151,3 +152,18 @@ def test_clip_fraction_counts_ratios_outside_the_range() -> None:
     ratios = torch.tensor([1.0, 1.1, 1.3, 0.7])
 
     assert float(clip_fraction(ratios.log(), epsilon=0.2)) == 0.5
+
+
+def test_means_count_the_rows_that_are_real() -> None:
+    mask = torch.tensor([True, True, False, True])
+
+    # (1 + 2 + 6) / 3 = 3; the padding may be anything.
+    assert float(mean_of_rows(torch.tensor([1.0, 2.0, float("nan"), 6.0]), mask)) == 3.0
+    assert float(mean_of_rows(torch.tensor([1.0, 2.0, 6.0]))) == 3.0
+
+
+def test_padding_changes_neither_kl_nor_clip_fraction() -> None:
+    log_ratio, mask = torch.tensor([0.5, -0.1, 9.0]), torch.tensor([True, True, False])
+
+    torch.testing.assert_close(approximate_kl(log_ratio, mask), approximate_kl(log_ratio[:2]))
+    assert float(clip_fraction(log_ratio, 0.2, mask)) == 0.5

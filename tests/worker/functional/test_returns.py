@@ -199,6 +199,22 @@ def test_any_length_is_summed_whole(length: int) -> None:
     assert result == [float(length - step) for step in range(length)]
 
 
+@given(ragged())
+def test_signals_side_by_side_equal_each_signal_alone(data: dict[str, Tensor]) -> None:
+    signals = data["values"].shape[1]
+    gamma = torch.linspace(0.5, 0.99, signals, dtype=torch.float64)
+    ignores = torch.arange(signals) % 2 == 1
+    together = generalized_advantages(**data, gamma=gamma, lambd=0.9, ignores_termination=ignores)
+
+    for signal in range(signals):
+        column = slice(signal, signal + 1)
+        own = {key: data[key][:, column] for key in ("rewards", "values", "bootstrap")}
+        alone = generalized_advantages(
+            **{**data, **own}, gamma=gamma[column], lambd=0.9, ignores_termination=ignores[column]
+        )
+        torch.testing.assert_close(together[:, column], alone)
+
+
 def test_normalized_has_mean_zero_and_deviation_one() -> None:
     # mean 2, deviation sqrt((1 + 0 + 1) / 3)
     deviation = (2 / 3) ** 0.5
