@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import numpy as np
 
 from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, write
 from ludus.spec import BehaviorSpec
@@ -109,6 +111,9 @@ class DemonstrationFiles:
 
 
 def _bytes(demonstration: Demonstration) -> int:
-    """Return how much memory the observations take; the other columns are small beside them."""
-    columns: tuple[Any, ...] = (*demonstration.observations, *demonstration.final_observations)
-    return sum(int(values.nbytes) for values in columns)
+    """Return how much memory the columns take."""
+    total = 0
+    for value in vars(demonstration).values():
+        columns = value if isinstance(value, tuple) else [value]
+        total += sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+    return total

@@ -131,7 +131,7 @@ def test_a_command_of_the_server_says_what_it_needs_where_it_is_left_out(monkeyp
 def test_the_client_commands_import_neither_the_server_nor_heavy_libraries() -> None:
     code = (
         "import sys; from ludus.cli import ludus;"
-        "import ludus.cli.run, ludus.cli.config, ludus.cli.checkpoint;"
+        "import ludus.cli.run, ludus.cli.config, ludus.cli.checkpoint, ludus.cli.demonstration;"
         "heavy = {'server', 'worker', 'torch', 'fastapi', 'sqlalchemy', 'numpy', 'grpc'} & set(sys.modules);"
         "assert not heavy, heavy"
     )

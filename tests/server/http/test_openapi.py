@@ -21,10 +21,16 @@ from server.http.services import Services
 from server.settings import Settings
 from tests.conftest import postgresql_database
 from tests.factories import RecordingBell
+from tests.server.demonstrations.recordings import stored
 from tests.server.http.world import CARTPOLE, World, open_world
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "openapi.json"
-NAMES = {"run": ("finished", "waiting", "nobody"), "checkpoint": ("latest",), "epoch": (1,), "name": ("base",)}
+NAMES: dict[str, tuple[Any, ...]] = {
+    "run": ("finished", "waiting", "nobody"),
+    "checkpoint": ("latest",),
+    "epoch": (1,),
+    "name": ("base",),
+}
 """Values that lead to something, for half of the generated paths."""
 
 
@@ -84,6 +90,7 @@ def populate(folder: Path, url: str | None = None) -> Iterator[World]:
         trainer.finish()
         world.create(name="waiting")
         world.http.post("/v1/configs/base/versions", json={"config": CARTPOLE}).raise_for_status()
+        NAMES["demonstration"] = (stored(world, folder)["id"],)
         yield world
 
 

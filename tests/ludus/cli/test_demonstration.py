@@ -1,0 +1,112 @@
+"""`ludus demonstration` against a real server."""
+
+from pathlib import Path
+
+import pytest
+
+from ludus.api import Client, NotFound, ProblemAnswer
+from ludus.cli import demonstration, exits
+from ludus.demonstrations import read, write
+from tests.ludus.cli.conftest import Invoke, as_json
+from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
+from tests.server.http.world import World
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write(make_demonstration(lengths=(5, 3)), tmp_path / "expert.npz")
+    return tmp_path / "expert.npz"
+
+
+def test_a_demonstration_is_uploaded_listed_shown_and_downloaded(cli: Invoke, file: Path, tmp_path: Path) -> None:
+    uploaded = cli("demonstration", "upload", str(file)).stdout.strip()
+    listed = cli("demonstration", "list", "--filter", "name = expert").stdout
+    shown = cli("demonstration", "show", uploaded).stdout
+    copy = tmp_path / "copy.npz"
+    downloaded = cli("demonstration", "download", uploaded, "-o", str(copy)).stdout.strip()
+
+    assert listed.splitlines()[1].split()[:5] == [uploaded, "expert", "Walker?team=0", "8", "2"]
+    facts = dict(
+        line.split(maxsplit=1) for line in shown.splitlines() if not line.startswith(("observation", "branch"))
+    )
+    assert (facts["steps"], facts["episodes"]) == ("8", "2")
+    assert "observation 0  2 float32 vector 2" in shown
+    assert "branch 0" in shown
+    assert downloaded == str(copy)
+    assert copy.read_bytes() == file.read_bytes()
+    assert as_json(cli("demonstration", "show", uploaded, "--json"))["summary"]["transitions"] == 8
+
+
+def test_several_are_merged_and_a_few_steps_drawn(cli: Invoke, file: Path, tmp_path: Path) -> None:
+    both = cli("demonstration", "upload", str(file), str(file)).stdout.split()
+    merged = as_json(cli("demonstration", "merge", *both, "--name", "all", "--json"))
+    sample = cli("demonstration", "subsample", merged["id"], "4", "--seed", "9").stdout.strip()
+
+    cli("demonstration", "download", sample, "-o", str(tmp_path / "sample.npz"))
+
+    whole = make_demonstration(lengths=(5, 3))
+    assert (merged["name"], merged["transitions"]) == ("all", 16)
+    assert read(tmp_path / "sample.npz").steps == 4
+    assert f"4 transitions of {merged['id']}, seed 9" in cli("demonstration", "show", sample).stdout
+    assert "merged: " + ", ".join(both) in cli("demonstration", "show", merged["id"]).stdout
+    direct = cli("demonstration", "subsample", both[0], "4", "--seed", "2").stdout.strip()
+    cli("demonstration", "download", direct, "-o", str(tmp_path / "direct.npz"))
+    assert_equal(read(tmp_path / "direct.npz"), whole.subsample(4, 2))
+
+
+def test_what_is_wrong_is_a_sentence_and_an_exit_code(cli: Invoke, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "garbage.demo").write_bytes(b"no demonstration")
+    uploaded = cli("demonstration", "upload", str(file)).stdout.strip()
+
+    garbage = cli("demonstration", "upload", str(tmp_path / "garbage.demo"))
+    too_many = cli("demonstration", "subsample", uploaded, "9")
+    missing = cli("demonstration", "upload", str(tmp_path / "nothing.demo"))
+    unwritable = cli("demonstration", "download", uploaded, "-o", str(file / "x.npz"))
+
+    assert (garbage.exit_code, "cannot be used" in garbage.stderr) == (exits.Exit.REFUSED, True)
+    assert (too_many.exit_code, "there are 8" in too_many.stderr) == (exits.Exit.REFUSED, True)
+    assert missing.exit_code == exits.Exit.USAGE
+    assert unwritable.exit_code == exits.Exit.REFUSED
+
+
+def test_a_deleted_demonstration_is_gone(cli: Invoke, world: World, file: Path) -> None:
+    uploaded = cli("demonstration", "upload", str(file)).stdout.strip()
+
+    assert cli("demonstration", "delete", uploaded).exit_code == 0
+
+    assert cli("demonstration", "show", uploaded).exit_code == exits.Exit.REFUSED
+    with Client(world.server) as client, pytest.raises(NotFound):
+        client.delete_demonstration(uploaded)
+
+
+def test_the_client_keeps_one_of_a_repeated_upload(world: World, file: Path) -> None:
+    with Client(world.server) as client:
+        first = client.upload_demonstration(file, idempotency_key="upload-client")
+        second = client.upload_demonstration(file, idempotency_key="upload-client")
+
+        assert first == second
+        assert first.created_at.tzinfo is not None
+        assert [each.id for each in client.list_demonstrations(f'name = "{first.id}"')] == [first.id]
+
+
+def test_what_cannot_be_merged_names_both_shapes(world: World, tmp_path: Path) -> None:
+    with Client(world.server) as client:
+        ids = []
+        for size in (2, 3):
+            write(make_demonstration(make_spec(vector(size), continuous=1)), tmp_path / "part.npz")
+            ids.append(client.upload_demonstration(tmp_path / "part.npz").id)
+
+        with pytest.raises(ProblemAnswer, match=r"\(3,\).*\(2,\)"):
+            client.merge_demonstrations(ids)
+
+
+@pytest.mark.parametrize(
+    ("file_name", "name"), [("expert.demo", "expert"), ("my best (2).npz", "my-best-2-"), ("...", "demonstration")]
+)
+def test_a_file_gives_its_name_as_far_as_names_go(file_name: str, name: str) -> None:
+    assert demonstration._name_of(Path(file_name)) == name
+
+
+def test_a_histogram_shows_whatever_is_there() -> None:
+    assert demonstration._bars([0, 1, 50, 100]) == " ▁▄█"
+    assert demonstration._bars([0, 0]) == "  "
