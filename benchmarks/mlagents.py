@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 
@@ -26,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.training.config import PPOConfig, SACConfig
-from tests.worker.rollouts import make_rollout
-from worker.build import build_algorithm
+from tests.worker.rollouts import random_rollout
+from worker.build import Demonstrations, build_algorithm
 
 HERE = Path(__file__).resolve().parent / "peers"
 SPEC = BehaviorSpec("3DBall", (ObservationSpec((8,)),), ActionSpec(continuous_size=2))
@@ -43,8 +44,8 @@ def settings(kind: str) -> dict[str, Any]:
 def our_ppo() -> Callable[[], tuple[float, int]]:
     """Return a call that updates our PPO once and returns seconds and samples."""
     config = PPOConfig.model_validate(settings("ppo"))
-    ppo = build_algorithm(config, SPEC, torch.device("cpu"), seed=1)
-    rollout = make_rollout(SPEC, [STEPS] * AGENTS, seed=1)
+    ppo = build_algorithm(config, SPEC, torch.device("cpu"), 1, Demonstrations({}))
+    rollout = random_rollout(SPEC, [STEPS] * AGENTS, np.random.default_rng(1))
     samples = AGENTS * STEPS * config.hyperparameters.num_epoch
 
     def update() -> tuple[float, int]:
@@ -58,10 +59,11 @@ def our_ppo() -> Callable[[], tuple[float, int]]:
 def our_sac() -> Callable[[], tuple[float, int]]:
     """Return a call that performs `SAC_UPDATES` updates of our SAC and returns seconds and samples."""
     config = SACConfig.model_validate(settings("sac"))
-    sac = build_algorithm(config, SPEC, torch.device("cpu"), seed=1)
+    sac = build_algorithm(config, SPEC, torch.device("cpu"), 1, Demonstrations({}))
     step = AGENTS * STEPS
-    sac.update(make_rollout(SPEC, [STEPS] * AGENTS, seed=1), step)
-    fresh = make_rollout(SPEC, [int(SAC_UPDATES * config.hyperparameters.steps_per_update)], seed=2)
+    due = round(SAC_UPDATES * config.hyperparameters.steps_per_update)
+    sac.update(random_rollout(SPEC, [STEPS] * AGENTS, np.random.default_rng(1)), step)
+    fresh = random_rollout(SPEC, [due], np.random.default_rng(2))
 
     def update() -> tuple[float, int]:
         nonlocal step
