@@ -19,8 +19,9 @@ Details, as in ML-Agents 1.1.0 (`sac/optimizer_torch.py`, `sac/trainer.py`, `off
  3. All losses are taken at the same weights; then policy, critics and coefficients step together. ML-Agents has three
     Adams of one learning rate; one Adam over all weights does the same, since it treats each number by itself.
  4. `steps_per_update` agent steps for each gradient step, counted from `buffer_init_steps` on; below 1 there are more
-    gradient steps than agent steps. Steps that came in before the buffer held a batch are made up for. The signals' own networks have their own
-    rate and draw batches of their own. Behavioral cloning does one of its updates for each gradient step.
+    gradient steps than agent steps. Steps that came in before the buffer held a batch are made up for. The signals' own
+    networks have their own rate and draw batches of their own. Behavioral cloning does one of its updates for each
+    gradient step.
  5. Observations are normalised by statistics that merge every round before it is learnt from; the critics see what the
     actor has encoded.
  6. Recurrent: batches of `batch_size // sequence_length` sequences, at least one; the actor begins with the memory that
@@ -197,7 +198,7 @@ class SAC:
         self._gradients = Gradients(*torch.split(self._optimizer.gradient, [*sizes, coefficients]))
         self._signals = signals
         self._signals_learn = signals.names != ("extrinsic",)
-        self._stops = (~signals.ignores_termination).float()  # (S,) 1 where termination ends the signal's returns
+        self._last_discounts = signals.gamma * signals.ignores_termination  # (S,) where the task ended
         self._learning_rate = Schedule(
             hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
         )
@@ -326,7 +327,7 @@ class SAC:
         columns = {name: part for name, part in columns.items() if part.is_floating_point()}
         # A sum is cheap, and finite only if all is: only when it is not, the one column is looked for.
         if not math.isfinite(float(torch.stack([part.sum() for part in columns.values()]).sum())):
-            found = first_infinite(columns)
+            found = first_infinite(columns.items())
             if found is not None:
                 raise found
         self._replay.store(rollout)
@@ -376,7 +377,6 @@ class SAC:
         drawn = self._draw()
         transitions = self._transitions(drawn)
         encoded = self._actor.encode(transitions.observations)
-        alive = 1.0 - transitions.terminated.unsqueeze(1) * self._stops  # (R, S)
         rows = len(drawn.index)
         if drawn.real is None:  # observations, then those that followed
             now, following = [part[:rows] for part in encoded], [part[rows:] for part in encoded]
@@ -389,12 +389,12 @@ class SAC:
             encoded=now,
             following=following,
             continuous=transitions.continuous,
-            choices=transitions.discrete + self._first_choices,
+            choices=transitions.discrete + self._first_choices if self._sizes else transitions.discrete,
             masks=None if drawn.masks is None else drawn.masks.to(self.device),
             memory=None if drawn.memories is None else drawn.memories.to(self.device),
             length=drawn.length,
             rewards=self._signals.evaluate(transitions),
-            discounts=alive.mul_(self._signals.gamma),
+            discounts=torch.where(transitions.terminated.unsqueeze(1), self._last_discounts, self._signals.gamma),
             weight=weight,
         )
 

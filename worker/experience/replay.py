@@ -96,10 +96,11 @@ class ReplayBuffer:
         self._numbers = _reserve(capacity, (actions.continuous_size + 2,), np.dtype(np.float32))
         self._discrete = _reserve(capacity, (len(actions.discrete_branches),), np.dtype(np.int32))
         self._masks = _reserve(capacity, (actions.mask_size,), np.dtype(np.bool_))
-        self._endings = _reserve(capacity, (), np.dtype(np.uint8))
         self._memories = _reserve(capacity, (memory_size,), np.dtype(np.float32))
-        self._next = _reserve(capacity, (), np.dtype(np.int64))
-        self._next_rows: NDArray[np.int64] = self._next.numpy()
+        # For the same reason: the row of what followed, and how the step ended.
+        self._links = _reserve(capacity, (2,), np.dtype(np.int64))
+        links: NDArray[np.int64] = self._links.numpy()
+        self._next, self._endings = links[:, 0], links[:, 1]
         self._stored = 0
         """Transitions ever stored. The one with serial number `k` lies in row `k % capacity`."""
         self._spare: list[int] = []
@@ -143,20 +144,21 @@ class ReplayBuffer:
         for column, values in zip(self._observations, rollout.next_observations, strict=True):
             column[torch.from_numpy(successors)] = values[torch.from_numpy(kept)]
         last_rows = rows[ends[kept]]
-        self._next_rows[rows] = (rows + 1) % self.capacity
-        self._next_rows[last_rows] = successors
-        self._endings[torch.from_numpy(last_rows)] = rollout.endings[torch.from_numpy(kept)]
+        self._next[rows] = (rows + 1) % self.capacity
+        self._next[last_rows] = successors
+        self._endings[rows] = int(Ending.CUT)
+        self._endings[last_rows] = rollout.endings.numpy()[kept]
         self._stored += count
         self._link(rollout, kept, first + starts, first + ends)
 
     def sample(self, count: int, generator: torch.Generator) -> Replayed:
         """Draw transitions, each one with the same probability, with replacement. The buffer must not be empty."""
         rows = torch.randint(len(self), (count,), generator=generator)
-        following = self._next.index_select(0, rows)
-        both = torch.cat((rows, following))
+        links = self._links.index_select(0, rows)
+        both = torch.cat((rows, links[:, 0]))
         index = torch.arange(2 * count)
         observations = [column.index_select(0, both) for column in self._observations]
-        return self._replayed(observations, index[:count], index[count:], rows, None, 1)
+        return self._replayed(observations, index[:count], index[count:], rows, links[:, 1], None, 1)
 
     def sample_sequences(self, count: int, length: int, generator: torch.Generator) -> Replayed:
         """Draw sequences that begin at any transition with the same probability and follow its episode.
@@ -172,14 +174,16 @@ class ReplayBuffer:
             in_ring = here < self.capacity
             real[:, step] = in_ring
             # What has no step on it is the end of the sequence, and stays so for the rest of it.
-            chain[:, step + 1] = torch.where(in_ring, self._next[here.clamp(max=self.capacity - 1)], here)
+            followed = self._links[here.clamp(max=self.capacity - 1), 0]
+            chain[:, step + 1] = torch.where(in_ring, followed, here)
         last = real.sum(1, keepdim=True) - 1  # (Q, 1) the last real step of each sequence
         steps = torch.minimum(torch.arange(length).expand(count, length), last)  # padding repeats the last real one
         index = torch.arange(count).unsqueeze(1) * (length + 1) + steps
         rows = chain.gather(1, steps).view(-1)
         observations = [column.index_select(0, chain.view(-1)) for column in self._observations]
         index = index.view(-1)
-        return self._replayed(observations, index, index + 1, rows, real.view(-1), length)
+        endings = self._links[rows, 1]
+        return self._replayed(observations, index, index + 1, rows, endings, real.view(-1), length)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything. The tensors are *views* of the buffer: write them before anything else is stored."""
@@ -215,7 +219,7 @@ class ReplayBuffer:
             column[self.capacity : self._used] = successors
 
     def _step_columns(self) -> list[Tensor]:
-        return [self._numbers, self._discrete, self._masks, self._endings, self._memories, self._next]
+        return [self._numbers, self._discrete, self._masks, self._memories, self._links]
 
     def _write_steps(self, spans: "list[_Span]", rollout: Rollout) -> None:
         """Write all columns of steps but how they end."""
@@ -229,14 +233,12 @@ class ReplayBuffer:
             self._any_forbidden = self._any_forbidden or not bool(rollout.action_masks.all())
         if rollout.memories is not None:
             _write(self._memories, spans, rollout.memories)
-        for rows, _ in spans:
-            self._endings[rows] = int(Ending.CUT)
 
     def _overwrite(self, count: int) -> None:
         """Free what the transitions point to whose rows the next `count` ones take."""
         oldest = max(self._stored - self.capacity, 0)
         gone = np.arange(oldest, max(self._stored + count - self.capacity, 0)) % self.capacity
-        followed = self._next_rows[gone]
+        followed = self._next[gone]
         self._spare.extend(followed[followed >= self.capacity].tolist())
 
     def _spans(self, first: int, count: int, skipped: int) -> "list[_Span]":
@@ -274,8 +276,8 @@ class ReplayBuffer:
                 and starts[segment] >= oldest
             ):
                 row = before.serial % self.capacity
-                self._spare.append(int(self._next_rows[row]))
-                self._next_rows[row] = starts[segment] % self.capacity
+                self._spare.append(int(self._next[row]))
+                self._next[row] = starts[segment] % self.capacity
             if endings[segment] == Ending.CUT:
                 self._streams[simulator, agent] = _Stream(episode, sequence, int(ends[segment]))
         if len(self._streams) > self._most_streams:
@@ -293,18 +295,20 @@ class ReplayBuffer:
         index: Tensor,
         next_index: Tensor,
         rows: Tensor,
+        endings: Tensor,
         real: Tensor | None,
         length: int,
     ) -> Replayed:
         numbers = self._numbers.index_select(0, rows)
-        endings = self._endings.index_select(0, rows)
         columns = self._columns_of_actions
         return Replayed(
             observations=observations,
             index=index,
             next_index=next_index,
             continuous=numbers[:, :columns],
-            discrete=self._discrete.index_select(0, rows).long(),
+            discrete=self._discrete.index_select(0, rows).long()
+            if self._discrete.shape[1]
+            else rows.new_empty(len(rows), 0),
             masks=self._masks.index_select(0, rows) if self._any_forbidden else None,
             rewards=numbers[:, columns],
             group_rewards=numbers[:, columns + 1],

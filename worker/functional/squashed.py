@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from worker.functional.distributions import HALF_LOG_TWO_PI
@@ -40,8 +40,8 @@ class Squashed(NamedTuple):
     """Joint log-density of each row's action."""
     log_sigma: Float[Tensor, "B C"]
     """Limited."""
-    inside: Float[Tensor, "B C"]
-    """1 where the limits did not act on `log_sigma`, else 0."""
+    inside: Bool[Tensor, "B C"]
+    """Where the limits did not act on `log_sigma`."""
     step: Float[Tensor, "B C"]
     """`sigma * noise`."""
 
@@ -58,7 +58,7 @@ def draw_squashed(mean: Float[Tensor, "B C"], log_sigma: Float[Tensor, "B C"], n
         action=unsquashed.tanh(),
         log_prob=terms.sum(1).sub_(constant),
         log_sigma=limited,
-        inside=(limited == log_sigma).to(mean.dtype),
+        inside=limited == log_sigma,
         step=step,
     )
 

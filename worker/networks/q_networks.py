@@ -92,6 +92,34 @@ class _Pass(NamedTuple):
     outputs: Float[Tensor, "nets R SK"]
 
 
+class _Views(NamedTuple):
+    """The parameters as each pass uses them, layer by layer. To make views and to find modules' attributes costs more
+    than to multiply.
+    """
+
+    all: list[tuple[Tensor, Tensor]]
+    """Weights and biases of the whole stack."""
+    q: list[tuple[Tensor, Tensor]]
+    """Those of the Q networks."""
+    back: list[Tensor]
+    """Weights of the whole stack, transposed."""
+    q1_back: list[Tensor]
+    """Those of Q1; of the first layer only what meets the action."""
+    gradients: list[tuple[Tensor, Tensor]]
+    v: list[Tensor]
+    """All of V: weights, then biases."""
+    target: list[Tensor]
+    """All of the target, in the same order."""
+
+
+class _Ways:
+    """The ways back of the last passes."""
+
+    __slots__ = ("considered", "judged")
+    judged: _Pass
+    considered: _Pass
+
+
 class StackedCritics(nn.Module):
     """Q1, Q2 and V as one stack of dense networks, and the target of V.
 
@@ -113,8 +141,8 @@ class StackedCritics(nn.Module):
         self.target = nn.ParameterList(
             nn.Parameter(tensor[V].detach().clone(), requires_grad=False) for tensor in (*self.weights, *self.biases)
         )
-        self._judged: _Pass | None = None
-        self._considered: _Pass | None = None
+        self._ways = _Ways()
+        self._cached: list[_Views] = []
 
     def judge(self, encoded: Encoded, continuous: Float[Tensor, "R C"], length: int) -> Judgement:  # noqa: ARG002
         """Return what the critics say of actions that were taken, and remember the way back."""
@@ -124,51 +152,48 @@ class StackedCritics(nn.Module):
         inputs[:, :, :size] = observations
         if self._actions:
             inputs[:V, :, size:] = continuous
-        self._judged = judged = self._forward(inputs, 3)
-        outputs = judged.outputs.view(3, rows, self._signals, self._choices)
+        self._ways.judged = self._forward(inputs, self._views().all)
+        outputs = self._ways.judged.outputs.view(3, rows, self._signals, self._choices)
         return Judgement(outputs[:V], outputs[V, :, :, 0])
 
     def consider(self, continuous: Float[Tensor, "R C"]) -> Float[Tensor, "2 R S K"]:
         """Return what the Q networks say of other actions on the same observations, and remember the way back."""
-        assert self._judged is not None
-        inputs = self._judged.inputs[:V].clone()
+        inputs = self._ways.judged.inputs[:V].clone()
         inputs[:, :, self._inputs :] = continuous
-        self._considered = considered = self._forward(inputs, 2)
+        self._ways.considered = considered = self._forward(inputs, self._views().q)
         return considered.outputs.view(2, len(continuous), self._signals, self._choices)
 
     def by_action(self, by_q1: Float[Tensor, "R SK"]) -> Float[Tensor, "R C"]:
         """Carry the derivative of a loss by Q1, signal after signal, back to what was considered."""
-        assert self._considered is not None
-        weights = list(self.weights)
-        by_output = by_q1 @ weights[-1][Q1].t()
-        for weight, layer in zip(reversed(weights[:-1]), reversed(self._considered.layers), strict=True):
-            by_linear = self._activation.backward(by_output, layer.linear[Q1], layer.output[Q1])
-            first = weight is weights[0]
-            by_output = by_linear @ (weight[Q1, self._inputs :] if first else weight[Q1]).t()
+        *weights, last = self._views().q1_back
+        by_output = by_q1 @ last
+        for weight, layer in zip(reversed(weights), reversed(self._ways.considered.layers), strict=True):
+            by_output = self._activation.backward(by_output, layer.linear[Q1], layer.output[Q1]) @ weight
         return by_output
 
     def backward(self, by_q: Float[Tensor, "2 R S K"], by_v: Float[Tensor, "R S"]) -> None:
         """Write the derivatives of a loss by all weights, given those by the judgement."""
-        assert self._judged is not None
-        inputs, layers, outputs = self._judged
-        by_output = torch.zeros_like(outputs)
-        by_output[:V] = by_q.flatten(2)
-        by_output[V].view(-1, self._signals, self._choices)[:, :, 0] = by_v
+        inputs, layers, outputs = self._ways.judged
+        views = self._views()
+        if self._choices == 1:
+            by_output = torch.cat((by_q.squeeze(3), by_v.unsqueeze(0)))
+        else:
+            by_output = torch.zeros_like(outputs)
+            by_output[:V] = by_q.flatten(2)
+            by_output[V, :, :: self._choices] = by_v
         for index in reversed(range(len(layers) + 1)):
             below = layers[index - 1].output if index else inputs
-            weight, bias = self.weights[index], self.biases[index]
-            assert weight.grad is not None
-            assert bias.grad is not None
-            torch.bmm(below.transpose(1, 2), by_output, out=weight.grad)
-            torch.sum(by_output, 1, keepdim=True, out=bias.grad)
+            by_weight, by_bias = views.gradients[index]
+            torch.bmm(below.transpose(1, 2), by_output, out=by_weight)
+            torch.sum(by_output, 1, keepdim=True, out=by_bias)
             if index:
-                by_below = torch.bmm(by_output, weight.transpose(1, 2))
+                by_below = torch.bmm(by_output, views.back[index])
                 by_output = self._activation.backward(by_below, layers[index - 1].linear, below)
 
     def foresee(self, encoded: Encoded, following: Encoded, length: int) -> Float[Tensor, "R S"]:  # noqa: ARG002
         """Return the target's values of what followed."""
-        parameters = list(self.target)
-        weights, biases = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
+        target = self._views().target
+        weights, biases = target[: len(target) // 2], target[len(target) // 2 :]
         hidden = torch.addmm(biases[0], following[0], weights[0][: self._inputs])
         for weight, bias in zip(weights[1:], biases[1:], strict=True):
             hidden = torch.addmm(bias, self._activation.forward(hidden), weight)
@@ -176,18 +201,41 @@ class StackedCritics(nn.Module):
 
     def track(self, tau: float) -> None:
         """Move the target the part `tau` of its way to V."""
-        sources = [parameter[V] for parameter in (*self.weights, *self.biases)]
-        torch._foreach_lerp_(list(self.target), sources, tau)
+        views = self._views()
+        torch._foreach_lerp_(views.target, views.v, tau)
 
-    def _forward(self, inputs: Float[Tensor, "nets R I"], nets: int) -> _Pass:
+    def _forward(self, inputs: Float[Tensor, "nets R I"], parameters: list[tuple[Tensor, Tensor]]) -> _Pass:
         layers: list[_Layer] = []
         output = inputs
-        *hidden, (last_weight, last_bias) = zip(self.weights, self.biases, strict=True)
+        *hidden, (last_weight, last_bias) = parameters
         for weight, bias in hidden:
-            linear = torch.baddbmm(bias[:nets], output, weight[:nets])
+            linear = torch.baddbmm(bias, output, weight)
             output = self._activation.forward(linear)
             layers.append(_Layer(linear, output))
-        return _Pass(inputs, layers, torch.baddbmm(last_bias[:nets], output, last_weight[:nets]))
+        return _Pass(inputs, layers, torch.baddbmm(last_bias, output, last_weight))
+
+    def _views(self) -> _Views:
+        """Return the parameters' views, which are made at the first use: from then on the storage must stay."""
+        if not self._cached:
+            pairs = [(weight.detach(), bias.detach()) for weight, bias in zip(self.weights, self.biases, strict=True)]
+            q1 = [weight[Q1] for weight, _ in pairs]
+            q1[0] = q1[0][self._inputs :]
+            gradients = []
+            for weight, bias in zip(self.weights, self.biases, strict=True):
+                assert weight.grad is not None
+                assert bias.grad is not None
+                gradients.append((weight.grad, bias.grad))
+            views = _Views(
+                all=pairs,
+                q=[(weight[:V], bias[:V]) for weight, bias in pairs],
+                back=[weight.transpose(1, 2) for weight, _ in pairs],
+                q1_back=[weight.t() for weight in q1],
+                gradients=gradients,
+                v=[weight[V] for weight, _ in pairs] + [bias[V] for _, bias in pairs],
+                target=[part.detach() for part in self.target],
+            )
+            self._cached.append(views)
+        return self._cached[0]
 
 
 def _kaiming_stack(inputs: int, outputs: int, generator: torch.Generator) -> Float[Tensor, "3 I U"]:

@@ -1,0 +1,374 @@
+"""The replay buffer against a plain list, its size in bytes, and what is drawn from it."""
+
+import gc
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.worker.rollouts import make_rollout, make_spec, random_rollout
+from worker import checkpoint
+from worker.experience.replay import MOST_STREAMS, ReplayBuffer
+from worker.experience.rollout import Rollout
+from worker.experience.segments import Ending
+
+LABELLED = make_spec(observations=(1,), continuous=1)
+"""Observations and actions are numbers that never repeat."""
+
+
+def drawn(buffer: ReplayBuffer, count: int = 64, seed: int = 1) -> Any:
+    return buffer.sample(count, torch.Generator().manual_seed(seed))
+
+
+def labelled_rollout(
+    first: list[int], lengths: list[int], endings: list[Ending], *, remember: bool = False, **segments: list[int]
+) -> Rollout:
+    """Segment `b` has the observations `first[b]`, `first[b] + 1`, ..., the one behind its end, too."""
+    seen = [
+        np.arange(start, start + length + 1, dtype=np.float32) for start, length in zip(first, lengths, strict=True)
+    ]
+    steps = np.concatenate([part[:-1] for part in seen])
+    return make_rollout(
+        observations=[steps[:, None]],
+        next_observations=[np.array([part[-1] for part in seen], np.float32)[:, None]],
+        rewards=steps * 10,
+        group_rewards=steps * 100,
+        continuous=steps[:, None] * 1000,
+        log_probs=np.zeros((len(steps), 1)),
+        memories=np.repeat(steps[:, None], 2, 1) if remember else None,
+        lengths=lengths,
+        ending=endings,
+        **segments,
+    )
+
+
+@dataclass
+class Stream:
+    """An agent in the model."""
+
+    episode: int = 0
+    sequence: int = 0
+    seen: int | None = None
+    """The observation that it acts on next; None at an episode's start."""
+    newest: int | None = None
+    """Index of its newest transition among all, if its episode goes on."""
+
+
+@dataclass
+class Model:
+    """Every transition ever stored, as (observation, next observation, ending)."""
+
+    transitions: list[tuple[int, int, Ending]] = field(default_factory=list)
+    successor: dict[int, int] = field(default_factory=dict)
+    """Index of the transition that goes on where another one ended."""
+    streams: dict[tuple[int, int], Stream] = field(default_factory=dict)
+
+
+class ReplayMachine(RuleBasedStateMachine):
+    """Random agents, lengths, endings and gaps; a capacity that few steps exceed."""
+
+    CAPACITY = 9
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = ReplayBuffer(LABELLED, self.CAPACITY, memory_size=2)
+        self.model = Model()
+        self.label = 0
+
+    @rule(
+        segments=st.lists(
+            st.tuples(st.integers(0, 2), st.integers(1, 5), st.sampled_from(Ending), st.booleans()),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    def store(self, segments: list[tuple[int, int, Ending, bool]]) -> None:
+        first, lengths, endings = [], [], []
+        agents, episodes, sequences = [], [], []
+        for agent, length, ending, lost in segments:
+            stream = self.model.streams.setdefault((0, agent), Stream())
+            if lost:  # a segment of the episode never came, or another episode began
+                stream.sequence += 1
+                stream.seen = stream.newest = None
+            if stream.seen is None:
+                self.label += 1000  # more than an episode has steps here
+            start = self.label if stream.seen is None else stream.seen
+            first.append(start)
+            lengths.append(length)
+            endings.append(ending)
+            agents.append(agent)
+            episodes.append(stream.episode)
+            sequences.append(stream.sequence)
+            self._remember(stream, start, length, ending)
+        rollout = labelled_rollout(
+            first,
+            lengths,
+            endings,
+            agents=agents,
+            episodes=episodes,
+            sequences=sequences,
+            simulators=[0] * len(first),
+            remember=True,
+        )
+        self.buffer.store(rollout)
+
+    def _remember(self, stream: Stream, start: int, length: int, ending: Ending) -> None:
+        for step in range(length):
+            last = step == length - 1
+            index = len(self.model.transitions)
+            self.model.transitions.append((start + step, start + step + 1, ending if last else Ending.CUT))
+            if stream.newest is not None:
+                self.model.successor[stream.newest] = index
+            stream.newest = index
+        if ending is Ending.CUT:
+            stream.seen, stream.sequence = start + length, stream.sequence + 1
+        else:
+            stream.seen, stream.newest = None, None
+            stream.episode, stream.sequence = stream.episode + 1, 0
+
+    @rule()
+    def resume(self) -> None:
+        state = self.buffer.state_dict()
+        self.buffer = ReplayBuffer(LABELLED, self.CAPACITY, memory_size=2)
+        self.buffer.load_state_dict(state)
+
+    @invariant()
+    def holds_the_newest_transitions(self) -> None:
+        newest = self.model.transitions[-self.CAPACITY :]
+        assert len(self.buffer) == len(newest)
+        if not newest:
+            return
+        sample = drawn(self.buffer, 200)
+        found = zip(
+            sample.observations[0][sample.index, 0].tolist(),
+            sample.observations[0][sample.next_index, 0].tolist(),
+            sample.terminated.tolist(),
+            sample.ended.tolist(),
+            strict=True,
+        )
+        expected = {
+            (float(here), float(there), ending is Ending.TERMINATED, ending is not Ending.CUT)
+            for here, there, ending in newest
+        }
+        assert set(found) == expected  # 200 draws of at most 9 miss one with a probability of 1e-9
+        here = sample.observations[0][sample.index, 0]
+        assert torch.equal(sample.rewards, here * 10)
+        assert torch.equal(sample.group_rewards, here * 100)
+        assert torch.equal(sample.continuous[:, 0], here * 1000)
+
+    @precondition(lambda self: self.model.transitions)
+    @rule(length=st.integers(2, 7))
+    def draw_sequences(self, length: int) -> None:
+        sample = self.buffer.sample_sequences(40, length, torch.Generator().manual_seed(2))
+        seen, real = sample.observations[0][:, 0], sample.real.view(40, length)
+        starts = {here: index for index, (here, _, _) in enumerate(self.model.transitions)}
+        for sequence in range(40):
+            index = starts[int(seen[sample.index.view(40, length)[sequence, 0]])]
+            assert torch.equal(sample.memories[sequence], torch.full((2,), float(self.model.transitions[index][0])))
+            chain = [index]
+            while len(chain) < length and chain[-1] in self.model.successor:
+                chain.append(self.model.successor[chain[-1]])
+            assert real[sequence].tolist() == [step < len(chain) for step in range(length)]
+            padded = chain + [chain[-1]] * (length - len(chain))
+            rows = slice(sequence * length, (sequence + 1) * length)
+            assert seen[sample.index[rows]].tolist() == [self.model.transitions[k][0] for k in padded]
+            assert seen[sample.next_index[rows]].tolist() == [self.model.transitions[k][1] for k in padded]
+
+    @invariant()
+    def stores_each_observation_once(self) -> None:
+        # Beside the transitions' own: one for each whose episode ended, was cut and did not go on (yet), or whose
+        # successor came back in a segment that did not follow.
+        oldest = max(len(self.model.transitions) - self.CAPACITY, 0)
+        alone = [index for index in range(oldest, len(self.model.transitions)) if index not in self.model.successor]
+        assert self.buffer._used - self.CAPACITY - len(self.buffer._spare) == len(alone)
+
+
+TestReplayAgainstAList = ReplayMachine.TestCase
+TestReplayAgainstAList.settings = settings(
+    deadline=None,
+    max_examples=40,
+    stateful_step_count=20,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a failure of this machine takes minutes
+)
+
+
+def test_a_segment_that_goes_on_uses_the_pending_observation() -> None:
+    buffer = ReplayBuffer(LABELLED, 10)
+    buffer.store(labelled_rollout([0], [2], [Ending.CUT]))
+    buffer.store(labelled_rollout([2], [1], [Ending.TERMINATED], sequences=[1]))
+
+    sample = drawn(buffer)
+
+    pairs = zip(sample.observations[0][sample.index, 0].tolist(), sample.rows.tolist(), strict=True)
+    assert dict(pairs) == {0.0: 0, 1.0: 1, 2.0: 2}
+    assert buffer._next[:3].tolist() == [1, 2, 11]
+    assert buffer._spare == [10], "the pending one's row is free again"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"sequences": [2]}, {"sequences": [1], "episodes": [1]}, {"sequences": [1], "agents": [1]}],
+    ids=["gap", "next-episode", "other-agent"],
+)
+def test_what_does_not_go_on_is_not_linked(other: dict[str, list[int]]) -> None:
+    buffer = ReplayBuffer(LABELLED, 10)
+    buffer.store(labelled_rollout([0], [2], [Ending.CUT]))
+    buffer.store(labelled_rollout([50], [1], [Ending.CUT], **other))
+
+    sample = buffer.sample_sequences(50, 3, torch.Generator().manual_seed(1))
+
+    lengths = dict(zip(sample.rows[::3].tolist(), sample.real.view(-1, 3).sum(1).tolist(), strict=True))
+    assert lengths == {0: 2, 1: 1, 2: 1}
+
+
+def test_simulators_with_equal_agents_are_told_apart() -> None:
+    buffer = ReplayBuffer(LABELLED, 10)
+    buffer.store(labelled_rollout([0, 10], [1, 1], [Ending.CUT] * 2, simulators=[1, 2], agents=[0, 0]))
+    buffer.store(labelled_rollout([11], [1], [Ending.CUT], simulators=[2], agents=[0], sequences=[1]))
+
+    assert buffer._next[:3].tolist() == [10, 2, buffer._next[2]]
+
+
+def test_a_rollout_larger_than_the_capacity_leaves_its_newest_steps() -> None:
+    buffer = ReplayBuffer(LABELLED, 4)
+
+    buffer.store(labelled_rollout([0, 20, 40], [5, 3, 2], [Ending.CUT, Ending.TERMINATED, Ending.CUT]))
+
+    sample = drawn(buffer)
+    assert sorted(set(sample.observations[0][sample.index, 0].tolist())) == [21.0, 22.0, 40.0, 41.0]
+    assert sorted(set(sample.observations[0][sample.next_index, 0].tolist())) == [22.0, 23.0, 41.0, 42.0]
+
+
+def test_every_transition_is_drawn_as_often() -> None:
+    buffer = ReplayBuffer(LABELLED, 50)
+    for start in range(0, 80, 4):
+        buffer.store(labelled_rollout([start], [4], [Ending.TERMINATED]))
+
+    counts = torch.bincount(drawn(buffer, 50_000).rows, minlength=50).double()
+
+    # 1,000 draws each; chi-squared of 49 degrees of freedom is below 94.6 with a probability of 0.9999.
+    assert len(counts) == 50
+    assert float(((counts - 1000) ** 2 / 1000).sum()) < 94.6
+
+
+def test_branches_masks_and_several_observations_come_back_as_they_were() -> None:
+    spec = make_spec(observations=(3, (2, 8, 8), (4, 5)), continuous=2, branches=(3, 2))
+    rollout = random_rollout(spec, [7, 1, 5], np.random.default_rng(1), masked=True, memory_size=6)
+    buffer = ReplayBuffer(spec, 100, memory_size=6)
+    buffer.store(rollout)
+
+    sample = buffer.sample_sequences(40, 1, torch.Generator().manual_seed(1))
+
+    for column, stored in zip(sample.observations, rollout.observations, strict=True):
+        assert column.dtype == stored.dtype
+        assert torch.equal(column[sample.index], stored[sample.rows])
+    assert torch.equal(sample.continuous, rollout.continuous[sample.rows])
+    assert torch.equal(sample.discrete, rollout.discrete[sample.rows])
+    assert torch.equal(sample.masks, rollout.action_masks[sample.rows])
+    assert torch.equal(sample.memories, rollout.memories[sample.rows])
+
+
+def test_masks_that_never_forbade_anything_cost_nothing() -> None:
+    spec = make_spec(branches=(3,))
+    buffer = ReplayBuffer(spec, 100)
+    buffer.store(random_rollout(spec, [4], np.random.default_rng(1)))
+    assert drawn(buffer).masks is None
+
+    forbidding = random_rollout(spec, [4], np.random.default_rng(1), masks=np.array([[True, False, True]] * 4))
+    buffer.store(forbidding)
+
+    assert drawn(buffer).masks is not None
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_a_transition_with_a_picture_takes_at_most_a_tenth_more_than_the_picture() -> None:
+    picture = 84 * 84 * 3
+    spec = BehaviorSpec("Seeing", (ObservationSpec((3, 84, 84), dtype="uint8"),), ActionSpec(2, (3, 3)))
+    steps, segment = 3000, 60
+    rollout = random_rollout(spec, [segment], np.random.default_rng(1))
+    buffer = ReplayBuffer(spec, 1_000_000)  # 21 GB and more, if it were filled
+    before = resident_bytes()
+
+    for number in range(steps // segment):  # episodes of 600 steps, in segments of 60
+        sequence = number % 10
+        ending = Ending.TERMINATED if sequence == 9 else Ending.CUT
+        buffer.store(_again(rollout, episode=number // 10, sequence=sequence, ending=ending))
+
+    assert len(buffer) == steps
+    assert buffer.bytes_used / steps <= 1.1 * picture
+    assert (resident_bytes() - before) / steps <= 1.1 * picture
+
+
+def _again(rollout: Rollout, *, episode: int, sequence: int, ending: Ending) -> Rollout:
+    """The same steps of one segment elsewhere in an agent's life."""
+    columns = {name: getattr(rollout, name) for name in Rollout.__slots__}
+    columns["episodes"], columns["sequences"] = torch.tensor([episode]), torch.tensor([sequence])
+    columns["endings"] = torch.tensor([int(ending)], dtype=torch.uint8)
+    return Rollout(**columns)
+
+
+def test_a_full_buffer_stops_growing() -> None:
+    spec = make_spec(observations=(16,), continuous=1)
+    buffer = ReplayBuffer(spec, 64)
+    rng = np.random.default_rng(1)
+
+    sizes = []
+    for episode in range(100):
+        lengths = rng.integers(1, 9, 3).tolist()
+        buffer.store(random_rollout(spec, lengths, rng, episodes=[episode] * 3))
+        sizes.append(buffer.bytes_used)
+
+    assert len(buffer) == 64
+    assert sizes[-1] <= 2 * 64 * 16 * 4 + 64 * (3 * 4 + 2 * 8), "an observation and what followed it, at the worst"
+    assert sizes[-1] == max(sizes)
+
+
+def test_agents_that_never_come_back_are_forgotten() -> None:
+    buffer = ReplayBuffer(LABELLED, 16)
+
+    for number in range(MOST_STREAMS + 200):
+        buffer.store(labelled_rollout([0], [1], [Ending.CUT], agents=[number]))
+
+    assert len(buffer._streams) < 16 + 200
+
+
+def test_a_resumed_buffer_is_as_long_and_goes_on_alike(tmp_path: Path) -> None:
+    spec = make_spec(observations=(3, (1, 8, 8)), continuous=1, branches=(2,))
+    rng = np.random.default_rng(3)
+    buffer = ReplayBuffer(spec, 50)
+    for sequence in range(4):
+        open_ends = {"ending": [Ending.CUT] * 3, "sequences": [sequence] * 3}
+        buffer.store(random_rollout(spec, [9, 4, 6], rng, masked=True, **open_ends))
+
+    checkpoint.save(tmp_path, {"replay": buffer.state_dict()})
+    resumed = ReplayBuffer(spec, 50)
+    resumed.load_state_dict(checkpoint.load(tmp_path)["replay"])
+    more = random_rollout(spec, [2, 5, 1], rng, masked=True, ending=[Ending.CUT] * 3, sequences=[4] * 3)
+    samples = []
+    for one in (buffer, resumed):
+        assert len(one) == 50
+        one.store(more)
+        samples.append(one.sample_sequences(64, 5, torch.Generator().manual_seed(4)))
+
+    for mine, theirs in zip(*samples, strict=True):
+        pairs = zip(mine, theirs, strict=True) if isinstance(mine, list) else [(mine, theirs)]
+        for one, other in pairs:
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_a_buffer_of_another_capacity_is_refused_with_both() -> None:
+    state = ReplayBuffer(LABELLED, 50).state_dict()
+
+    with pytest.raises(ValueError, match="holds 50 transitions, this one 60"):
+        ReplayBuffer(LABELLED, 60).load_state_dict(state)
