@@ -1,28 +1,101 @@
-"""Every trainer of a configuration can be built."""
+"""Every variant of the configuration can be built, and what does not fit is refused by name."""
 
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from server.training.config import BehaviorConfig, PPOConfig
+from ludus.demonstrations import DemonstrationError, write
+from server.training.behavior import TRAINERS
+from server.training.config import CloneConfig, GAILConfig, RewardSignals, SignalConfig
 from tests.worker.rollouts import make_config, make_spec
-from worker.algorithms.ppo import PPO
-from worker.build import build_algorithm, choose_device
+from tests.worker.test_variants import demonstrate
+from worker.algorithms.algorithm import Compilable
+from worker.build import Demonstrations, LearningConfig, build_algorithm, build_clone, build_signals, choose_device
 from worker.networks.layout import UnsupportedSpec
+
+CPU = torch.device("cpu")
+SHOWN = "dem_" + "0" * 26
+NONE = Demonstrations({})
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Demonstrations:
+    """One demonstration of a behavior that sees four numbers and has one branch of two choices."""
+    write(demonstrate(make_spec(branches=(2,))), tmp_path / "shown.npz")
+    return Demonstrations({SHOWN: str(tmp_path / "shown.npz")})
 
 
 def test_every_trainer_is_built_from_its_defaults() -> None:
-    trainers = get_args(BehaviorConfig) or (PPOConfig,)
+    built = {type(build_algorithm(trainer(), make_spec(branches=(2,)), CPU, 1, NONE)) for trainer in learners()}
 
-    for trainer in trainers:
-        if isinstance(trainer, type):
-            assert isinstance(build_algorithm(trainer(), make_spec(branches=(2,)), torch.device("cpu"), seed=1), PPO)
+    assert len(built) == len(get_args(LearningConfig)) == len(TRAINERS) - 1  # clones are built by `build_clone`
+
+
+def learners() -> list[Any]:
+    return [trainer for trainer in TRAINERS.values() if trainer is not CloneConfig]
+
+
+def test_signals_are_built_in_the_order_of_the_value_heads(shown: Demonstrations) -> None:
+    gail = {"demonstrations": [SHOWN], "gamma": 0.5}
+    section = RewardSignals.model_validate({"rnd": {}, "gail": [gail, gail], "curiosity": {}, "extrinsic": {}})
+
+    signals = build_signals(section, make_spec(branches=(2,)), CPU, torch.Generator(), shown)
+
+    assert signals.names == ("extrinsic", "curiosity", "gail", "gail_2", "rnd")
+    assert signals.gamma.tolist() == pytest.approx([0.99, 0.99, 0.5, 0.5, 0.99])
+    assert len(get_args(SignalConfig)) == 4
+
+
+def test_policy_and_signals_begin_with_numbers_of_their_own() -> None:
+    config = make_config()
+    with_rnd = config.model_copy(update={"reward_signals": RewardSignals.model_validate({"extrinsic": {}, "rnd": {}})})
+    spec = make_spec(branches=(2,))
+
+    alone, beside = (build_algorithm(one, spec, CPU, 1, NONE).flat_weights() for one in (config, with_rnd))
+
+    assert (alone == beside).all(), "the policy's first weights don't depend on the signals"
 
 
 def test_unsupported_behavior_is_refused() -> None:
     with pytest.raises(UnsupportedSpec, match="announce at least one continuous action"):
-        build_algorithm(make_config(), make_spec(), torch.device("cpu"), seed=1)
+        build_algorithm(make_config(), make_spec(), CPU, 1, NONE)
+
+
+@pytest.mark.parametrize("section", ["gail", "behavioral_cloning"])
+def test_a_demonstration_that_does_not_fit_is_refused_with_both_shapes(shown: Demonstrations, section: str) -> None:
+    named = {"demonstrations": [SHOWN]}
+    config = make_config()
+    if section == "gail":
+        signals = RewardSignals(gail=GAILConfig.model_validate(named))
+        config = config.model_copy(update={"reward_signals": signals})
+    else:
+        config = type(config).model_validate({**config.model_dump(), "behavioral_cloning": named})
+
+    with pytest.raises(DemonstrationError, match=r"\(4,\).*'Walker'.*\(7,\)"):
+        build_algorithm(config, make_spec(observations=(7,), branches=(2,)), CPU, 1, shown)
+
+
+def test_a_demonstration_that_was_not_handed_over_is_named() -> None:
+    config = CloneConfig.model_validate({"demonstrations": [SHOWN]})
+
+    with pytest.raises(DemonstrationError, match=SHOWN):
+        build_clone(config, "Walker", CPU, 1, NONE)
+
+
+def test_a_clone_sees_and_does_what_was_shown(shown: Demonstrations) -> None:
+    config = CloneConfig.model_validate({"demonstrations": [SHOWN]})
+
+    algorithm, spec, buffer = build_clone(config, "Runner", CPU, 1, shown)
+
+    assert (spec.name, spec.actions) == ("Runner", make_spec(branches=(2,)).actions)
+    assert buffer.steps == 20
+    assert algorithm.actor.layout.discrete_branches == (2,)
+
+
+def test_ppo_can_be_compiled() -> None:
+    assert isinstance(build_algorithm(make_config(), make_spec(branches=(2,)), CPU, 1, NONE), Compilable)
 
 
 def test_a_named_device_is_taken() -> None:

@@ -3,7 +3,17 @@
 from ludus.wire.batches import Aggregation as Reported
 from worker.collector.notices import StatsReported
 from worker.link import Metrics, Point
-from worker.recorder import CUMULATIVE_REWARD, EPISODE_LENGTH, EXTRINSIC_REWARD, STEPS_PER_SECOND, Aggregation, Recorder
+from worker.recorder import (
+    CUMULATIVE_REWARD,
+    EPISODE_LENGTH,
+    EVALUATION_LENGTH,
+    EVALUATION_REWARD,
+    EXTRINSIC_REWARD,
+    GROUP_REWARD,
+    STEPS_PER_SECOND,
+    Aggregation,
+    Recorder,
+)
 
 
 def recorder_at(step: int = 0) -> tuple[Recorder, list[Point]]:
@@ -90,3 +100,46 @@ def test_the_checkpoint_return_covers_the_episodes_since_the_previous_checkpoint
 
     assert recorder.take_checkpoint_return() == 20.0
     assert recorder.take_checkpoint_return() is None
+
+
+def test_many_updates_within_one_summary_are_averaged_each_once() -> None:
+    recorder, points = recorder_at()
+    for loss in (1.0, 2.0, 6.0):
+        recorder.learned({"Losses/Value Loss": loss})
+
+    recorder.advance(100)
+    recorder.advance(200)
+
+    assert values(points) == {"Losses/Value Loss": 3.0}
+    assert [point.step for point in points if point.key != STEPS_PER_SECOND] == [100], "the second period has no update"
+
+
+def test_an_evaluation_is_a_point_at_its_own_step() -> None:
+    recorder, points = recorder_at()
+
+    recorder.evaluated(130, [1.0, 2.0], [10, 30])
+
+    assert values(points) == {EVALUATION_REWARD: 1.5, EVALUATION_LENGTH: 20.0}
+    assert {point.step for point in points} == {130}
+    assert recorder.take_checkpoint_return() == 1.5
+
+
+def test_without_an_extrinsic_signal_there_is_no_extrinsic_reward() -> None:
+    points: list[Point] = []
+    recorder = Recorder("Ball", 100, lambda metrics: points.extend(metrics.points), strength=None)
+    recorder.episode(10.0, 5)
+
+    recorder.advance(100)
+
+    assert values(points) == {CUMULATIVE_REWARD: 10.0, EPISODE_LENGTH: 5.0}
+
+
+def test_groups_have_their_rewards_beside() -> None:
+    points: list[Point] = []
+    recorder = Recorder("Ball", 100, lambda metrics: points.extend(metrics.points), groups=True)
+    recorder.episode(10.0, 5, group_return=4.0)
+
+    recorder.advance(100)
+
+    assert values(points)[GROUP_REWARD] == 4.0
+    assert values(points)[EXTRINSIC_REWARD] == 14.0
