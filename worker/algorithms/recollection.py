@@ -26,6 +26,8 @@ from worker.experience.sequences import Sequences
 
 Recall: TypeAlias = Callable[[Int[Tensor, " R"], Float[Tensor, "Q W"], int], tuple[Tensor, Tensor]]
 """(rows, memory before each sequence of them, their length) -> features (R, U), memory after each sequence (Q, W)."""
+MOST_AGENTS = 1 << 16
+"""Memories that are kept."""
 
 
 class Recollection(NamedTuple):
@@ -88,17 +90,25 @@ class Memories:
         self._values = torch.zeros(0, width, device=device)
 
     def before(self, rollout: Rollout) -> Float[Tensor, "B W"]:
-        """Return the memory before each segment: zeros, unless the segment before it was in the last round."""
+        """Return the memory before each segment: zeros, unless the segment before it was in an earlier round."""
         keys = _keys(rollout) - [0, 0, 0, 1]
         found = torch.tensor([self._known.get(tuple(key), len(self._known)) for key in keys.tolist()])
         nothing = self._values.new_zeros(1, self._values.shape[1])
         return torch.cat([self._values, nothing])[found.to(self._values.device)]
 
     def keep(self, rollout: Rollout, after: Float[Tensor, "B W"]) -> None:
-        """Forget everything but the memories after the segments of a rollout whose episodes go on."""
+        """Keep the memories after the segments whose episodes go on, and those of agents that had no step in a rollout.
+
+        Of too many agents the ones not heard of for longest are forgotten.
+        """
         cut = (rollout.endings == Ending.CUT).nonzero().squeeze(1)
-        self._known = {tuple(key): index for index, key in enumerate(_keys(rollout)[cut.numpy()].tolist())}
-        self._values = after[cut.to(after.device)].clone()
+        keys = _keys(rollout)
+        heard = {tuple(key) for key in keys[:, :2].tolist()}
+        silent = {key: index for key, index in self._known.items() if key[:2] not in heard}
+        known = [*silent, *(tuple(key) for key in keys[cut.numpy()].tolist())][-MOST_AGENTS:]
+        waiting = torch.tensor([*silent.values()], dtype=torch.int64, device=after.device)
+        self._values = torch.cat([self._values[waiting], after[cut.to(after.device)]])[-MOST_AGENTS:]
+        self._known = {key: index for index, key in enumerate(known)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything. The tensors are copies."""

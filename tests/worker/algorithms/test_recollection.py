@@ -102,14 +102,24 @@ def test_memory_goes_on_in_the_next_round() -> None:
     assert memories.before(following)[:, 0].tolist() == [2.0, 1.0, 0.0, 0.0, 0.0]
 
 
-def test_episodes_that_ended_are_forgotten_and_those_of_older_rounds_too() -> None:
+def test_episodes_that_ended_or_were_left_are_forgotten() -> None:
     memories = Memories(1, CPU)
     memories.keep(rollout_of([(0, 1, 0, 0)], [2], 1, cut=False), torch.tensor([[1.0]]))
     assert memories.before(rollout_of([(0, 1, 0, 1)], [1], 2)).tolist() == [[0.0]]
 
     memories.keep(rollout_of([(0, 1, 0, 0)], [2], 1), torch.tensor([[1.0]]))
-    memories.keep(rollout_of([(0, 2, 0, 0)], [2], 1), torch.tensor([[2.0]]))
-    assert memories.before(rollout_of([(0, 1, 0, 1), (0, 2, 0, 1)], [1, 1], 2)).tolist() == [[0.0], [2.0]]
+    memories.keep(rollout_of([(0, 1, 1, 0)], [2], 1), torch.tensor([[2.0]]))
+    assert memories.before(rollout_of([(0, 1, 0, 1), (0, 1, 1, 1)], [1, 1], 2)).tolist() == [[0.0], [2.0]]
+
+
+def test_an_agent_without_a_step_in_a_round_remembers_still() -> None:
+    memories = Memories(1, CPU)
+    memories.keep(rollout_of([(0, 1, 0, 0), (0, 3, 0, 0)], [2, 2], 1), torch.tensor([[1.0], [3.0]]))
+    memories.keep(rollout_of([(0, 2, 0, 0), (0, 3, 0, 1)], [2, 2], 1), torch.tensor([[2.0], [4.0]]))
+
+    following = rollout_of([(0, 1, 0, 1), (0, 2, 0, 1), (0, 3, 0, 2)], [1, 1, 1], 2)
+
+    assert memories.before(following)[:, 0].tolist() == [1.0, 2.0, 4.0]
 
 
 def test_memories_survive_a_checkpoint() -> None:
