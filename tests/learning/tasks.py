@@ -130,7 +130,6 @@ _LANDER = {
     "lambd": 0.98,
     "horizon": 1024,
     "beta": 0.01,
-    "schedule": "linear",
 }
 _LANDER_PEER = {
     "n_envs": 16,
