@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -20,16 +21,18 @@ def literals(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
-def written() -> set[str]:
+@cache
+def written() -> frozenset[str]:
     """Return the names in the code."""
     trees = [ast.parse(path.read_text()) for path in (ROOT / "worker").rglob("*.py")]
-    return {text for tree in trees for text in literals(tree) if NAME.match(text)}
+    return frozenset(text for tree in trees for text in literals(tree) if NAME.match(text))
 
 
-def explained() -> set[str]:
+@cache
+def explained() -> frozenset[str]:
     """Return the names in the page, variable parts as `*`."""
     names = re.findall(rf"`((?:{GROUPS})/[^`]+)`", (ROOT / "docs" / "metrics.md").read_text())
-    return {re.sub(r"SIGNAL|(?<=Branch )N", "*", name) for name in names}
+    return frozenset(re.sub(r"SIGNAL|(?<=Branch )N", "*", name) for name in names)
 
 
 def matches(name: str, pattern: str) -> bool:
