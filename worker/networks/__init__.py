@@ -1,1 +1,1 @@
-"""Networks: the shape of an actor (`layout`), acting without torch (`policy`), learning with it (everything else)."""
+"""Networks: their shapes (`layout`), acting (`acting`: in numpy or torch), learning (the others)."""
