@@ -14,8 +14,10 @@ from hashlib import blake2s
 from server.http.errors import PageTokenInvalid
 from server.listing import Value
 
-MAX_TOKEN_LENGTH = 8000
-"""More than any row needs: names have 200 characters, of which each may take six bytes in JSON."""
+MAX_TOKEN_LENGTH = 5000
+"""More than any row needs: names have 200 characters, of which each may take twelve bytes in JSON. And few enough that
+a token of the strangest characters, quoted in an address, still fits what the HTTP server reads (64 KiB).
+"""
 _CHECK_BYTES = 8
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 
 from server.training.behavior import BehaviorConfig, FromDemonstrations
 from server.training.document import Path
-from server.training.values import OWN, BehaviorName, Flag, PositiveReal, Real, Section, Seed
+from server.training.values import OWN, BehaviorName, Flag, PositiveReal, Real, Section, Seed, Whole
 
 
 class SimulatorsConfig(Section):
@@ -46,6 +46,14 @@ class TorchSettings(Section):
         default=False,
         description="Let `torch.compile` fuse the update's operations, in the background while training goes on; "
         "without a C++ compiler on the worker nothing changes, and an event says so.",
+        json_schema_extra=OWN,
+    )
+    processes: Whole = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that share each update of PPO and POCA, on the GPUs from `device` on (`cuda:0` and 4: "
+        "the first four). Each takes its share of every minibatch, so that the result is that of one process.",
         json_schema_extra=OWN,
     )
 
