@@ -101,8 +101,10 @@ class Memories:
 
         Of too many agents the ones not heard of for longest are forgotten.
         """
-        cut = (rollout.endings == Ending.CUT).nonzero().squeeze(1)
         keys = _keys(rollout)
+        present = {tuple(key) for key in keys.tolist()}
+        has_next = torch.tensor([(*key, place + 1) in present for *key, place in keys.tolist()])
+        cut = ((rollout.endings == Ending.CUT) & ~has_next).nonzero().squeeze(1)
         heard = {tuple(key) for key in keys[:, :2].tolist()}
         silent = {key: index for key, index in self._known.items() if key[:2] not in heard}
         known = [*silent, *(tuple(key) for key in keys[cut.numpy()].tolist())][-MOST_AGENTS:]
