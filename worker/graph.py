@@ -1,8 +1,8 @@
 """Network bodies as ONNX nodes of opset 9, written out with the operations that Unity's importer is known to take.
 
 What its importer (Sentis 2.1) does not take, or ML-Agents avoids for it, is not used: no Split, no Expand, no constant
-on the left of a subtraction, Slice with attributes. Every method returns the name of a tensor. Weights keep the names
-that they have in the actor, so that a model can be read beside its checkpoint.
+on the left of a subtraction, no transposition that moves more than two dimensions. Every method returns the name of a
+tensor. Weights keep the names that they have in the actor, so that a model can be read beside its checkpoint.
 """
 
 import math
@@ -69,7 +69,7 @@ class Graph:
 
     def reshape(self, inputs: str, output: str, shape: Sequence[int]) -> str:
         """Give rows another shape; -1 stands for how many there are."""
-        name = self._initializer(f"shape {'x'.join(map(str, shape))}", np.array(shape, np.int64))
+        name = self._initializer(f"shape/{'x'.join(map(str, shape))}", np.array(shape, np.int64))
         return self.node("Reshape", [inputs, name], output)
 
     def slice(self, inputs: str, output: str, axis: int, start: int, stop: int) -> str:
@@ -243,14 +243,13 @@ def _self_attention(graph: Graph, attention: ResidualSelfAttention, entities: st
     real = graph.one_minus(padding, "real")
     normed = graph.norm(entities, f"{name}/before", axis=2)
 
-    def heads_of(layer: Dense, part: str, order: Sequence[int]) -> str:
+    def heads_of(layer: Dense, part: str) -> str:
         linear = graph.each(normed, f"{name}.{part}", layer.weight, layer.bias)
         split = graph.reshape(linear, f"{name}.{part}/heads", [-1, count, heads, width // heads])
-        return graph.node("Transpose", [split], f"{name}.{part}/turned", perm=list(order))
+        return graph.node("Transpose", [split], f"{name}.{part}/by_head", perm=[0, 2, 1, 3])  # (batch, heads, E, head)
 
-    query = heads_of(attention.query, "query", (0, 2, 1, 3))  # (batch, heads, E, head)
-    key = heads_of(attention.key, "key", (0, 2, 3, 1))  # (batch, heads, head, E)
-    value = heads_of(attention.value, "value", (0, 2, 1, 3))
+    query, value = heads_of(attention.query, "query"), heads_of(attention.value, "value")
+    key = graph.node("Transpose", [heads_of(attention.key, "key")], f"{name}.key/turned", perm=[0, 1, 3, 2])
     scale = graph.constant(f"{name}/scale", math.sqrt(width))
     scores = graph.node("Div", [graph.node("MatMul", [query, key], f"{name}/products"), scale], f"{name}/scores")
     real_keys = graph.reshape(real, f"{name}/real_keys", [-1, 1, 1, count])

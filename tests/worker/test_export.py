@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import helper
 from torch import Tensor
 
 from tests.worker.networks import mlagents
@@ -77,12 +78,15 @@ def test_only_operations_that_unity_is_known_to_import_are_used(tmp_path: Path, 
     export_onnx(make_actor(KINDS[name]), KINDS[name].spec, tmp_path / "model.onnx")
 
     model = onnx.load(tmp_path / "model.onnx")
+    nodes = model.graph.node
 
     known = {node.op_type for other in mlagents.MODELS for node in mlagents.load(other).graph.node}
-    assert {node.op_type for node in model.graph.node} - known <= {"Abs"}
+    assert {node.op_type for node in nodes} - known <= {"Abs"}
     constants = {entry.name for entry in model.graph.initializer}
-    left = [node.name for node in model.graph.node if node.op_type == "Sub" and node.input[0] in constants]
+    left = [node.name for node in nodes if node.op_type == "Sub" and node.input[0] in constants]
     assert left == [], "a constant on the left of a subtraction"
+    turned = {tuple(helper.get_attribute_value(node.attribute[0])) for node in nodes if node.op_type == "Transpose"}
+    assert turned <= {(1, 0, 2), (0, 2, 1, 3), (0, 1, 3, 2)}, "what ML-Agents' models turn, two dimensions at a time"
 
 
 def test_a_model_with_everything_lists_its_inputs_and_outputs_in_order(tmp_path: Path) -> None:
