@@ -208,7 +208,7 @@ async def _client(scenario: Scenario, port: int, *, greet: bool, messages: list[
     )
 
 
-def _run_client(scenario: Scenario, turns: Any, answers: Any, seconds: float) -> None:
+def run_client(scenario: Scenario, turns: Any, answers: Any, seconds: float) -> None:
     rate = 12_000 if scenario.simulators == 1 else 30_000 // scenario.simulators + 1_000
     messages = _messages(scenario, int(rate * (seconds + 2)))
     answers.send("ready")
@@ -233,7 +233,7 @@ class _Bench:
         self.collector_port = self._pool.start()[0].port
         self._turns, theirs = context.Pipe()
         self._answers, ours = context.Pipe(duplex=False)
-        self._client = context.Process(target=_run_client, args=(scenario, theirs, ours, seconds), daemon=True)
+        self._client = context.Process(target=run_client, args=(scenario, theirs, ours, seconds), daemon=True)
         self._client.start()
         self._answers.recv()
         self.echo_port = port.value

@@ -44,7 +44,7 @@ from worker.collector.notices import (
 )
 from worker.collector.settings import CollectorSettings
 from worker.collector.sharing import Grant, Order, RoundSharing
-from worker.experience.arena import Arena
+from worker.experience.arena import Arena, ArenaLayout
 from worker.experience.blocks import BlockLedger
 from worker.experience.channel import ChannelClosedError, Frame
 from worker.experience.segments import Segment, blocks_of, unpack_segments
@@ -55,8 +55,12 @@ __all__ = ["CollectorPool", "CollectorStartError", "PolicyProgram", "WarmCollect
 log = structlog.get_logger()
 
 BLOCK_CHUNK = 512
-"""Blocks that are lent at a time. Few, because those that were used last are lent first and are still in the cache."""
-LOW_BLOCKS = BLOCK_CHUNK // 2
+"""Blocks that are lent at a time, at most. Few, because those that were used last are lent first and are still in the
+cache."""
+FEWEST_BLOCKS = 64
+CHUNK_BYTES = 32 << 20
+"""Blocks of pictures are lent in smaller numbers: what a collector holds becomes memory as it writes all of it in turn.
+One that needs more, because more agents than that act at once, asks again."""
 CLOSE_SECONDS = 5.0
 RESTART_DELAYS = (0.0, 0.5, 2.0, 5.0, 10.0)
 """Pauses before a collector is started again, by how often it has died within the last minute."""
@@ -80,6 +84,11 @@ class PolicyProgram:
     """Longest segment."""
     squashed: bool = False
     """Whether continuous actions are squashed samples (SAC)."""
+
+
+def block_chunk(layout: ArenaLayout) -> int:
+    """Return how many blocks are lent at a time."""
+    return max(FEWEST_BLOCKS, min(BLOCK_CHUNK, CHUNK_BYTES // layout.block_bytes))
 
 
 @dataclass(slots=True)
@@ -110,6 +119,8 @@ class _Behavior:
     arena: Arena
     weights: WeightBuffers
     ledger: BlockLedger
+    chunk: int
+    """Blocks that are lent at a time."""
     sharing: RoundSharing = field(default_factory=RoundSharing)
     version: int = -1
     """Newest published version; -1 = none."""
@@ -184,6 +195,7 @@ class CollectorPool:
                 arena=arena,
                 weights=WeightBuffers.create(policy.weights_size, self._settings.count),
                 ledger=BlockLedger(arena.layout.blocks),
+                chunk=block_chunk(arena.layout),
             )
             self._lanes.append(behavior)
             self._behaviors[spec.behavior] = behavior
@@ -465,7 +477,7 @@ class CollectorPool:
             memory_size=layout.memory_size,
             weights_size=entry.weights.layout.size,
             weight_buffers=entry.weights.layout.buffers,
-            low_blocks=LOW_BLOCKS,
+            low_blocks=entry.chunk // 2,
         )
         self._tell(child, message, (entry.arena.fd, entry.weights.fd))
         self._lend_blocks(child, entry)
@@ -476,7 +488,7 @@ class CollectorPool:
         self._send_orders(entry, entry.sharing.add(child.index))
 
     def _lend_blocks(self, child: _Child, entry: _Behavior) -> None:
-        blocks = entry.ledger.lend(child.index, BLOCK_CHUNK)
+        blocks = entry.ledger.lend(child.index, entry.chunk)
         if len(blocks):
             entry.starving.discard(child.index)
             self._send(child, Kind.BLOCKS, pack_lane(entry.lane, blocks.tobytes()))

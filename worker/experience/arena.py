@@ -16,7 +16,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Self
 
@@ -33,6 +33,9 @@ DEFAULT_ROWS = 64
 BLOCK_BYTES = 1 << 18
 """Blocks of large observations get fewer rows, to stay about this small."""
 SPARE_BLOCKS = 10_000
+FEWEST_SPARE_BLOCKS = 1_000
+SPARE_BYTES = 16 << 30
+"""Address space of spare blocks of large observations."""
 PAGE = mmap.PAGESIZE
 
 
@@ -94,6 +97,11 @@ class ArenaLayout:
             Column("memories", np.dtype(np.float32), (self.memory_size,)),
         )
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all columns."""
+        return self.stride * sum(column.row_bytes for column in self.columns())
+
     def size(self) -> int:
         """Bytes of address space; only touched pages become memory."""
         total_rows = (self.blocks + 1) * self.stride
@@ -150,10 +158,12 @@ class Arena:
     def create(cls, spec: BehaviorSpec, capacity_steps: int, rows: int | None = None, *, memory_size: int = 0) -> Self:
         """Allocate an arena that holds at least `capacity_steps` steps however short the segments are.
 
-        Twice the buffer size is enough for one round in collection while another one is gathered. `SPARE_BLOCKS` more
-        keep many agents from blocking a small one.
+        Twice the buffer size is enough for one round in collection while another one is gathered. Up to `SPARE_BLOCKS`
+        more keep many agents from blocking a small one.
         """
-        layout = ArenaLayout(spec, rows or default_rows(spec), capacity_steps + SPARE_BLOCKS, memory_size)
+        layout = ArenaLayout(spec, rows or default_rows(spec), capacity_steps, memory_size)
+        spare = max(FEWEST_SPARE_BLOCKS, min(SPARE_BLOCKS, SPARE_BYTES // layout.block_bytes))
+        layout = replace(layout, blocks=capacity_steps + spare)
         fd = os.memfd_create(f"ludus-arena-{spec.behavior}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, layout.size())
         # Sealed sizes: no process can shrink the file and kill the others with SIGBUS.

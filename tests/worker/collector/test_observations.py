@@ -16,6 +16,7 @@ from ludus.turn import Actions, Turn
 from ludus.wire.batches import DecisionBatch, TerminalBatch
 from tests.worker.collector.stack import learner
 from worker.collector.notices import RoundCollected
+from worker.collector.pool import block_chunk
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Ending
 from worker.networks.acting import make_policy
@@ -149,3 +150,37 @@ def test_memory_is_what_the_policy_made_of_all_that_its_agent_saw_in_the_episode
         behind[*episode, sequence + 1] = memory
     assert sum(key[-1] > 1 for key in behind) >= 10, "many segments go on where another one was cut"
     assert max(float(np.abs(memory).max()) for memory in behind.values()) > 0.01
+
+
+class Crowd(Simulation):
+    """Many agents with large observations, all in one message."""
+
+    behaviors = (BehaviorSpec("Crowd", (ObservationSpec((20_000,)),), ActionSpec(1)),)
+    agents = 100
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        self._decide(turn)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        self._decide(turn)
+
+    def _decide(self, turn: Turn) -> None:
+        ids = np.arange(self.agents, dtype=np.int32)
+        values = np.repeat(ids.astype(np.float32)[:, None], 20_000, 1)
+        turn.decide_batch(DecisionBatch(ids, np.ones(self.agents, np.float32), (values,)))
+
+
+def test_more_agents_than_blocks_are_lent_at_a_time_are_answered() -> None:
+    with learner(size=200, network={"hidden_units": 4, "num_layers": 1}) as desk:
+        where = {"run": "any", "server": desk.endpoints[0].address}
+        game = threading.Thread(target=connect, args=(Crowd(),), kwargs=where)
+        game.start()
+        desk.wait_for(RoundCollected, lambda notice: notice.round >= 1)
+        chunk = block_chunk(desk.arenas["Crowd"].layout)
+    game.join()
+
+    assert chunk < Crowd.agents
+    rollouts = desk.rollouts[0]
+    assert sum(rollout.steps for rollout in rollouts) == 200
+    for rollout in rollouts:
+        assert (rollout.pool()[0] == rollout.agents).all()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from worker.collector.pool import block_chunk
 from worker.experience.arena import Arena, ArenaLayout, default_rows
 from worker.experience.segments import SEGMENT_DTYPE, Ending, Segment, pack_segments, unpack_segments
 
@@ -173,3 +174,24 @@ def test_segments_survive_the_wire() -> None:
     payload = pack_segments(records, np.array([3, 9, 1], np.int32))
 
     assert unpack_segments(payload) == segments
+
+
+def test_collectors_of_pictures_are_lent_fewer_blocks_at_a_time() -> None:
+    image = BehaviorSpec("Eye", (ObservationSpec((3, 84, 84), dtype="uint8"),), ActionSpec(1))
+    huge = BehaviorSpec("Eye", (ObservationSpec((3, 512, 512)),), ActionSpec(1))
+
+    layouts = [ArenaLayout(spec, default_rows(spec), 1000) for spec in (SPEC, image, huge)]
+
+    assert [block_chunk(layout) for layout in layouts] == [512, (32 << 20) // layouts[1].block_bytes, 64]
+    assert 64 < block_chunk(layouts[1]) < 128
+
+
+def test_large_pictures_do_not_take_address_space_without_measure() -> None:
+    huge = BehaviorSpec("Eye", (ObservationSpec((3, 512, 512)),), ActionSpec(1))
+
+    arena = Arena.create(huge, 256)
+
+    # 5 rows of 3 MB a block: 16 GB are 1,092 of them, beside one for each step.
+    assert arena.layout.size() < (17 << 30) + 256 * arena.layout.block_bytes
+    arena.observations[0][arena.layout.scratch_row - 1] = 1  # the last row that is lent can be written
+    arena.close()
