@@ -24,10 +24,13 @@ from ludus.wire.batches import (
     StatValue,
     TerminalBatch,
 )
-from ludus.wire.specs import UINT8, BehaviorLayout
+from ludus.wire.specs import UINT8, BehaviorLayout, ObservationLayout
 
 Observation: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike]
-"""One agent's observation: an array; a sequence of arrays where the spec has several observations."""
+"""One agent's observation: an array; a sequence of arrays where the spec has several observations.
+
+Of an observation of variable length (its first dimension is `VARIABLE_SIZE`) only the entities that there are need be
+given, one row each; rows of zeros fill it up."""
 
 Waiting: TypeAlias = Mapping[str, Mapping[int, int]]
 """Behavior -> agent -> the step whose answer the agent waits for."""
@@ -240,7 +243,10 @@ class Turn:
         if len(parts) != len(layouts):
             raise ValueError(f"agent {agent} of {layout.spec.name!r} has {len(parts)} observations, not {len(layouts)}")
         # A copy: games like to reuse one array for all agents.
-        arrays = [np.array(part, expected.dtype) for part, expected in zip(parts, layouts, strict=True)]
+        arrays = [
+            _filled_up(part, expected) if expected.variable else np.array(part, expected.dtype)
+            for part, expected in zip(parts, layouts, strict=True)
+        ]
         for array, expected in zip(arrays, layouts, strict=True):
             if array.shape != tuple(expected.shape):
                 raise ValueError(
@@ -258,6 +264,18 @@ class Turn:
         if array.shape != (size,):
             raise ValueError(f"agent {agent} of {layout.spec.name!r}: its mask has shape {array.shape}, not ({size},)")
         return array
+
+
+def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
+    """Copy the entities that there are, and zeros behind them. What does not fit is returned as it is."""
+    given = np.array(part, expected.dtype)
+    if not given.size:  # no entity at all, of whatever width
+        given = given.reshape(0, *expected.shape[1:])
+    if given.shape[1:] != tuple(expected.shape[1:]) or given.shape[:1] > tuple(expected.shape[:1]):
+        return given
+    filled = np.zeros(expected.shape, expected.dtype)
+    filled[: len(given)] = given
+    return filled
 
 
 def _unique(ids: Ints, behavior: str, what: str) -> set[int]:

@@ -3,10 +3,13 @@
 Observations: Dict and Tuple (nested, too) give one observation per leaf, in the space's own order. A leaf is
 
     Box, uint8, 3 dimensions    an image, uint8; (height, width, channels) is turned into (channels, height, width)
+    Box, uint8, 4 dimensions    stacked images, oldest first: their channels one behind the other
     Box, uint8, 2 dimensions    an image of one channel
     any other Box               a vector, float32, flattened
     Discrete, MultiDiscrete     one-hot vectors, one behind the other
     MultiBinary                 a vector of 0 and 1
+
+Of an image's first and last dimension the smaller one counts channels, the last one where they are equal.
 
 Actions: Box gives continuous actions, rescaled from [-1, 1] to its bounds where it has any; Discrete, MultiDiscrete and
 MultiBinary (branches of 2) give discrete branches; Dict and Tuple join those of their leaves. Everything else raises
@@ -17,6 +20,7 @@ Legend: N agents, C continuous actions, D discrete branches.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,8 +35,6 @@ _IMAGE = (
     DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
     DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
 )
-_MOST_CHANNELS_LAST = 4
-"""An image whose last dimension is longer than this has its channels first (stacked frames)."""
 
 
 class UnsupportedSpace(ValueError):
@@ -102,7 +104,7 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
 
 def _observation_leaf(space: "spaces.Space[Any]", path: tuple[Any, ...]) -> _ObservationLeaf:
     name = "/".join(str(key) for key in path)
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in {2, 3}:
+    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in {2, 3, 4}:
         return _image(space, path, name)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         sizes, start = _choices(space)
@@ -114,15 +116,17 @@ def _observation_leaf(space: "spaces.Space[Any]", path: tuple[Any, ...]) -> _Obs
 
 
 def _image(space: spaces.Box, path: tuple[Any, ...], name: str) -> _ObservationLeaf:
-    def spec(shape: tuple[int, ...]) -> ObservationSpec:
-        return ObservationSpec(shape, name, "uint8", dimension_properties=_IMAGE)
+    """Describe an image: (H, W), (H, W, C), (C, H, W) or a stack (S, H, W, C) or (S, C, H, W)."""
+    stack, (first, middle, last) = space.shape[:-3], (1, *space.shape)[-3:]
+    channels_last = len(space.shape) > 2 and last <= first
+    channels, height, width = (last, first, middle) if channels_last else (first, middle, last)
+    shape = (prod(stack) * channels, height, width)
 
-    if len(space.shape) == 2:
-        return _ObservationLeaf(path, spec((1, *space.shape)), lambda values: values[:, None])
-    if space.shape[2] <= _MOST_CHANNELS_LAST:
-        height, width, channels = space.shape
-        return _ObservationLeaf(path, spec((channels, height, width)), lambda values: values.transpose(0, 3, 1, 2))
-    return _ObservationLeaf(path, spec(space.shape), lambda values: values)
+    def convert(values: Array) -> Array:
+        moved = np.moveaxis(values, -1, -3) if channels_last else values
+        return moved.reshape(len(values), *shape)
+
+    return _ObservationLeaf(path, ObservationSpec(shape, name, "uint8", dimension_properties=_IMAGE), convert)
 
 
 def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

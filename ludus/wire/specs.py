@@ -48,6 +48,8 @@ class ObservationLayout:
     dtype: np.dtype[Any]
     row_bytes: int
     name: str
+    variable: bool
+    """Whether the first dimension counts entities, of which there may be fewer: zeros fill up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class BehaviorLayout:
                 dtype=DTYPES[WIRE[observation.dtype]],
                 row_bytes=observation.size * DTYPES[WIRE[observation.dtype]].itemsize,
                 name=f"observation {index}" + (f" ({observation.name})" if observation.name else ""),
+                variable=DimensionProperty.VARIABLE_SIZE in observation.dimension_properties[:1],
             )
             for index, observation in enumerate(self.spec.observations)
         )

@@ -11,6 +11,7 @@ from ludus.simulator import (
     Aggregation,
     BehaviorSpec,
     DecisionBatch,
+    DimensionProperty,
     ObservationSpec,
     Outcome,
     TerminalBatch,
@@ -52,6 +53,40 @@ def test_several_observations_are_given_as_a_sequence() -> None:
     assert batch.decisions is not None
     assert [column.dtype for column in batch.decisions.observations] == [np.float32, np.uint8]
     assert batch.decisions.observations[1].shape == (1, 1, 2, 2)
+
+
+CROWD = BehaviorSpec(
+    "Crowd",
+    (
+        ObservationSpec((2,)),
+        ObservationSpec(
+            (3, 2), "others", dimension_properties=(DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
+        ),
+    ),
+    ActionSpec(1),
+)
+
+
+def test_only_the_entities_that_there_are_need_be_given() -> None:
+    said = turn(CROWD)
+    said.decide(1, ([1, 2], [[3, 4]]))
+    said.decide(2, ([1, 2], []))
+    said.end(3, ([1, 2], np.ones((3, 2))))
+
+    (batch,) = said.batches()
+
+    assert batch.decisions is not None
+    assert batch.terminals is not None
+    assert batch.decisions.observations[1].tolist() == [[[3, 4], [0, 0], [0, 0]], [[0, 0]] * 3]
+    assert batch.terminals.observations[1].tolist() == [[[1, 1]] * 3]
+
+
+@pytest.mark.parametrize("entities", [np.ones((4, 2)), np.ones((1, 3)), np.ones(2), 1.0])
+def test_entities_that_do_not_fit_are_a_mistake_with_both_shapes(entities: np.ndarray) -> None:
+    said = turn(CROWD)
+
+    with pytest.raises(ValueError, match=r"others.* has shape .*, its spec says \(3, 2\)"):
+        said.decide(1, ([1, 2], entities))
 
 
 def test_a_game_may_reuse_one_array_for_all_its_agents() -> None:

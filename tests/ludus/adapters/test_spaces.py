@@ -26,7 +26,15 @@ def test_a_box_becomes_a_flat_float_vector() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "announced"),
-    [((4, 5, 3), (3, 4, 5)), ((4, 5), (1, 4, 5)), ((6, 84, 84), (6, 84, 84))],
+    [
+        ((4, 5, 3), (3, 4, 5)),
+        ((4, 5), (1, 4, 5)),
+        ((6, 84, 84), (6, 84, 84)),
+        ((84, 80, 12), (12, 84, 80)),
+        ((4, 20, 24, 3), (12, 20, 24)),
+        ((4, 3, 20, 24), (12, 20, 24)),
+        ((4, 20, 24, 1), (4, 20, 24)),
+    ],
 )
 def test_an_image_stays_bytes_with_its_channels_first(shape: tuple[int, ...], announced: tuple[int, ...]) -> None:
     space = spaces.Box(0, 255, shape, np.uint8)
@@ -48,6 +56,17 @@ def test_a_pixel_keeps_its_place_when_channels_move() -> None:
 
     assert column[0, 0, 1, 2] == 9
     assert column.sum() == 9
+
+
+def test_stacked_images_keep_their_order_and_their_channels_together() -> None:
+    frames = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+
+    (column,) = ObservationEncoder(spaces.Box(0, 255, (2, 4, 5, 3), np.uint8)).stack([frames, frames + 100])
+
+    for row, values in enumerate((frames, frames + 100)):
+        for frame in range(2):
+            for channel in range(3):
+                np.testing.assert_array_equal(column[row, 3 * frame + channel], values[frame, :, :, channel])
 
 
 @pytest.mark.parametrize(
