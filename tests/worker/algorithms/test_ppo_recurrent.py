@@ -301,9 +301,9 @@ def test_an_update_that_diverged_forgets_nothing() -> None:
 def test_a_cue_is_remembered_with_a_memory_only(memory: dict[str, int] | None, shared_critic: bool) -> None:
     game = Recall(agents=32)
     network = {"hidden_units": 16, "num_layers": 1, "memory": memory}
-    hyper = {"num_epoch": 4, "batch_size": 128, "buffer_size": 512, "learning_rate": 1e-2}
+    hyper: dict[str, Any] = {"num_epoch": 4, "batch_size": 128, "buffer_size": 512, "learning_rate": 1e-2}
 
     training(game, network=network, shared_critic=shared_critic, **hyper).run(14)
 
-    answers = float(np.mean(game.answers[-8:]))
+    answers = float(np.mean(game.rewards[game.length - 1 :: game.length][-8:]))
     assert (answers > 0.95) if memory else (0.35 < answers < 0.65)
