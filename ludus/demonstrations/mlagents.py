@@ -42,6 +42,8 @@ META_BYTES: Final = 33
 NAME_LENGTH: Final = 16
 """Characters of a recording's name, so that the meta message fits its area."""
 _API_VERSIONS: Final = (0, 1)
+MAX_RECORD_BYTES: Final = 1 << 25
+"""What one message may take in the file: decoded, a hostile one takes fifty times as much."""
 _VARINT_BYTES: Final = 5
 """The longest varint of a length below 2 GiB, protobuf's own limit."""
 _CHANNELS_LAST: Final = (
@@ -124,6 +126,10 @@ class _Reader:
         if self.at + length > len(self.content):
             left = len(self.content) - self.at
             raise _Incomplete(f"{what} should have {length:,} bytes, {left:,} are left", position=self.began)
+        if length > MAX_RECORD_BYTES:
+            raise DemonstrationError(
+                f"{what} has {length:,} bytes; no more than {MAX_RECORD_BYTES:,} are read", position=self.began
+            )
         try:
             empty.ParseFromString(self.content[self.at : self.at + length])
         except DecodeError:
@@ -244,8 +250,15 @@ class _Records:
         assert self.spec is not None
         if all(mask is None for mask in self.masks):
             return None
+        self._take(len(self.masks) * self.spec.actions.mask_size)
         allowed = np.ones(self.spec.actions.mask_size, np.uint8)
         return np.stack([allowed if mask is None else mask for mask in self.masks])[rows]
+
+    def _take(self, size: int) -> None:
+        """Count bytes before they are asked for: a few in the file can stand for many."""
+        self.max_bytes -= size
+        if self.max_bytes < 0:
+            raise DemonstrationError("the file decodes to more bytes than are allowed here; split it")
 
     def _begin(self, info: Any) -> None:
         """Derive the spec from the brain parameters and the first record."""
@@ -268,9 +281,9 @@ class _Records:
             raise DemonstrationError(
                 f"it has {len(observations)} observations, the first record has {len(self.spec.observations)}"
             )
-        self.max_bytes -= sum(spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations)
-        if self.max_bytes < 0:
-            raise DemonstrationError("the file decodes to more bytes than are allowed here; split it")
+        actions = self.spec.actions
+        self._take(sum(spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations))
+        self._take(4 * (actions.continuous_size + len(actions.discrete_branches)))
         found = []
         for index, (observation, spec) in enumerate(zip(observations, self.spec.observations, strict=True)):
             try:

@@ -345,7 +345,22 @@ class TestDamage:
         path = file(recorded(EPISODES))
 
         with pytest.raises(DemonstrationError, match="record 2: the file decodes to more bytes than are allowed"):
-            read(path, max_bytes=16)
+            read(path, max_bytes=28)
+
+    def test_masks_count_too(self, file: File) -> None:
+        """One mask makes a row of every choice for every record."""
+        records = [record(0), record(1, action_mask=[True, *[False] * 99_999]), *[record(2)] * 50]
+        path = file(recorded(records, parameters=brain((100_000,))))
+
+        assert read(path).steps == 51
+        with pytest.raises(DemonstrationError, match="more bytes than are allowed"):
+            read(path, max_bytes=1_000_000)
+
+    def test_a_giant_message_is_not_decoded(self, file: File) -> None:
+        giant = varint(1 << 26) + bytes(1 << 26)
+
+        with pytest.raises(DemonstrationError, match=r"record 1 has 67,108,864 bytes; no more than 33,554,432"):
+            read(file(recorded([record(0)], steps=2, tail=giant)))
 
     @pytest.mark.parametrize(
         ("wrong", "message"),
