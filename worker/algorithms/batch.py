@@ -18,6 +18,7 @@ from torch import Tensor
 
 from worker.experience.sequences import Sequences
 from worker.networks.encoder import Encoded
+from worker.shares import share
 
 
 class Recurrence(NamedTuple):
@@ -64,10 +65,12 @@ class Batch(NamedTuple):
         order is drawn on the CPU, so it is the same on every device.
         """
         if recurrence is None:
-            return self._of_steps(size, torch.randperm(len(self.steps), generator=generator))
+            order, size = share(torch.randperm(len(self.steps), generator=generator), size)
+            return self._of_steps(size, order)
         length = recurrence.sequences.rows.shape[1]
         order = torch.randperm(len(recurrence.sequences.rows), generator=generator)
-        return self._of_sequences(max(size // length, 1), order, recurrence)
+        order, size = share(order, max(size // length, 1))
+        return self._of_sequences(size, order, recurrence)
 
     def _of_steps(self, size: int, order: Tensor) -> Iterator["Batch"]:
         """All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not."""

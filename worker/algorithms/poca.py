@@ -72,6 +72,7 @@ from worker.networks.multi_agent import Members, TeamCritic
 from worker.networks.optimizer import FlatAdam, Snapshot
 from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet, extrinsic_alone, title
+from worker.shares import share
 
 VALUE_COEFFICIENT = 0.5
 BASELINE_COEFFICIENT = 0.5
@@ -384,8 +385,8 @@ class POCA:
         count = len(experience.batch.advantage) if sequences is None else len(sequences.rows)
         size = max(hyper.batch_size // length, 1)
         for _ in range(hyper.num_epoch):
-            order = torch.randperm(count, generator=self._generator)
-            for part in torch.split(order, size)[: max(count // size, 1)]:
+            order, own = share(torch.randperm(count, generator=self._generator), size)
+            for part in torch.split(order, own)[: max(len(order) // own, 1)]:
                 if sequences is None:
                     rows = part.to(self.device)
                     yield Minibatch(rows, None, rows, None, 1)

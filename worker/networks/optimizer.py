@@ -16,6 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from worker.shares import average
+
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
@@ -66,6 +68,7 @@ class FlatAdam:
         `learning_rate` is one for all, or one for each group. A gradient longer than `max_norm` is first scaled to that
         length (Pascanu et al. 2013).
         """
+        average(self._gradient)  # where several processes share the update
         norm: Tensor = torch.linalg.vector_norm(self._gradient)
         if max_norm is not None:
             self._gradient.mul_(max_norm / norm.clamp(min=max_norm))

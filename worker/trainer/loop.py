@@ -15,7 +15,8 @@ from ludus.demonstrations import DemonstrationError
 from ludus.spec import BehaviorSpec
 from ludus.wire.codes import CloseCode
 from server.runs.states import StopReason
-from server.training.config import CloneConfig, POCAConfig, RunConfig
+from server.training.config import CloneConfig, POCAConfig, RunConfig, SACConfig
+from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
 from worker.build import Demonstrations, LearningConfig, build_algorithm, build_clone, choose_device
 from worker.checkpoint import load, save
@@ -59,6 +60,7 @@ from worker.link import Endpoint as LinkEndpoint
 from worker.networks.layout import UnsupportedSpec
 from worker.recorder import Recorder
 from worker.trainer.clone import CloneLearner
+from worker.trainer.parallel import Build, Group
 
 log = structlog.get_logger()
 
@@ -101,6 +103,7 @@ class Trainer:
         self._alone_since = time.monotonic()
         self._seen_simulator = False
         self._next_progress = 0.0
+        self._group: Group | None = None
         self._pool = CollectorPool(self._collector_settings(), warm)
 
     def run(self) -> Finished:
@@ -119,6 +122,8 @@ class Trainer:
                     self._simulator_left(notice)
         finally:
             self._pool.close(CloseCode.COLLECTOR_CLOSING, "the trainer ended; join again", rejoin=True)
+            if self._group is not None:
+                self._group.close()
         return finished
 
     def _collector_settings(self) -> CollectorSettings:
@@ -228,6 +233,8 @@ class Trainer:
     def _begin_learning(self, config: LearningConfig, spec: BehaviorSpec) -> None:
         """Make the learner of a behavior that learns from simulators."""
         algorithm = build_algorithm(config, spec, self._device, self._job.seed, self._demonstrations)
+        if self._config.torch_settings.processes > 1:
+            algorithm = self._shared(algorithm, config, spec)
         progress = LearnerProgress()
         saved = self._resume.get(spec.behavior)
         if saved is not None:
@@ -255,6 +262,16 @@ class Trainer:
         self._learners[spec.behavior] = learner
         learner.start()
         self._admitted(learner)
+
+    def _shared(self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec) -> Algorithm:
+        """Let the processes of `torch_settings` share an algorithm's updates, started when they are first needed."""
+        if isinstance(config, SACConfig):
+            self._event("processes_not_used", f"{spec.behavior}: SAC learns in one process", level="warning")
+            return algorithm
+        if self._group is None:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            self._group = Group(self._config.torch_settings.processes, self._device, self._scratch)
+        return self._group.share(algorithm, Build(config, spec, self._job.seed, self._job.demonstrations))
 
     def _begin_clones(self) -> None:
         """Make the learners that need no simulator."""

@@ -1,0 +1,245 @@
+"""Processes beside the learner that share its updates (`torch_settings.processes`), each on a GPU of its own.
+
+The learner is number 0. The others run `main`; each builds the same algorithm and waits
+for what number 0 broadcasts: load a state, learn from a rollout, end. What all do is exactly the same, but for their
+shares of the minibatches (`worker.shares`). After each update the processes compare notes: where one of them had to
+take an update back, the others take over its state; where weights differ, the run ends rather than go on with two
+policies.
+
+The group meets through a file, on this host, over loopback: gloo on CPUs, NCCL between GPUs. What travels is pickled,
+so nobody else may be let in: the file lies in the attempt's scratch folder.
+
+For PPO and POCA, whose updates are large. SAC's are small and many: it learns in one process.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, assert_never
+
+import numpy as np
+import structlog
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from ludus.spec import BehaviorSpec
+from worker.algorithms.algorithm import Algorithm
+from worker.algorithms.guards import Diverged
+from worker.build import Demonstrations, LearningConfig, build_algorithm
+from worker.experience.rollout import Rollout
+from worker.networks.actor import Actor
+from worker.shares import everybody
+
+log = structlog.get_logger()
+
+FOREVER = timedelta(days=365)
+"""How long a process waits for the next update: a paused game may take its time."""
+END_SECONDS = 5.0
+PROGRAM = "import sys; from worker.trainer.parallel import main; main(sys.argv[1:])"
+"""Not `-m`: orders are pickled, and their classes must be those of this module by its name."""
+
+
+class ProcessesDisagree(RuntimeError):
+    """The processes of a learner have different weights after an update: none of them can be trusted."""
+
+
+class Load(NamedTuple):
+    """Go on from a state."""
+
+    behavior: str
+    state: dict[str, Any]
+
+
+class Learn(NamedTuple):
+    """Learn from a round."""
+
+    behavior: str
+    rollout: Rollout
+    step: int
+
+
+class Build(NamedTuple):
+    """Build a behavior's algorithm."""
+
+    config: LearningConfig
+    spec: BehaviorSpec
+    seed: int
+    demonstrations: dict[str, str]
+
+
+class End(NamedTuple):
+    """Nothing more will come."""
+
+
+Order = Build | Load | Learn | End
+
+
+class ParallelAlgorithm:
+    """An algorithm whose updates several processes share. Looks like any other."""
+
+    def __init__(self, algorithm: Algorithm, behavior: str) -> None:
+        self._algorithm = algorithm
+        self._behavior = behavior
+
+    @property
+    def version(self) -> int:
+        """Of the weights that `flat_weights` returns."""
+        return self._algorithm.version
+
+    @property
+    def actor(self) -> Actor:
+        """The policy network, for exports."""
+        return self._algorithm.actor
+
+    def round_steps(self) -> int:
+        """Return how many agent steps one round of collection has."""
+        return self._algorithm.round_steps()
+
+    def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
+        """Learn from one round, all processes together. What is measured is number 0's share."""
+        _send(Learn(self._behavior, rollout, step))
+        return learn_together(self._algorithm, rollout, step)
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        """Return the actor's weights and normalizer statistics as collectors load them."""
+        return self._algorithm.flat_weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next update depends on; it is the same in all processes."""
+        return self._algorithm.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, in all processes."""
+        _send(Load(self._behavior, state))
+        self._algorithm.load_state_dict(state)
+
+
+class Group:
+    """The processes of a learner, seen from number 0. They end with `close`, or when this process does."""
+
+    def __init__(self, processes: int, device: torch.device, scratch: Path) -> None:
+        """Start the others and wait for them."""
+        self._folder = tempfile.TemporaryDirectory(dir=scratch, prefix="group-")
+        file = Path(self._folder.name) / "meeting"
+        command = [sys.executable, "-c", PROGRAM, str(file), str(processes), str(device)]
+        self._others = [
+            subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL, env=_environment())
+            for rank in range(1, processes)
+        ]
+        os.environ.update(_environment())
+        try:
+            join(file, 0, processes, device)
+        except BaseException:
+            self._end(0.0)
+            raise
+
+    def share(self, algorithm: Algorithm, build: Build) -> ParallelAlgorithm:
+        """Let the other processes build the same algorithm; return one that all of them share."""
+        _send(build)
+        return ParallelAlgorithm(algorithm, build.spec.behavior)
+
+    def close(self) -> None:
+        """End the other processes."""
+        if all(process.poll() is None for process in self._others):
+            _send(End())
+        dist.destroy_process_group()
+        self._end(END_SECONDS)
+
+    def _end(self, patience: float) -> None:
+        for process in self._others:
+            try:
+                process.wait(patience)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._folder.cleanup()
+
+
+def learn_together(algorithm: Algorithm, rollout: Rollout, step: int) -> Mapping[str, float] | None:
+    """Update in this process as the others do in theirs; afterwards all have the same weights.
+
+    Raise `Diverged` in all of them if it was raised in any, `ProcessesDisagree` if weights differ all the same.
+    """
+    measured: Mapping[str, float] | None = None
+    diverged: Diverged | None = None
+    try:
+        measured = algorithm.update(rollout, step)
+    except Diverged as error:
+        diverged = error
+    flags = everybody(torch.tensor([diverged is not None]).int()).flatten()
+    if flags.any() and not flags.all():
+        source = int(flags.nonzero()[0])
+        reason, state = _broadcast(
+            (str(diverged), algorithm.state_dict()) if dist.get_rank() == source else None, source
+        )
+        if diverged is None:
+            algorithm.load_state_dict(state)
+            diverged = Diverged(f"in process {source}: {reason}")
+    weights = torch.from_numpy(algorithm.flat_weights()).double()
+    prints = everybody(torch.stack([weights.sum(), weights.square().sum()]))
+    if not (prints == prints[0]).all():
+        raise ProcessesDisagree(f"the processes' weights differ after the update at step {step}: {prints.tolist()}")
+    if diverged is not None:
+        raise diverged
+    return measured
+
+
+def join(file: Path, rank: int, processes: int, device: torch.device) -> torch.device:
+    """Enter the group as number `rank`; return the device to compute on: `cuda:N` plus the number, or the CPU."""
+    backend = "gloo"
+    if device.type == "cuda":
+        backend = "cpu:gloo,cuda:nccl"
+        device = torch.device("cuda", (device.index or 0) + rank)
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=processes, timeout=FOREVER)
+    return device
+
+
+def serve(device: torch.device) -> None:
+    """Do what number 0 broadcasts, until it says that this is the end."""
+    algorithms: dict[str, Algorithm] = {}
+    while True:
+        order: Order = _broadcast(None, 0)
+        match order:
+            case Build(config, spec, seed, paths):
+                algorithms[spec.behavior] = build_algorithm(config, spec, device, seed, Demonstrations(paths))
+            case Load(behavior, state):
+                algorithms[behavior].load_state_dict(state)
+            case Learn(behavior, rollout, step):
+                try:
+                    learn_together(algorithms[behavior], rollout, step)
+                except Diverged as error:
+                    log.warning("update_rolled_back", reason=str(error))
+            case End():
+                return
+            case _:
+                assert_never(order)
+
+
+def _send(order: Order) -> None:
+    _broadcast(order, 0)
+
+
+def _broadcast(value: Any, source: int) -> Any:
+    """Return what process `source` has under `value`."""
+    box = [value]
+    dist.broadcast_object_list(box, src=source, device=torch.device("cpu"))
+    return box[0]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+
+
+def main(arguments: list[str]) -> None:
+    """Serve as one of the other processes."""
+    file, processes, device, rank = arguments
+    own = join(Path(file), int(rank), int(processes), torch.device(device))
+    torch.set_num_threads(max(1, torch.get_num_threads() // int(processes)))
+    serve(own)
+    dist.destroy_process_group()
