@@ -17,8 +17,9 @@ from worker.networks.actor import Actor
 class Algorithm(Protocol):
     """Improves the policy of one behavior, round by round."""
 
-    version: int
-    """Of the weights that `flat_weights` returns; it grows with each change of them."""
+    @property
+    def version(self) -> int:
+        """Of the weights that `flat_weights` returns; it grows with each change of them."""
 
     @property
     def actor(self) -> Actor:
