@@ -45,7 +45,12 @@ class TorchPolicy:
     ) -> Acted:
         """Draw an action for each of `B` agents (`Policy.act`)."""
         actor = self._actor
-        encoded = actor.encode([torch.from_numpy(np.ascontiguousarray(part)) for part in observations])
-        head, after = actor(encoded, None if memory is None else torch.from_numpy(memory))
+        encoded = actor.encode([_tensor(part) for part in observations])
+        head, after = actor(encoded, None if memory is None else _tensor(memory))
         state = None if after is None else after.numpy()
         return sample(self.layout, head.numpy(), self._log_sigma, masks, rng, state)
+
+
+def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
+    """Return an array as a tensor; what came off the wire is read-only, and torch has no such tensors."""
+    return torch.from_numpy(np.require(array, requirements=("C", "W")))

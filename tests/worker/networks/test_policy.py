@@ -112,13 +112,30 @@ def test_acting_does_not_change_what_it_is_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_what_is_read_only_is_answered_all_the_same(name: str) -> None:
+    actor, policy = make_pair(KINDS[name])
+    observations, masks = see(KINDS[name].spec, 9)
+    arrays = [part.numpy().copy() for part in observations]
+    memory = remember(actor, 9)
+    remembered = None if memory is None else memory.numpy().copy()
+    for array in arrays if remembered is None else [*arrays, remembered]:
+        array.flags.writeable = False  # as what a message holds
+
+    acted = policy.act(arrays, masks.numpy(), remembered, np.random.default_rng(5))
+
+    np.testing.assert_array_equal(acted.log_probs, act(policy, observations, masks, memory).log_probs)
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_loaded_weights_are_a_copy(name: str) -> None:
     actor, policy = make_pair(KINDS[name])
     observations, masks = see(KINDS[name].spec, 9)
     flat = actor.flatten()
+    flat.flags.writeable = False  # as a collector's view of shared memory
     policy.load(flat)
     before = act(policy, observations, masks, None)
 
+    flat.flags.writeable = True
     flat[:] = 9.0
     after = act(policy, observations, masks, None)
 
