@@ -61,6 +61,8 @@ def create(
             print_json(planned)
         else:
             click.echo(yaml.safe_dump(planned.config, sort_keys=False, allow_unicode=True), nl=False)
+            for warning in planned.warnings:
+                click.echo(f"Warning: {warning.path}: {warning.message}", err=True)
         return
     created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority)
     if as_json:

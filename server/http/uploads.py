@@ -1,8 +1,10 @@
 """Files that are sent: streamed to disk and hashed on the way, never whole in memory."""
 
+import contextlib
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ from server.http.idempotency import Command, RequestMark, fingerprint_of, read_k
 from server.http.services import ServicesDep
 
 MEDIA_TYPE = "application/octet-stream"
+FORGOTTEN_SECONDS = 86400.0
+"""No upload takes so long: the server was killed meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ async def receive_upload(request: Request, services: ServicesDep) -> AsyncIterat
         raise UnsupportedFileType(media_type)
     folder = services.settings.storage.root / ".uploads"  # the disk that it will stay on; the store ignores such names
     folder.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
     handle, name = tempfile.mkstemp(dir=folder)
     try:
         digest = hashlib.sha256()
@@ -71,3 +76,11 @@ def upload_command_of(
 
 
 UploadCommandDep = Annotated[Command, Depends(upload_command_of)]
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a server that was killed has left."""
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process sweeps, or its request is answered
+            if time.time() - file.stat().st_mtime > FORGOTTEN_SECONDS:
+                file.unlink()

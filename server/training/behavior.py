@@ -72,16 +72,6 @@ class TrainerConfig(Section):
         description="Agent steps after which training of this behavior ends; linear schedules reach their floor there. "
         "A fraction is cut.",
     )
-    time_horizon: Whole = Field(
-        default=64,
-        ge=1,
-        le=1_000_000,
-        description="Most steps of one agent in a piece of experience, before it bootstraps.",
-    )
-    threaded: Flag = Field(
-        default=False,
-        description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
-    )
     summary_freq: Whole = Field(
         default=50_000, ge=1, le=MAX_STEPS, description="Agent steps between points of the metrics."
     )
@@ -134,7 +124,7 @@ class TrainerConfig(Section):
 
 
 class ReinforcementConfig(TrainerConfig):
-    """Parent of the trainers that learn from rewards: PPO, SAC and POCA."""
+    """Parent of the trainers that learn from rewards by playing: PPO, SAC and POCA."""
 
     reward_signals: RewardSignals = Field(
         default=RewardSignals(extrinsic=ExtrinsicConfig()),
@@ -142,6 +132,16 @@ class ReinforcementConfig(TrainerConfig):
     )
     behavioral_cloning: BehavioralCloningConfig | None = Field(
         default=None, description="Imitation of demonstrations beside the trainer's own objective; null = none."
+    )
+    time_horizon: Whole = Field(
+        default=64,
+        ge=1,
+        le=1_000_000,
+        description="Most steps of one agent in a piece of experience, before it bootstraps.",
+    )
+    threaded: Flag = Field(
+        default=False,
+        description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
     )
 
 
@@ -182,17 +182,12 @@ class CloneConfig(FromDemonstrations, TrainerConfig):
     summary_freq: Whole = Field(
         default=100, ge=1, le=MAX_STEPS, description="Gradient steps between points of the metrics."
     )
-    time_horizon: Whole = Field(
-        default=64, ge=1, le=1_000_000, description="Most steps of one agent in a piece of an evaluated episode."
-    )
-    threaded: Flag = Field(
-        default=False, description="Learn on while an evaluation is played. False = wait for its episodes."
-    )
     evaluation_interval: Whole = Field(
         default=1000,
         ge=1,
         le=MAX_STEPS,
-        description="Gradient steps between evaluations, in which connected simulators play the policy.",
+        description="Gradient steps between evaluations, in which connected simulators play the policy of that step. "
+        "Learning waits for their episodes, for `simulators.grace_seconds` at most.",
         json_schema_extra=OWN,
     )
     evaluation_episodes: Whole = Field(

@@ -56,11 +56,14 @@ class BehavioralCloningConfig(FromDemonstrations):
         description="Demonstrated steps per gradient step; null = `hyperparameters.batch_size`.",
     )
     num_epoch: Whole | None = Field(
-        default=None, ge=1, le=1000, description="Passes over the demonstrated steps per update; null = 3."
+        default=None,
+        ge=1,
+        le=1000,
+        description="Passes over the demonstrated steps per update; null = 3. Without effect under `sac`.",
     )
     samples_per_update: Whole = Field(
         default=0,
         ge=0,
         le=100_000_000,
-        description="Most demonstrated steps per update; 0 = all. Without effect under `sac`.",
+        description="Most demonstrated steps per pass; 0 = all. Without effect under `sac`.",
     )

@@ -13,7 +13,7 @@ import torch
 from server.errors import InvalidConfig
 from server.logging import configure_logging
 from server.runs.states import StopReason
-from server.training.config import parse_document, resolve
+from server.training.config import parse_document, review
 from worker.checkpoint import CheckpointDamaged
 from worker.collector.pool import CollectorStartError, WarmCollector
 from worker.link import (
@@ -81,7 +81,9 @@ def run_supervised(connection: socket.socket) -> int:
 
 def run_alone(config: Path, scratch: Path, port: int) -> int:
     """Train from a shell, without a server; return the exit code."""
-    run_config = resolve(parse_document(config.read_bytes()), local=True)
+    run_config, warnings = review(parse_document(config.read_bytes()), local=True)
+    for warning in warnings:
+        log.warning("config_doubted", path=warning.path, code=warning.code, message=warning.message)
     scratch.mkdir(parents=True, exist_ok=True)
     seed = run_config.seed if run_config.seed is not None else 0
     job = Job(

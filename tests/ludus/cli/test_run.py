@@ -265,3 +265,13 @@ def test_a_server_that_is_not_there_is_one_sentence_with_a_code_of_its_own() -> 
     assert result.exit_code == Exit.UNREACHABLE
     assert "ludus up" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_plan_warns_of_what_is_probably_not_meant(cli: Invoke) -> None:
+    text = "behaviors: {A: {trainer_type: poca, reward_signals: {extrinsic: {}, curiosity: {}}}}"
+
+    plan = cli("run", "create", "-", "--validate-only", input=text)
+
+    assert plan.exit_code == 0
+    assert "Warning: behaviors.A.reward_signals.curiosity: " in plan.stderr
+    assert "Warning" not in plan.stdout

@@ -1,6 +1,8 @@
 """Demonstrations over HTTP."""
 
 import hashlib
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from ludus.demonstrations import inspect, read
 from server.demonstrations.specs import spec_to_json
+from server.http.uploads import FORGOTTEN_SECONDS
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
 from tests.server.demonstrations.conftest import FILE_BYTES
 from tests.server.demonstrations.recordings import HEADERS, leftovers, recorded, send, stored
@@ -126,6 +129,19 @@ def test_a_bomb_is_refused_before_it_is_unpacked(world: World, tmp_path: Path) -
     assert len(content) < FILE_BYTES
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_demonstration")
     assert "more than" in answer.json()["detail"]
+
+
+def test_what_a_killed_server_left_of_an_upload_is_cleared_away_with_a_later_one(world: World, tmp_path: Path) -> None:
+    folder = world.services.settings.storage.root / ".uploads"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, age in {"old": 2 * FORGOTTEN_SECONDS, "new": 0.0}.items():
+        (folder / name).write_bytes(b"half a file")
+        os.utime(folder / name, times=(time.time() - age, time.time() - age))
+
+    stored(world, tmp_path)
+
+    assert leftovers(world) == ["new"]
+    (folder / "new").unlink()
 
 
 def test_a_form_is_refused_with_what_to_send(world: World, tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def test_a_clone_needs_demonstrations_and_nothing_else() -> None:
     assert codes_of(behavior(trainer_type="clone")) == {"behaviors.A.demonstrations": "missing"}
 
 
-@pytest.mark.parametrize("key", ["reward_signals", "behavioral_cloning"])
-def test_a_clone_has_no_rewards(key: str) -> None:
+@pytest.mark.parametrize("key", ["reward_signals", "behavioral_cloning", "time_horizon", "threaded"])
+def test_a_clone_has_nothing_that_only_players_need(key: str) -> None:
     problem = problem_of(behavior(trainer_type="clone", **DEMONSTRATED, **{key: {}}))
 
     assert (problem.path, problem.code) == (f"behaviors.A.{key}", "unknown_key")
@@ -370,11 +370,12 @@ def test_the_memory_of_a_signal_is_dropped_with_a_warning() -> None:
     assert warnings_of(document) == {"behaviors.A.reward_signals.rnd.network_settings.memory": "no_effect"}
 
 
-def test_samples_per_update_are_said_to_have_no_effect_under_sac() -> None:
-    cloning = {**DEMONSTRATED, "samples_per_update": 5}
+@pytest.mark.parametrize("key", ["samples_per_update", "num_epoch"])
+def test_what_bounds_passes_is_said_to_have_no_effect_under_sac(key: str) -> None:
+    cloning = {**DEMONSTRATED, key: 5}
 
     assert warnings_of(behavior(trainer_type="sac", behavioral_cloning=cloning)) == {
-        "behaviors.A.behavioral_cloning.samples_per_update": "no_effect"
+        f"behaviors.A.behavioral_cloning.{key}": "no_effect"
     }
     assert warnings_of(behavior(behavioral_cloning=cloning)) == {}
 
