@@ -40,5 +40,10 @@ def flat_actions(
     continuous: Float[Tensor, "B C"], discrete: Int[Tensor, "B D"], sizes: tuple[int, ...]
 ) -> Float[Tensor, "B H"]:
     """Return actions as numbers: the continuous columns, then one column for each choice, 1 for the one taken."""
-    taken = [F.one_hot(discrete[:, index], size).to(continuous) for index, size in enumerate(sizes)]
+    rows, device = len(continuous), continuous.device
+    # torch's `one_hot` reads the largest choice first; this waits for nothing.
+    taken = [
+        torch.zeros(rows, size, device=device, dtype=continuous.dtype).scatter_(1, discrete[:, index : index + 1], 1.0)
+        for index, size in enumerate(sizes)
+    ]
     return torch.cat([continuous, *taken], 1)

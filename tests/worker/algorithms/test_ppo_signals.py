@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ludus.spec import BehaviorSpec
 from server.training.config import PPOConfig
@@ -219,6 +220,32 @@ def test_the_critics_learning_rate_follows_the_actors_schedule() -> None:
     assert rates.learning_rate == pytest.approx(5e-4, rel=1e-3)
     assert rates.critic_learning_rate == pytest.approx(5e-3, rel=1e-3)
     assert "Policy/Critic Learning Rate" not in make_ppo(("extrinsic",)).update(make_steps(), step=0)
+
+
+class Waits(TorchDispatchMode):
+    """Counts what makes a GPU wait: a number is read, or the size of a result depends on values."""
+
+    WAITING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.name() in self.WAITING
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("names", [("extrinsic",), NAMES], ids=["extrinsic", "all"])
+def test_no_minibatch_waits_for_the_device(names: tuple[str, ...]) -> None:
+    counts = []
+    for epochs in (1, 6):
+        ppo, rollout = make_ppo(names, num_epoch=epochs), make_steps()
+        with Waits() as waits:
+            ppo.update(rollout, step=0)
+        counts.append(waits.count)
+
+    assert counts[0] == counts[1]
 
 
 def test_signals_that_learn_cannot_be_left_out() -> None:
