@@ -131,11 +131,11 @@ def test_loaded_weights_are_a_copy(name: str) -> None:
     actor, policy = make_pair(KINDS[name])
     observations, masks = see(KINDS[name].spec, 9)
     flat = actor.flatten()
-    flat.flags.writeable = False  # as a collector's view of shared memory
-    policy.load(flat)
+    view = flat.view()
+    view.flags.writeable = False  # as a collector's view of shared memory
+    policy.load(view)
     before = act(policy, observations, masks, None)
 
-    flat.flags.writeable = True
     flat[:] = 9.0
     after = act(policy, observations, masks, None)
 
