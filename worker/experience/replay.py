@@ -227,8 +227,12 @@ class ReplayBuffer:
         _write(self._numbers[:, :columns], spans, rollout.continuous)
         _write(self._numbers[:, columns], spans, rollout.rewards)
         _write(self._numbers[:, columns + 1], spans, rollout.group_rewards)
-        if rollout.action_masks is not None:
+        if self._discrete.shape[1]:
             _write(self._discrete, spans, rollout.discrete)
+        if rollout.action_masks is None:
+            for rows, _ in spans:
+                self._masks[rows] = True
+        else:
             _write(self._masks, spans, rollout.action_masks)
             self._any_forbidden = self._any_forbidden or not bool(rollout.action_masks.all())
         if rollout.memories is not None:

@@ -287,6 +287,21 @@ def test_masks_that_never_forbade_anything_cost_nothing() -> None:
     assert drawn(buffer).masks is not None
 
 
+def test_choices_without_masks_were_all_allowed() -> None:
+    spec = make_spec(branches=(3,))
+    buffer = ReplayBuffer(spec, 8)
+    buffer.store(random_rollout(spec, [8], np.random.default_rng(1), masks=np.array([[True, False, True]] * 8)))
+    unmasked = random_rollout(spec, [4], np.random.default_rng(2), masks=None)
+    buffer.store(unmasked)
+
+    sample = drawn(buffer)
+
+    new = sample.rows < 4
+    assert torch.equal(sample.discrete[new], unmasked.discrete[sample.rows[new]])
+    assert bool(sample.masks[new].all())
+    assert not bool(sample.masks[~new].all())
+
+
 def resident_bytes() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
