@@ -61,6 +61,7 @@ from worker.networks.layout import UnsupportedSpec
 from worker.recorder import Recorder
 from worker.trainer.clone import CloneLearner
 from worker.trainer.parallel import Build, Group
+from worker.trainer.precision import bf16_pictures
 
 log = structlog.get_logger()
 
@@ -104,6 +105,7 @@ class Trainer:
         self._seen_simulator = False
         self._next_progress = 0.0
         self._group: Group | None = None
+        self._bf16 = self._config.torch_settings.bf16 and self._device.type == "cuda"
         self._pool = CollectorPool(self._collector_settings(), warm)
 
     def run(self) -> Finished:
@@ -258,7 +260,16 @@ class Trainer:
             squashed=algorithm.actor.layout.squashed,
         )
         self._pool.admit(spec, program, arena)
-        learner = BehaviorLearner(config, spec, algorithm, arena, recorder, self._pool, progress)
+        learner = BehaviorLearner(
+            config,
+            spec,
+            algorithm,
+            arena,
+            recorder,
+            self._pool,
+            progress,
+            precision=lambda: bf16_pictures(self._bf16),
+        )
         self._learners[spec.behavior] = learner
         learner.start()
         self._admitted(learner)
@@ -270,7 +281,7 @@ class Trainer:
             return algorithm
         if self._group is None:
             self._scratch.mkdir(parents=True, exist_ok=True)
-            self._group = Group(self._config.torch_settings.processes, self._device, self._scratch)
+            self._group = Group(self._config.torch_settings.processes, self._device, self._scratch, bf16=self._bf16)
         return self._group.share(algorithm, Build(config, spec, self._job.seed, self._job.demonstrations))
 
     def _begin_clones(self) -> None:

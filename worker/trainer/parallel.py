@@ -34,6 +34,7 @@ from worker.build import Demonstrations, LearningConfig, build_algorithm
 from worker.experience.rollout import Rollout
 from worker.networks.actor import Actor
 from worker.shares import everybody
+from worker.trainer.precision import bf16_pictures
 
 log = structlog.get_logger()
 
@@ -122,11 +123,11 @@ class ParallelAlgorithm:
 class Group:
     """The processes of a learner, seen from number 0. They end with `close`, or when this process does."""
 
-    def __init__(self, processes: int, device: torch.device, scratch: Path) -> None:
-        """Start the others and wait for them."""
+    def __init__(self, processes: int, device: torch.device, scratch: Path, *, bf16: bool = False) -> None:
+        """Start the others and wait for them. `bf16`: they encode pictures in bfloat16."""
         self._folder = tempfile.TemporaryDirectory(dir=scratch, prefix="group-")
         file = Path(self._folder.name) / "meeting"
-        command = [sys.executable, "-c", PROGRAM, str(file), str(processes), str(device)]
+        command = [sys.executable, "-c", PROGRAM, str(file), str(processes), str(device), str(int(bf16))]
         self._others = [
             subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL, env=_environment())
             for rank in range(1, processes)
@@ -238,8 +239,9 @@ def _environment() -> dict[str, str]:
 
 def main(arguments: list[str]) -> None:
     """Serve as one of the other processes."""
-    file, processes, device, rank = arguments
+    file, processes, device, bf16, rank = arguments
     own = join(Path(file), int(rank), int(processes), torch.device(device))
     torch.set_num_threads(max(1, torch.get_num_threads() // int(processes)))
-    serve(own)
+    with bf16_pictures(bool(int(bf16))):
+        serve(own)
     dist.destroy_process_group()
