@@ -46,7 +46,10 @@ class VisualEncoder(nn.Module):
     """One picture of a behavior, encoded. The `layers` are the documentation's, in order."""
 
     in_bfloat16 = False
-    """Whether convolutions and products run in bfloat16; weights, derivatives and result stay float32."""
+    """Whether convolutions and products run in bfloat16; weights, derivatives and result stay float32.
+
+    Of the class, all encoders of the process follow it (`worker.trainer.precision`).
+    """
 
     def __init__(self, encoder: str, shape: tuple[int, ...], units: int, generator: torch.Generator) -> None:
         """`shape` is (channels, height, width), at least `layout.MINIMUM_SIZES` (`BodyLayout.of` refuses less)."""
@@ -81,13 +84,6 @@ class VisualEncoder(nn.Module):
         with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.in_bfloat16):
             features: Tensor = self.layers(pictures)
         return features.float()
-
-
-def use_bfloat16(network: nn.Module) -> None:
-    """Let every visual encoder within a network compute in bfloat16: for GPUs, whose matrix units are made for it."""
-    for module in network.modules():
-        if isinstance(module, VisualEncoder):
-            module.in_bfloat16 = True
 
 
 def scaled(pictures: Tensor) -> Tensor:

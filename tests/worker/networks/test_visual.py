@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from worker.networks.layout import MINIMUM_SIZES
-from worker.networks.visual import VisualEncoder, scaled, use_bfloat16
+from worker.networks.visual import VisualEncoder, scaled
 
 # For pictures of 3 x 84 x 84: the elements of one picture before the last, dense layer.
 # simple: (84 - 8) / 4 + 1 = 20, (20 - 4) / 2 + 1 = 9; nature_cnn: 20, 9, 7; match3: 82, 80;
@@ -114,7 +114,7 @@ def test_every_weight_has_a_derivative(encoder: str) -> None:
 @pytest.mark.parametrize("encoder", FLAT)
 def test_bfloat16_changes_the_arithmetic_but_no_types(encoder: str) -> None:
     exact, rough = make_encoder(encoder, (3, 40, 40)), make_encoder(encoder, (3, 40, 40))
-    use_bfloat16(nn.Sequential(rough))
+    rough.in_bfloat16 = True
     pictures = torch.randint(0, 256, (4, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
     expected, features = exact(pictures), rough(pictures)
