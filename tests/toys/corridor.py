@@ -33,7 +33,7 @@ class Corridor:
         self.opened = np.zeros(corridors, bool)
         self.ticks = np.zeros(corridors, np.int64)
         self.escaped: list[bool] = []
-        """Of each finished attempt, whether somebody left the corridor."""
+        """Of each attempt that finished since `score` was asked for last, whether somebody left the corridor."""
 
     def begin(self) -> BehaviorBatch:
         """Return the first message."""
@@ -67,6 +67,11 @@ class Corridor:
         self.opened[over] = False
         self.ticks[over] = 0
         return BehaviorBatch(self.spec.name, self._decisions(np.zeros(self.alive.shape)), terminals)
+
+    def score(self) -> float:
+        """Return the share of successful attempts among those that finished since the last call."""
+        escaped, self.escaped = self.escaped, []
+        return float(np.mean(escaped)) if escaped else 0.0
 
     def _decisions(self, rewards: Array) -> DecisionBatch:
         who = self.alive

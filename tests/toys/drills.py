@@ -25,8 +25,8 @@ class Drill:
         self.rng = np.random.default_rng(seed)
         self.at = 0
         """The step of the episode that is being decided, from 0."""
-        self.rewards: list[float] = []
-        """The mean reward of the agents after each step of the game."""
+        self.earned: list[float] = []
+        """The mean reward of the agents after each step of the game, since `score` was asked for last."""
 
     def deal(self) -> None:
         """Draw a new task for every agent."""
@@ -52,7 +52,7 @@ class Drill:
     def play(self, continuous: Array, discrete: Array) -> BehaviorBatch:
         """Return the message that answers the actions of all agents, in their order."""
         rewards = self.judge(continuous, discrete)
-        self.rewards.append(float(rewards.mean()))
+        self.earned.append(float(rewards.mean()))
         self.at += 1
         if self.at < self.length:
             return BehaviorBatch(self.name, self._decisions(rewards), None)
@@ -60,6 +60,11 @@ class Drill:
         self.at = 0
         self.deal()
         return BehaviorBatch(self.name, self._decisions(np.zeros(self.agents)), ends)
+
+    def score(self) -> float:
+        """Return the mean return of an episode since the last call."""
+        earned, self.earned = self.earned, []
+        return float(np.mean(earned)) * self.length
 
     def _decisions(self, rewards: Array) -> DecisionBatch:
         return DecisionBatch(self._ids(), rewards.astype(np.float32), self.see(), self.allowed())
@@ -167,11 +172,6 @@ class Recall(Drill):
     def judge(self, continuous: Array, discrete: Array) -> Array:
         asked = self.at == self.length - 1
         return (asked & (discrete[:, 0] == self.cue)).astype(np.float32)
-
-    @property
-    def answers(self) -> list[float]:
-        """Share of right answers in each finished episode."""
-        return self.rewards[self.length - 1 :: self.length]
 
 
 class Errand(Drill):

@@ -38,6 +38,9 @@ class Game(Protocol):
 
     def play(self, continuous: Array, discrete: Array) -> BehaviorBatch: ...
 
+    def score(self) -> float:
+        """Return how well it was played since the last call."""
+
 
 @dataclass
 class Console:
@@ -123,12 +126,22 @@ class Training:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Of the last update."""
 
-    def run(self, updates: int) -> None:
-        """Play and learn."""
+    def run(self, updates: int) -> list[float]:
+        """Play and learn; return how well each round was played."""
+        scores = []
         for _ in range(updates):
             rollout = self.arcade.collect(self.algorithm.flat_weights(), self.algorithm.version)
+            scores.append(self.arcade.game.score())
             self.step += rollout.steps
             self.metrics = self.algorithm.update(rollout, self.step) or self.metrics
+        return scores
+
+    def reach(self, bar: float, updates: int) -> bool:
+        """Play and learn until a whole round was played at least that well; false if none of so many was.
+
+        It ends there, because once everything succeeds, normalised advantages are the critic's errors and nothing else.
+        """
+        return any(self.run(1)[0] >= bar for _ in range(updates))
 
 
 def training(
