@@ -229,7 +229,7 @@ class Collector:
         arena.close()  # the mapping stays
         weights = WeightBuffers(weights_fd, WeightsLayout(message.weights_size, message.weight_buffers))
         weights.close()
-        rounds = Rounds()
+        rounds = Rounds(self._start.index, self.settings.count)
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         lane = Lane(
             number=message.lane,
@@ -321,6 +321,9 @@ class Collector:
             self.done.set_exception(error)
 
     def _deliver(self, lane: Lane) -> None:
+        borrowed = lane.rounds.take_borrowed()
+        if borrowed:
+            self.tell(messages.Borrowed(lane.number, borrowed))
         episodes = lane.tracker.take_episodes()
         if episodes is not None:
             self._send(Kind.EPISODES, pack_lane(lane.number, episodes))

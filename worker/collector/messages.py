@@ -44,6 +44,7 @@ class Kind(IntEnum):
     RETURNED = 74
     WEIGHTS_READ = 75
     WANT_BLOCKS = 76
+    BORROWED = 77
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,16 @@ class Returned(Message):
     lane: int
     round: int
     steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed(Message):
+    """What was answered in advance, of which later rounds. Comes before what is delivered of the same messages."""
+
+    kind: ClassVar = Kind.BORROWED
+    lane: int
+    steps: list[tuple[int, int]]
+    """Round, steps."""
 
 
 @dataclass(frozen=True, slots=True)

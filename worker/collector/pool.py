@@ -425,6 +425,10 @@ class CollectorPool:
                 back = messages.Returned.unpack(frame.payload)
                 entry = self._lanes[back.lane]
                 self._send_orders(entry, entry.sharing.returned(child.index, back.round, back.steps))
+            case Kind.BORROWED:
+                borrowed = messages.Borrowed.unpack(frame.payload)
+                for number, steps in borrowed.steps:
+                    self._lanes[borrowed.lane].sharing.borrowed(child.index, number, steps)
             case Kind.WEIGHTS_READ:
                 self._weights_read(child, messages.WeightsRead.unpack(frame.payload))
             case Kind.WANT_BLOCKS:

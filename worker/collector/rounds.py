@@ -5,7 +5,7 @@ many decisions and no more, and tags each answer with the round that it counts i
 
 - **A message is answered whole.** A game that asked for 12 actions usually can't go on with 4 of them, so answering a
   part would block the round for ever. Decisions beyond the round's last one are *borrowed* from the next round: they
-  count there, and the grant of that round is shortened by them.
+  count there, and the grant of that round is shortened by them. Of several collectors each borrows only of its share.
 - **A message of a simulator that still owes a step of this round is not held.** Such a game may be unable to return
   that step before it has this answer; the answer is borrowed instead.
 - **Lost steps** (their simulator left) are refunded and answered by others, so that a round has exactly its size.
@@ -22,7 +22,9 @@ from collections import Counter
 class Rounds:
     """Permits, outstanding answers and debts of one behavior in one collector."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0, count: int = 1) -> None:
+        """This is collector `index` of `count`."""
+        self._index, self._count = index, count
         self.number: int | None = None
         """The current round; None before the first grant."""
         self.left = 0
@@ -35,6 +37,8 @@ class Rounds:
         """Answered decisions whose step has not come back, by round."""
         self.debt: Counter[int] = Counter()
         """Steps that were answered in advance, by the later round that they count into."""
+        self._borrowed: Counter[int] = Counter()
+        """Changes of `debt` that the learner does not know yet."""
 
     def grant(self, number: int, steps: int, *, size: int, closed: bool) -> None:
         """Accept permits of the current round or begin the next one, whose debt is paid out of its first permits."""
@@ -58,10 +62,10 @@ class Rounds:
         rest, later = decisions - now, self.number
         while rest:
             later += 1
-            room = max(self.size - self.debt[later], 0)
+            room = max(self._share_of(later) - self.debt[later], 0)
             borrowed = min(rest, room) if self.size else rest
             if borrowed:
-                self.debt[later] += borrowed
+                self._borrow(later, borrowed)
                 tags.append((later, borrowed))
                 rest -= borrowed
         for number, count in tags:
@@ -79,16 +83,34 @@ class Rounds:
         if number == self.number:
             self.left += steps
         elif number in self.debt:
-            self.debt[number] -= steps
+            self._borrow(number, -steps)
 
     def release(self, steps: int) -> int:
         """Move outstanding answers of this round to the next one and return that one's number."""
         assert self.number is not None
         self.returned(self.number, steps)
         self.left += steps
-        self.debt[self.number + 1] += steps
+        self._borrow(self.number + 1, steps)
         self.outstanding[self.number + 1] += steps
         return self.number + 1
+
+    def take_borrowed(self) -> list[tuple[int, int]]:
+        """Return what was borrowed since the last time: (round, steps), below 0 for what was lost. Forget it."""
+        if self._count == 1 or not self._borrowed:
+            return []  # alone, the learner can do without
+        changes = [(number, steps) for number, steps in self._borrowed.items() if steps]
+        self._borrowed.clear()
+        return changes
+
+    def _borrow(self, number: int, steps: int) -> None:
+        self.debt[number] += steps
+        if self._count > 1:
+            self._borrowed[number] += steps
+
+    def _share_of(self, number: int) -> int:
+        """Return how much of a later round this collector may borrow: its part, odd ones in turn."""
+        before = number * self.size
+        return (before + self.size - 1 - self._index) // self._count - (before - 1 - self._index) // self._count
 
     @property
     def drained(self) -> bool:

@@ -5,11 +5,15 @@ nothing is left and a collector wants more, the others are asked to give back pe
 The sum of permits over all collectors is the size of the round at all times, so that the round is collected when every
 collector has delivered what it was permitted. With one collector the whole round is one chunk.
 
+What collectors have answered in advance (`Rounds`) they tell before they deliver the rest of the message; it is the
+first that they are permitted of that later round. Each borrows only of its own share, so that all together never borrow
+more of a round than there is.
+
 Pure bookkeeping: the methods return the grants and recalls that the pool has to send.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 SMALLEST_CHUNK = 32
@@ -50,6 +54,8 @@ class RoundSharing:
         """round -> collector -> steps that it may deliver."""
         self._delivered: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         """round -> collector -> steps it has delivered."""
+        self._advance: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+        """later round -> collector -> steps that it has answered in advance."""
         self._joined: set[int] = set()
         """Collectors that know about the current round."""
         self._wanting: set[int] = set()
@@ -83,7 +89,14 @@ class RoundSharing:
         for number in [number for number in self._delivered if self.number is None or number > self.number]:
             # What it had delivered in advance stays; nobody else will subtract it from that round's permits.
             self._permits[number][collector] = self._delivered[number][collector]
+        for advance in self._advance.values():
+            advance.pop(collector, None)
         return lost, self._share()
+
+    def borrowed(self, collector: int, number: int, steps: int) -> None:
+        """Note steps of a later round that were answered in advance (or, below 0, that are lost again)."""
+        if self.number is None or number > self.number:
+            self._advance[number][collector] += steps
 
     def grant(self, number: int, steps: int) -> list[Order]:
         """Begin a round of `steps` steps."""
@@ -99,7 +112,10 @@ class RoundSharing:
         self._recalled.clear()
         self._told.clear()
         self._searched = False
-        return self._first_chunks(sorted(self._collectors))
+        # In turn: of a round that is smaller than a chunk the first one gets all.
+        turn = number % max(len(self._collectors), 1)
+        collectors = sorted(self._collectors)
+        return self._first_chunks(collectors[turn:] + collectors[:turn])
 
     def want(self, collector: int, number: int) -> list[Order]:
         """Serve a collector that has used up its permits."""
@@ -127,28 +143,32 @@ class RoundSharing:
         if self.number is None or self.number == self._collected or self.remaining > 0:
             return None
         arrived = sum(self._delivered[self.number].values())
-        if arrived < self.size:
+        if arrived < self.size - self.remaining:
             return None
         self._collected = self.number
         return self.number, arrived
 
     def _first_chunks(self, collectors: Iterable[int]) -> list[Order]:
         assert self.number is not None
+        advance: Mapping[int, int] = self._advance.pop(self.number, {})
+        self.remaining -= sum(advance.values())
         alone = len(self._collectors) == 1
         chunk = self.remaining if alone else self._chunk()
         orders: list[Order] = []
         for collector in collectors:
             self._joined.add(collector)
-            orders.append(self._give(collector, chunk, closed=alone))
+            orders.append(self._give(collector, chunk, advance.get(collector, 0), closed=alone))
         return orders
 
     def _chunk(self) -> int:
         return max(self.remaining // (2 * max(len(self._collectors), 1)), SMALLEST_CHUNK)
 
-    def _give(self, collector: int, steps: int, *, closed: bool = False) -> Grant:
+    def _give(self, collector: int, steps: int, advance: int = 0, *, closed: bool = False) -> Grant:
+        """Permit some of what remains, and what was answered in advance (which remains no longer)."""
         assert self.number is not None
         steps = max(min(steps, self.remaining), 0)
         self.remaining -= steps
+        steps += advance
         self._permits[self.number][collector] += steps
         return Grant(collector, self.number, steps, self.size, closed)
 

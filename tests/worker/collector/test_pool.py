@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import grpc
@@ -108,6 +109,22 @@ def test_every_round_has_exactly_its_size_and_acts_with_its_own_version(collecto
             # Version r + 1 acts in round r; what a message had too much for the round before is a version older.
             assert set(versions.tolist()) <= {number, number + 1}
             assert (versions == number).sum() <= sum((3, 7, 12, 1)[: 2 * collectors])
+
+
+@pytest.mark.parametrize("collectors", [1, 2])
+@pytest.mark.parametrize("size", [1, 10])
+def test_rounds_of_less_than_a_message_have_their_size_and_leave_nobody_out(size: int, collectors: int) -> None:
+    with learner(count=collectors, size=size, horizon=16) as desk:
+        players = [Playing(player(endpoint.address), 12) for endpoint in desk.endpoints * 2]
+        desk.wait_for(RoundCollected, lambda notice: notice.round >= 480 // size)
+        for playing in players:
+            playing.stop()
+
+        rounds = [desk.rollouts[number] for number in range(480 // size)]
+        assert {sum(rollout.steps for rollout in rollouts) for rollouts in rounds} == {size}
+        shares = Counter(int(rollout.simulators) for rollouts in rounds for rollout in rollouts)
+        assert len(shares) == len(players)
+        assert min(shares.values()) >= 48 // collectors
 
 
 def test_segments_carry_what_followed_and_what_it_was_worth() -> None:

@@ -1,5 +1,7 @@
 """Permits and debts of one collector."""
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +96,27 @@ def test_each_round_takes_its_size_whatever_the_messages_are(size: int, messages
 
     assert all(count == size for number, count in taken.items() if number < max(taken))
     assert sorted(taken) == list(range(len(taken)))
+
+
+@given(st.integers(1, 20), st.integers(1, 5), st.lists(st.integers(1, 30), min_size=1, max_size=5))
+def test_collectors_never_borrow_more_of_a_round_than_there_is(size: int, count: int, asked: list[int]) -> None:
+    collectors = [Rounds(index, count) for index in range(count)]
+    for rounds, decisions in zip(collectors, asked, strict=False):
+        rounds.grant(3, 0, size=size, closed=True)
+        tags = rounds.take(decisions)
+        assert sum(steps for _, steps in tags) == decisions
+
+    debts = sum((rounds.debt for rounds in collectors), Counter[int]())
+
+    assert all(steps <= size for steps in debts.values())
+
+
+def test_a_collector_tells_what_it_borrows_and_what_of_it_is_lost() -> None:
+    rounds = Rounds(0, 2)
+    rounds.grant(0, 4, size=4, closed=True)
+    rounds.take(7)  # 4 now, and 2 of round 1 and 1 of round 2: half of a round is this collector's
+
+    assert rounds.take_borrowed() == [(1, 2), (2, 1)]
+    rounds.refund(1, 1)
+    assert rounds.take_borrowed() == [(1, -1)]
+    assert rounds.take_borrowed() == []

@@ -1,6 +1,6 @@
 """Several collectors share a round: together they deliver exactly its size."""
 
-from collections import deque
+from collections import Counter, deque
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -105,20 +105,21 @@ def test_a_round_is_collected_once() -> None:
 
 
 class SharingMachine(RuleBasedStateMachine):
-    """Three collectors whose messages are under way for any time; some die."""
+    """Three collectors whose messages are under way for any time, and that answer in advance; some die."""
 
-    @initialize(collectors=st.integers(1, 3))
-    def begin(self, collectors: int) -> None:
+    @initialize(collectors=st.integers(1, 3), size=st.sampled_from([1, 2, 7, SIZE]))
+    def begin(self, collectors: int, size: int) -> None:
+        self.size = size
         self.sharing = RoundSharing()
-        self.rounds = [Rounds() for _ in range(collectors)]
+        self.rounds = [Rounds(index, collectors) for index in range(collectors)]
         self.inbox: list[deque[Order]] = [deque() for _ in range(collectors)]
         self.outbox: list[deque[tuple[str, int, int]]] = [deque() for _ in range(collectors)]
         self.wanted = [False] * collectors
-        self.delivered = 0
+        self.delivered = Counter[int]()
         self.number = 0
         for index in range(collectors):
             self.sharing.add(index)
-        self.send(self.sharing.grant(0, SIZE))
+        self.send(self.sharing.grant(0, size))
 
     def send(self, orders: list[Order]) -> None:
         for order in orders:
@@ -132,12 +133,13 @@ class SharingMachine(RuleBasedStateMachine):
         self.act(self.collector(data), steps)
 
     def act(self, index: int, steps: int) -> None:
-        """Answer within the permits, and ask for more when there are none."""
+        """Answer within the permits, or a whole message if no more will come; ask for more when there are none."""
         rounds = self.rounds[index]
         if rounds.number != self.number:
             return
         if rounds.left > 0:
-            rounds.take(min(steps, rounds.left))
+            rounds.take(steps if rounds.closed else min(steps, rounds.left))
+            self.outbox[index].extend(("borrowed", number, steps) for number, steps in rounds.take_borrowed())
         elif not rounds.closed and not self.wanted[index]:
             self.wanted[index] = True
             self.outbox[index].append(("want", self.number, 0))
@@ -148,10 +150,9 @@ class SharingMachine(RuleBasedStateMachine):
 
     def bring_back(self, index: int) -> None:
         rounds = self.rounds[index]
-        out = rounds.outstanding[self.number] if rounds.number == self.number else 0
-        if out:
-            rounds.returned(self.number, out)
-            self.outbox[index].append(("delivered", self.number, out))
+        for number, out in list(rounds.outstanding.items()):
+            rounds.returned(number, out)
+            self.outbox[index].append(("delivered", number, out))
 
     @rule(data=st.data())
     def hear(self, data: st.DataObject) -> None:
@@ -184,14 +185,16 @@ class SharingMachine(RuleBasedStateMachine):
             self.send(self.sharing.want(index, number))
         elif what == "returned":
             self.send(self.sharing.returned(index, number, steps))
+        elif what == "borrowed":
+            self.sharing.borrowed(index, number, steps)
         else:
             self.sharing.delivered(index, number, steps)
-            self.delivered += steps
+            self.delivered[number] += steps
 
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
         index = self.collector(data)
-        self.rounds[index] = Rounds()
+        self.rounds[index] = Rounds(index, len(self.rounds))
         self.wanted[index] = False
         self.inbox[index].clear()
         self.outbox[index].clear()
@@ -199,35 +202,34 @@ class SharingMachine(RuleBasedStateMachine):
         self.send(orders)
         self.send(self.sharing.add(index))
 
-    @precondition(lambda self: self.delivered == SIZE)
+    @precondition(lambda self: self.delivered[self.number] == self.size)
     @rule()
     def next_round(self) -> None:
         self.finish()
 
     @invariant()
     def never_more_than_the_round(self) -> None:
-        assert not hasattr(self, "delivered") or self.delivered <= SIZE
+        assert not hasattr(self, "delivered") or max(self.delivered.values(), default=0) <= self.size
 
     def finish(self) -> None:
-        assert self.sharing.collected() == (self.number, SIZE)
+        assert self.sharing.collected() == (self.number, self.size)
         self.number += 1
-        self.delivered = 0
-        self.send(self.sharing.grant(self.number, SIZE))
+        self.send(self.sharing.grant(self.number, self.size))
 
     def teardown(self) -> None:
         """Whatever happened, the round completes when everybody goes on."""
         if not hasattr(self, "sharing"):
             return
         for _ in range(400):
-            if self.delivered == SIZE:
+            if self.delivered[self.number] == self.size:
                 break
             for index in range(len(self.rounds)):
                 self.listen(index)
                 self.act(index, 50)
                 self.bring_back(index)
                 self.tell(index)
-        assert self.delivered == SIZE
-        assert self.sharing.collected() == (self.number, SIZE)
+        assert self.delivered[self.number] == self.size
+        assert self.sharing.collected() == (self.number, self.size)
 
 
 SharingMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
