@@ -1,7 +1,11 @@
 """PPO on toys with known answers, in seconds."""
 
+from typing import Any
+
 import pytest
 
+from tests.toys.hall import Hall
+from tests.toys.playing import training
 from tests.worker.rollouts import make_config
 from tests.worker.toys import Bandit, Identity, OneStepToy, Target, TwoBranches, learn, learn_endless
 from worker.experience.segments import Ending
@@ -54,3 +58,26 @@ def test_truncation_taken_for_termination_is_noticed() -> None:
     stats = learn_endless(config, updates=40, ending=Ending.TERMINATED)
 
     assert stats["Policy/Extrinsic Value Estimate"] < 4.5
+
+
+INTRINSIC = {"gamma": 0.9, "learning_rate": 1e-3, "network_settings": {"hidden_units": 16, "num_layers": 1}}
+
+
+@pytest.mark.parametrize(
+    ("signals", "finds_it"),
+    [
+        pytest.param({}, False, id="plain"),
+        pytest.param({"curiosity": {**INTRINSIC, "strength": 0.1}}, True, id="curiosity"),
+        pytest.param({"rnd": {**INTRINSIC, "strength": 0.1}}, True, id="rnd"),
+    ],
+)
+def test_a_reward_that_nothing_leads_to_is_found_by_exploring(signals: dict[str, Any], finds_it: bool) -> None:
+    game = Hall()
+    hyper = {"num_epoch": 3, "batch_size": 256, "buffer_size": 1024, "learning_rate": 1e-2}
+    network = {"hidden_units": 16, "num_layers": 1}
+
+    scores = training(game, signals={"extrinsic": {}, **signals}, network=network, **hyper).run(30)
+
+    # Best: 9 or 10 of 32 steps are left for the end of a hall of 24 cells. A round is one episode of all agents.
+    assert (max(scores) > 5.0) if finds_it else (max(scores) < 0.5)
+    assert bool(game.seen.all()) == finds_it
