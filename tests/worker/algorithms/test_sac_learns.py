@@ -1,12 +1,15 @@
 """SAC on toys with known answers, in seconds."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from ludus.spec import BehaviorSpec
+from tests.toys.drills import Drill, Errand, Market, Recall, Spotlight
+from tests.toys.playing import Arcade, Training
 from tests.worker.algorithms.sac_world import make_sac, make_sac_config
 from tests.worker.rollouts import make_rollout, make_spec
 from tests.worker.toys import Bandit, Identity, OneStepToy, Target, TwoBranches, split_observations
@@ -134,3 +137,43 @@ def test_truncation_taken_for_termination_is_noticed() -> None:
     # The negative control. Told that the task ends every 4 steps, of which nothing is seen, V is the fixed point of
     # V = 1 + 0.8 * 3/4 * V = 2.5.
     assert endless_value(Ending.TERMINATED) == pytest.approx(2.5, abs=0.3)
+
+
+LSTM = {"memory": {"sequence_length": 4, "memory_size": 32}}
+
+
+def drill(game: Drill, *, network: dict[str, Any] | None = None, batch_size: int = 256) -> Training:
+    """SAC and a game, through a collector's lane: rounds of 64 steps with 4 gradient steps each."""
+    config = make_sac_config(
+        network={"hidden_units": 32, "num_layers": 1, **(network or {})},
+        batch_size=batch_size,
+        buffer_size=20_000,
+        steps_per_update=16,
+        learning_rate=3e-3,
+        init_entcoef=0.02,
+        tau=0.02,
+    )
+    return Training(make_sac(game.spec, config), Arcade(game, config, steps=64))
+
+
+@pytest.mark.parametrize("network", [LSTM, {}], ids=["memory", "control-without"])
+def test_a_cue_is_remembered_with_a_memory_only(network: dict[str, Any]) -> None:
+    scores = drill(Recall(agents=16), network=network).run(50)
+
+    score = float(np.mean(scores[-10:]))
+    assert (score > 0.9) if network else (0.3 < score < 0.7)
+
+
+@pytest.mark.parametrize(
+    ("game", "rounds", "bar"),
+    [
+        pytest.param(Errand(agents=16), 60, 0.9, id="goal"),  # by chance 1/3
+        pytest.param(Market(agents=16), 40, 0.8, id="entities"),
+        pytest.param(Spotlight(20, agents=16), 60, 0.9, id="picture"),
+    ],
+)
+def test_every_kind_of_observation_is_learnt_from(game: Drill, rounds: int, bar: float) -> None:
+    scores = drill(game, batch_size=64).run(rounds)
+
+    assert float(np.mean(scores[:5])) < bar - 0.2
+    assert float(np.mean(scores[-5:])) > bar
