@@ -1,10 +1,12 @@
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
 from server.runs.states import RunState, StopReason
+from tests.server.demonstrations.recordings import stored
 from tests.server.http.world import CARTPOLE, World
 
 YAML = """\
@@ -272,8 +274,11 @@ def test_the_state_to_wait_for_must_exist(http: httpx.Client, world: World) -> N
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "wait")
 
 
-def test_a_run_that_only_imitates_is_a_clone_run_and_another_kind_is_refused(http: httpx.Client) -> None:
-    config = {"behaviors": {"Walker": {"trainer_type": "clone", "demonstrations": [f"dem_{'0' * 26}"]}}}
+def test_a_run_that_only_imitates_is_a_clone_run_and_another_kind_is_refused(
+    http: httpx.Client, world: World, tmp_path: Path
+) -> None:
+    demonstration = stored(world, tmp_path)["id"]
+    config = {"behaviors": {"Walker": {"trainer_type": "clone", "demonstrations": [demonstration]}}}
 
     planned = http.post("/v1/runs", json={"config": config, "validate_only": True})
     refused = http.post("/v1/runs", json={"config": config, "validate_only": True, "kind": "train"})
