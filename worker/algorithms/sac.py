@@ -69,10 +69,11 @@ from server.training.config import SACConfig
 from worker.algorithms.bc import LOSS as PRETRAINING_LOSS
 from worker.algorithms.bc import BehavioralCloning
 from worker.algorithms.guards import GROWTH, Diverged, first_infinite
+from worker.algorithms.ppo_stats import episode_rewards
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
-from worker.experience.transitions import Transitions
+from worker.experience.transitions import Transitions, transitions_of
 from worker.functional.distributions import Branch, branch_bounds, gaussian_entropy, masked_logits
 from worker.functional.losses import row_weights
 from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
@@ -90,6 +91,7 @@ from worker.networks.encoder import Encoded
 from worker.networks.optimizer import FlatAdam
 from worker.networks.optimizer import Snapshot as OptimizerSnapshot
 from worker.networks.q_networks import build_critics
+from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet, title
 
 DISCRETE_TARGET = 0.2
@@ -216,6 +218,9 @@ class SAC:
         )
         self._recent: deque[set[tuple[int, int]]] = deque(maxlen=REMEMBERED_ROUNDS)
         self._values_before = torch.ones(len(signals), device=device)  # (S,) mean sizes of V in the last good update
+        self._episodes = EpisodeReturns(len(signals))
+        self._earned: list[NDArray[np.float64]] = []
+        """By episodes that ended since the last metrics: (F, S) each."""
         self._cloning: BehavioralCloning | None = None
         if config.behavioral_cloning is not None:
             assert shown is not None, "build_algorithm gives the demonstrations of this section"
@@ -271,7 +276,11 @@ class SAC:
         self._signal_updates += signals_due
         lag = self.version - float(rollout.versions.double().mean())
         self.version += bool(due)
-        return self._metrics(table, imitation, measured) | {"Policy/Learning Rate": rate, "Policy/Lag": lag}
+        metrics = self._metrics(table, imitation, measured)
+        if self._earned:
+            metrics |= episode_rewards(self._signals.names, np.concatenate(self._earned))
+            self._earned.clear()
+        return metrics | {"Policy/Learning Rate": rate, "Policy/Lag": lag}
 
     def flat_weights(self) -> NDArray[np.float32]:
         """Return the actor's weights and normalizer statistics as collectors load them."""
@@ -290,6 +299,7 @@ class SAC:
             "values_before": self._values_before.clone(),
             "optimizer": self._optimizer.state_dict(),
             "signals": self._signals.state_dict(),
+            "episodes": self._episodes.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "replay": self._replay.state_dict() if self.config.hyperparameters.save_replay_buffer else None,
         }
@@ -308,6 +318,7 @@ class SAC:
         self._values_before.copy_(state["values_before"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._signals.load_state_dict(state["signals"])
+        self._episodes.load_state_dict(state["episodes"])
         if self._cloning is not None and state["cloning"] is not None:
             self._cloning.load_state_dict(state["cloning"])
         if state["replay"] is not None and self.config.hyperparameters.save_replay_buffer:
@@ -331,6 +342,9 @@ class SAC:
             if found is not None:
                 raise found
         self._replay.store(rollout)
+        if self._signals_learn:  # the game's own rewards are added up where they are played
+            rewards = self._signals.evaluate(transitions_of(rollout, self.device, squashed=True))
+            self._earned.append(self._episodes.add(rollout, segment_sums(rewards, rollout).cpu().numpy()))
         self._recent.append(set(zip(rollout.simulators.tolist(), rollout.agents.tolist(), strict=True)))
         if self._actor.normalizer is not None:
             self._actor.body.update_normalizer([part.to(self.device) for part in rollout.observations])
@@ -555,6 +569,8 @@ class SAC:
         if branches:
             numbers["Policy/Discrete Entropy"] = sum(entropies[:branches])
             numbers["Policy/Discrete Entropy Coeff"] = sum(coefficients[:branches]) / branches
+        if branches > 1:
+            numbers |= {f"Policy/Branch {index} Entropy": entropies[index] for index in range(branches)}
         if self._columns:
             numbers["Policy/Continuous Entropy Coeff"] = coefficients[-1]
         numbers["Policy/Entropy"] = numbers.get("Policy/Continuous Entropy", 0.0) + sum(entropies[:branches])

@@ -22,6 +22,7 @@ from worker import checkpoint
 from worker.algorithms.guards import Diverged
 from worker.algorithms.sac import SAC, Batch
 from worker.experience.segments import Ending
+from worker.experience.transitions import transitions_of
 from worker.networks.acting import make_policy
 from worker.networks.q_networks import ModularCritics, StackedCritics
 
@@ -99,33 +100,6 @@ def test_automatic_gradient_is_that_of_the_losses(
         sac._descend(0.0)
 
     torch.testing.assert_close(sac._optimizer.gradient, reference, rtol=1e-3, atol=2e-5)
-
-
-def test_stacked_and_modular_critics_are_the_same_function() -> None:
-    spec = make_spec(observations=(3,), continuous=2, branches=(2,))
-    config = make_sac_config(signals=TWO_SIGNALS)
-    stacked = make_sac(spec, config)._critics
-    modular = ModularCritics(spec, config.network_settings, 2, torch.Generator().manual_seed(5))
-    assert isinstance(stacked, StackedCritics)
-    networks: list[Any] = [*modular.q, modular.v, modular.target]
-    with torch.no_grad():
-        for net, network in enumerate(networks):
-            layers = [*network.body.hidden.layers, network.heads]
-            for layer, weight, bias in zip(layers, stacked.weights, stacked.biases, strict=True):
-                at = min(net, 2)
-                inputs, outputs = layer.weight.shape[1], layer.weight.shape[0]
-                step = weight.shape[2] // outputs if layer is network.heads else 1
-                layer.weight.copy_(weight[at, :inputs, ::step].t())
-                layer.bias.copy_(bias[at, 0, ::step])
-    seen, behind, done, other = torch.randn(6, 3), torch.randn(6, 3), torch.rand(6, 2), torch.rand(6, 2)
-
-    with torch.no_grad():
-        for mine, theirs in zip(stacked.judge([seen], done, 1), modular.judge([seen], done, 1), strict=True):
-            torch.testing.assert_close(mine, theirs)
-        torch.testing.assert_close(stacked.consider(other), modular.consider(other))
-        torch.testing.assert_close(stacked.foresee([seen], [behind], 1), modular.foresee([seen], [behind], 1))
-        by_q1 = torch.randn(6, 4)
-        torch.testing.assert_close(stacked.by_action(by_q1), modular.by_action(by_q1))
 
 
 def test_the_target_starts_as_v_and_moves_by_tau() -> None:
@@ -332,14 +306,42 @@ def test_metrics_have_ml_agents_names() -> None:
         "Losses/Curiosity Inverse Loss",
         "Policy/Extrinsic Value",
         "Policy/Curiosity Value",
+        "Policy/Curiosity Reward",
         "Policy/Entropy",
         "Policy/Continuous Entropy",
         "Policy/Discrete Entropy",
+        "Policy/Branch 0 Entropy",
+        "Policy/Branch 1 Entropy",
         "Policy/Continuous Entropy Coeff",
         "Policy/Discrete Entropy Coeff",
         "Policy/Learning Rate",
         "Policy/Lag",
     }
+
+
+def test_what_whole_episodes_earned_from_a_signal_is_reported_once() -> None:
+    spec = make_spec(observations=(3,), continuous=1)
+    sac = make_sac(spec, make_sac_config(signals=TWO_SIGNALS))
+    rng = np.random.default_rng(1)
+    halves = [
+        random_round(spec, rng, lengths=[16], ending=ending, sequences=[index])
+        for index, ending in enumerate((Ending.CUT, Ending.TRUNCATED))
+    ]
+
+    first = sac.update(halves[0], 16)
+    assert first is not None
+    expected = float(sac._episodes._open[0, 0][1][1]) + float(
+        sac._signals.evaluate(transitions_of(halves[1], "cpu", squashed=True))[:, 1].sum()
+    )
+    second = sac.update(halves[1], 32)
+    third = sac.update(random_round(spec, rng, lengths=[16], ending=Ending.CUT, episodes=[1]), 48)
+
+    assert second is not None
+    assert third is not None
+    assert "Policy/Curiosity Reward" not in first
+    assert second["Policy/Curiosity Reward"] == pytest.approx(expected, rel=1e-5)
+    assert "Policy/Curiosity Reward" not in third
+    assert "Policy/Extrinsic Reward" not in second, "the recorder has it from the episodes themselves"
 
 
 def test_metrics_of_what_a_behavior_lacks_are_left_out() -> None:
