@@ -54,7 +54,7 @@ from server.training.config import POCAConfig
 from worker.algorithms.batch import Batch
 from worker.algorithms.bc import BehavioralCloning
 from worker.algorithms.guards import Diverged, first_infinite
-from worker.algorithms.ppo_stats import PolicyTrace, PPOStats, entropies, episode_rewards
+from worker.algorithms.ppo_stats import PolicyTrace, PPOStats, entropies
 from worker.algorithms.recollection import Memories, recollect
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.groups import Mates, Teams, teams_of
@@ -108,7 +108,9 @@ class Experience(NamedTuple):
     actions: Float[Tensor, "P W"]
     """Flat actions; zeros for successors."""
     mates: Int[Tensor, "N G"]
+    """Rows of the pool, on the CPU."""
     present: Bool[Tensor, "N G"]
+    """Whether there is a mate; on the CPU."""
     baselines: Float[Tensor, "N S"]
     memories: Float[Tensor, "N K"] | None
     """The actor's, before each step."""
@@ -143,6 +145,12 @@ class Minibatch(NamedTuple):
     """Of the rollout: those rows."""
     which: Int[Tensor, " Q"] | None
     """The sequences; None without a memory."""
+    members: Int[Tensor, " U"]
+    """All agents that occur in it, each once: rows of the pool."""
+    places: Int[Tensor, "R G1"]
+    """Where among them each row's agent is, then its mates."""
+    present: Bool[Tensor, "R G"]
+    """Whether there is a mate."""
     length: int
 
     def without_padding(self, of_rows: Float[Tensor, "R ..."]) -> Float[Tensor, "X ..."]:
@@ -241,12 +249,17 @@ class POCA:
         self._actor.body.update_normalizer([column[: rollout.steps] for column in observations])
         self.version += 1
         earned = self._episodes.add(rollout, measured.episodes)
+        rewards = zip(self._signals.names, earned.mean(0).tolist() if len(earned) else (), strict=False)
         stats = PPOStats(
             **measured.own,
             **rates._asdict(),
             critic_learning_rate=None,
             policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
-            others={**measured.others, **episode_rewards(self._signals.names, earned), **cloned},
+            others={
+                **measured.others,
+                **{f"Policy/{title(name)} Reward": mean for name, mean in rewards},  # the extrinsic one is the team's
+                **cloned,
+            },
         )
         return stats.metrics()
 
@@ -318,13 +331,12 @@ class POCA:
             returns=returns,
             steps=transitions.index,
         )
-        mates, present = _on(teams.steps, device)
         return Experience(
             batch=batch,
             pool=pool,
             actions=actions,
-            mates=mates,
-            present=present,
+            mates=teams.steps.rows,
+            present=teams.steps.present,
             baselines=estimates.baselines,
             memories=None if rollout.memories is None else rollout.memories.to(device),
             critic_memories=estimates.memories,
@@ -382,20 +394,34 @@ class POCA:
         """
         hyper, sequences = self.config.hyperparameters, experience.sequences
         length = 1 if sequences is None else sequences.rows.shape[1]
-        count = len(experience.batch.advantage) if sequences is None else len(sequences.rows)
+        count = len(experience.mates) if sequences is None else len(sequences.rows)
         size = max(hyper.batch_size // length, 1)
         for _ in range(hyper.num_epoch):
             order, own = share(torch.randperm(count, generator=self._generator), size)
             for part in torch.split(order, own)[: max(len(order) // own, 1)]:
-                if sequences is None:
-                    rows = part.to(self.device)
-                    yield Minibatch(rows, None, rows, None, 1)
-                else:
-                    chosen = sequences.select(part)
-                    rows = chosen.rows.reshape(-1)
-                    real = chosen.mask.reshape(-1).nonzero().squeeze(1)
-                    steps, which = rows[real].to(self.device), part.to(self.device)
-                    yield Minibatch(rows.to(self.device), real.to(self.device), steps, which, length)
+                yield self._minibatch(experience, part)
+
+    def _minibatch(self, experience: Experience, part: Int[Tensor, " Q"]) -> Minibatch:
+        """Return some steps, or some sequences. Who is in it is found on the CPU: no device is waited for."""
+        device, sequences = self.device, experience.sequences
+        rows, real, which, length = part, None, None, 1
+        if sequences is not None:
+            chosen = sequences.select(part)
+            rows, real, which = chosen.rows.reshape(-1), chosen.mask.reshape(-1).nonzero().squeeze(1), part
+            length = sequences.rows.shape[1]
+        own, present = rows.unsqueeze(1), experience.present[rows]
+        team = torch.cat([own, torch.where(present, experience.mates[rows], own)], 1)  # absent: nobody new
+        members, places = torch.unique(team, return_inverse=True)
+        return Minibatch(
+            rows=rows.to(device),
+            real=None if real is None else real.to(device),
+            steps=(rows if real is None else rows[real]).to(device),
+            which=None if which is None else which.to(device),
+            members=members.to(device),
+            places=places.to(device),
+            present=present.to(device),
+            length=length,
+        )
 
     def _differentiate(
         self, experience: Experience, minibatch: Minibatch, rates: Rates
@@ -423,15 +449,14 @@ class POCA:
 
     def _judge(self, experience: Experience, minibatch: Minibatch) -> tuple[Float[Tensor, "X S"], Float[Tensor, "X S"]]:
         """Return values and baselines of the real steps. Each row of the pool goes through the encoders once."""
-        mates, present = experience.mates[minibatch.rows], experience.present[minibatch.rows]
-        own = minibatch.rows.unsqueeze(1)
-        seen = torch.cat([own, torch.where(present, mates, own)], 1)  # who is absent stands for nobody new
-        rows, places = torch.unique(seen, return_inverse=True)
-        members = self._critic.embed([part[rows] for part in experience.pool], experience.actions[rows])
+        members = self._critic.embed(
+            [part[minibatch.members] for part in experience.pool], experience.actions[minibatch.members]
+        )
         memory = None
         if minibatch.which is not None and experience.critic_memories is not None:
             memory = torch.cat(experience.critic_memories[minibatch.which].chunk(2, 1))
-        values, baselines = self._critic(members, places[:, 0], places[:, 1:], present, memory, length=minibatch.length)
+        own, mates = minibatch.places[:, 0], minibatch.places[:, 1:]
+        values, baselines = self._critic(members, own, mates, minibatch.present, memory, length=minibatch.length)
         return minibatch.without_padding(values), minibatch.without_padding(baselines)
 
     def _improve(

@@ -388,3 +388,19 @@ def test_pictures_and_entities_are_learnt_from() -> None:
 
     assert np.isfinite(metrics["Losses/Baseline Loss"])
     assert teams_of(rollout).steps.present.any()
+
+
+def test_the_extrinsic_reward_of_an_episode_is_what_the_team_got_while_its_agent_lived() -> None:
+    poca = make_poca()
+    rollout = group(
+        [[10], [10, 11]],
+        [11, 12],
+        [Ending.TERMINATED, Ending.TERMINATED],
+        rewards=np.array([-1.0, 0.0, 4.0]),
+        group_rewards=np.array([0.0, 0.0, 2.0]),
+        mates_alive=[True, False],
+    )
+
+    metrics = poca.update(rollout, step=0)
+
+    assert metrics["Policy/Extrinsic Reward"] == pytest.approx((-1.0 + (-1.0 + 0.0 + 4.0 + 2.0)) / 2)
