@@ -20,7 +20,7 @@ from server.db.texts import storable
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.repository import ref as demonstration_ref
-from server.errors import LeaseLost
+from server.errors import IllegalTransition, LeaseLost
 from server.events.repository import Note, lock_run, move, record
 from server.leases.repository import end_attempt, lapse
 from server.metrics.points import MetricPoint
@@ -110,6 +110,8 @@ class AttemptLedger:
         def write(session: Session, run: Run) -> None:
             if run.state == to:
                 return
+            if to not in EVENT_OF:
+                raise IllegalTransition(run.id, run.state, to)  # nothing ever moves there
             level = "error" if to is RunState.FAILED else "info"
             note = Note(EVENT_OF[to], _sentence(to, reason, detail), level)
             move(session, run, to, note, reason=reason, detail=detail)

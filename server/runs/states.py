@@ -95,7 +95,6 @@ class Intent(StrEnum):
 
 
 EVENT_OF: Mapping[RunState, str] = {
-    S.CREATED: "run_created",
     S.QUEUED: "run_queued",
     S.STARTING: "run_claimed",
     S.RUNNING: "run_started",
