@@ -167,14 +167,16 @@ class BehaviorLearner:
         pool: CollectorPool,
         progress: Progress,
         precision: Callable[[], AbstractContextManager[None]] = nullcontext,
+        before_update: Callable[[Rollout, int], None] | None = None,
     ) -> None:
-        """Updates run within `precision()`."""
+        """Updates run within `precision()`; `before_update` is told of each, with its round and step."""
         self.config = config
         self.spec = spec
         self.algorithm = algorithm
         self.recorder = recorder
         self.progress = progress
         self._precision = precision
+        self._before_update = before_update
         self._arena = arena
         self._pool = pool
         self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -278,6 +280,8 @@ class BehaviorLearner:
         export_onnx(self.algorithm.actor, self.spec, path, self.sample.observations, self.sample.masks)
 
     def _update(self, rollout: Rollout) -> None:
+        if self._before_update is not None:
+            self._before_update(rollout, self.progress.step)
         with self._precision():
             measured = self.algorithm.update(rollout, self.progress.step)
         if measured is not None:

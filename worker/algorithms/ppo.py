@@ -212,7 +212,14 @@ class PPO:
 
     def compile(self) -> None:
         """Let `torch.compile` fuse the operations: faster updates, after some 20 s once. Needs a C++ compiler."""
-        self._gradient_of = torch.compile(self._differentiate)
+        compiled = torch.compile(self._differentiate)
+
+        def gradient_of(minibatch: Batch, rates: Rates) -> tuple[dict[str, Tensor], Float[Tensor, " N"]]:
+            # As a number it would be compiled in, anew for each value of its schedule.
+            epsilon = torch.tensor(rates.epsilon, device=self.device)
+            return compiled(minibatch, rates._replace(epsilon=epsilon))  # type: ignore[arg-type]  # the losses take both
+
+        self._gradient_of = gradient_of
 
     def rates(self, step: int) -> Rates:
         """Return what an update at `step` uses."""

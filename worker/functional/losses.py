@@ -26,7 +26,7 @@ class Term(NamedTuple):
 def clipped_surrogate(
     log_ratio: Float[Tensor, " B"],
     advantage: Float[Tensor, " B"],
-    epsilon: float,
+    epsilon: float | Float[Tensor, ""],
     mask: Bool[Tensor, " B"] | None = None,
 ) -> Term:
     """Return `-mean(min(ratio * A, clip(ratio, 1 - epsilon, 1 + epsilon) * A))`: to be minimised, may be negative.
@@ -36,7 +36,7 @@ def clipped_surrogate(
     """
     ratio = log_ratio.exp()
     plain = ratio * advantage
-    clipped = ratio.clamp_(1.0 - epsilon, 1.0 + epsilon).mul_(advantage)
+    clipped = ratio.clamp_(1.0 - epsilon, 1.0 + epsilon).mul_(advantage)  # type: ignore[arg-type]  # both of one kind
     slope = torch.where(plain <= clipped, plain, 0.0)  # d ratio / d log_ratio = ratio
     return _mean(torch.minimum(plain, clipped).neg_(), slope.neg_(), mask)
 
@@ -53,7 +53,7 @@ def clipped_value_loss(
     values: Float[Tensor, "B S"],
     old_values: Float[Tensor, "B S"],
     returns: Float[Tensor, "B S"],
-    epsilon: float,
+    epsilon: float | Float[Tensor, ""],
     mask: Bool[Tensor, " B"] | None = None,
 ) -> Term:
     """Return `mean(max((R - V)^2, (R - V_clipped)^2))` over rows and signals; `V_clipped` stays near `old_values`.
@@ -63,7 +63,8 @@ def clipped_value_loss(
     """
     error = values - returns
     plain = error.square()
-    clipped = (values - old_values).clamp_(-epsilon, epsilon).add_(old_values).sub_(returns).square_()
+    moved = (values - old_values).clamp_(-epsilon, epsilon)  # type: ignore[arg-type]  # both of one kind
+    clipped = moved.add_(old_values).sub_(returns).square_()
     # Inside the clip range both errors are V's, but rounding may make either the larger one: compare the step itself.
     inside = (values - old_values).abs_() <= epsilon
     slope = torch.where(inside | (plain >= clipped), error, 0.0).mul_(2.0)

@@ -6,6 +6,7 @@ Nothing here waits for the supervisor, except the last checkpoint for its acknow
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, assert_never
 
@@ -37,6 +38,7 @@ from worker.collector.notices import (
 from worker.collector.pool import CollectorPool, PolicyProgram, WarmCollector
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena
+from worker.experience.rollout import Rollout
 from worker.learner import BehaviorLearner, Learner, arena_steps
 from worker.learner import Progress as LearnerProgress
 from worker.link import (
@@ -60,6 +62,7 @@ from worker.link import Endpoint as LinkEndpoint
 from worker.networks.layout import UnsupportedSpec
 from worker.recorder import Recorder
 from worker.trainer.clone import CloneLearner
+from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.parallel import Build, Group
 from worker.trainer.precision import bf16_pictures
 
@@ -250,7 +253,7 @@ class Trainer:
             config.summary_freq,
             self._superior.post,
             progress.step,
-            None if extrinsic is None else extrinsic.strength,
+            None if extrinsic is None or isinstance(config, POCAConfig) else extrinsic.strength,  # POCA measures it
             groups=isinstance(config, POCAConfig),
         )
         program = PolicyProgram(
@@ -269,10 +272,27 @@ class Trainer:
             self._pool,
             progress,
             precision=lambda: bf16_pictures(self._bf16),
+            before_update=self._compilation(algorithm, config, spec),
         )
         self._learners[spec.behavior] = learner
         learner.start()
         self._admitted(learner)
+
+    def _compilation(
+        self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec
+    ) -> Callable[[Rollout, int], None] | None:
+        """Return what compiles a behavior's updates in the background, if that is asked for."""
+        if not self._config.torch_settings.compile:
+            return None
+
+        def twin() -> Algorithm:
+            return build_algorithm(config, spec, self._device, self._job.seed, self._demonstrations)
+
+        def tell(name: str, message: str) -> None:
+            level: Level = "info" if name == "compiled" else "warning"
+            self._event(name, f"{spec.behavior}: {message}", level=level, data={"behavior": spec.behavior})
+
+        return BackgroundCompilation(algorithm, twin, tell).before_update
 
     def _shared(self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec) -> Algorithm:
         """Let the processes of `torch_settings` share an algorithm's updates, started when they are first needed."""
