@@ -56,6 +56,7 @@ rows of a batch, `K` outputs of a Q network for each signal, `E` entropy coeffic
 import math
 from collections import deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ from worker.networks.body import Trail
 from worker.networks.encoder import Encoded
 from worker.networks.optimizer import FlatAdam
 from worker.networks.optimizer import Snapshot as OptimizerSnapshot
-from worker.networks.q_networks import build_critics
+from worker.networks.q_networks import StackedCritics, build_critics
 from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet, title
 
@@ -182,6 +183,8 @@ class SAC:
         self._generator = torch.Generator().manual_seed(seed)
         self._actor = Actor(spec, network, self._generator, squashed=True)
         self._critics = build_critics(spec, network, len(signals), self._generator)
+        # Where nothing is differentiated automatically torch need not keep books for it: a fifth of a gradient step.
+        self._by_hand = isinstance(self._critics, StackedCritics)
         self._actor.to(device)
         self._critics.to(device)
         self._columns, self._sizes = spec.actions.continuous_size, spec.actions.discrete_branches
@@ -417,6 +420,10 @@ class SAC:
     def _descend(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Take one gradient step of everything; return what `_names` names."""
         batch = self._batch()
+        with torch.inference_mode() if self._by_hand else nullcontext():
+            return self._learn(batch, learning_rate)
+
+    def _learn(self, batch: Batch, learning_rate: float) -> Float[Tensor, " terms"]:
         coefficients = self._log_coefficients.exp()
         proposal = self._propose(batch)
         judged = self._critics.judge(batch.encoded, batch.continuous, batch.length)
