@@ -91,12 +91,15 @@ class Batch(NamedTuple):
         for which in torch.split(order, size)[: max(len(order) // size, 1)]:
             sequences = recurrence.sequences.select(which)
             rows, chosen = sequences.rows.reshape(-1).to(device), which.to(device)
-            yield Batch(
-                [column.index_select(0, rows) for column in self.encoded],
-                *(None if column is None else column.index_select(0, rows) for column in self[1:8]),  # type: ignore[arg-type]  # the columns in their order
-                steps=sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
-                real=sequences.mask.reshape(-1).to(device),
-                actor_memory=recurrence.actor_memory[chosen],
-                critic_memory=recurrence.critic_memory[chosen],
-                length=sequences.rows.shape[1],
+            columns = [None if column is None else column.index_select(0, rows) for column in self[1:8]]
+            yield Batch._make(
+                (
+                    [column.index_select(0, rows) for column in self.encoded],
+                    *columns,
+                    sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
+                    sequences.mask.reshape(-1).to(device),
+                    recurrence.actor_memory[chosen],
+                    recurrence.critic_memory[chosen],
+                    sequences.rows.shape[1],
+                )
             )
