@@ -26,7 +26,7 @@ from server.leases.repository import end_attempt, lapse
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
-from server.runs.states import EVENT_OF, TERMINAL, Intent, RunKind, RunState, StopReason
+from server.runs.states import EVENT_OF, LEASED, Intent, RunKind, RunState, StopReason
 from server.simulators.models import Simulator
 from server.simulators.repository import LEFT, SimulatorRepository
 from server.workers.models import Worker
@@ -97,7 +97,7 @@ class AttemptLedger:
         self._fenced(write)
 
     def move(self, to: RunState, *, reason: StopReason | None = None, detail: str | None = None) -> None:
-        """Move the run. Moving it to where it is changes nothing; a terminal state or PAUSED ends the attempt.
+        """Move the run. Moving it to where it is changes nothing; a state without a lease ends the attempt.
 
         `reason` says why a run ended or pauses; without one SUCCEEDED means `completed` and CANCELLED `user`.
         Raises IllegalTransition.
@@ -115,8 +115,9 @@ class AttemptLedger:
             level = "error" if to is RunState.FAILED else "info"
             note = Note(EVENT_OF[to], _sentence(to, reason, detail), level)
             move(session, run, to, note, reason=reason, detail=detail)
-            if to in TERMINAL or to is RunState.PAUSED:
-                end_attempt(session, run, "paused" if to is RunState.PAUSED else str(reason), detail)
+            if to not in LEASED:
+                outcome = {RunState.PAUSED: "paused", RunState.RECOVERING: "released"}.get(to, str(reason))
+                end_attempt(session, run, outcome, detail)
 
         self._fenced(write)
 
