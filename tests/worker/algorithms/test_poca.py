@@ -311,9 +311,10 @@ def test_a_value_that_is_not_finite_is_named_and_the_update_taken_back(column: s
     signals = {"extrinsic": {}, "rnd": {"network_settings": {"hidden_units": 8}}}
     poca = make_poca(signals=signals, network=MEMORY)
     spec = make_spec(observations=(3,), branches=(2,))
-    poca.update(random_rollout(spec, [5, 4], np.random.default_rng(1), memory_size=8, group_size=2), step=0)
+    alive = {"memory_size": 8, "group_size": 3, "ending": Ending.CUT}
+    poca.update(random_rollout(spec, [5, 4], np.random.default_rng(1), **alive), step=0)
     before = poca.state_dict()
-    rollout = poisoned(random_rollout(spec, [5, 4, 3], np.random.default_rng(1), memory_size=8, group_size=3), column)
+    rollout = poisoned(random_rollout(spec, [5, 4, 3], np.random.default_rng(1), sequences=[1] * 3, **alive), column)
 
     with pytest.raises(Diverged, match="taken back") as diverged:
         poca.update(rollout, step=0)
@@ -336,6 +337,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Any, network: 
             memory_size=8 if "memory" in network else 0,
             group_size=2,
             sequences=[seed] * 4,
+            ending=Ending.CUT,
         )
         for seed in range(4)
     ]
