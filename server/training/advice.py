@@ -9,8 +9,8 @@ from server.training.document import Path
 from server.training.problems import join_path
 from server.training.run import RunConfig
 
-_ONE_BATCH: Final = (
-    "has no effect under `sac`, which imitates one batch per gradient step (`behavioral_cloning.batch_size`); remove it"
+_SAMPLES: Final = (
+    "has no effect under `sac`, which imitates `behavioral_cloning.num_epoch` minibatches per gradient step; remove it"
 )
 
 
@@ -29,11 +29,8 @@ def advise(config: RunConfig) -> list[Problem]:
 def _about(section: TrainerConfig) -> Iterator[tuple[Path, str, str]]:
     """Yield path below the section, code and message."""
     match section:
-        case SACConfig(behavioral_cloning=cloning) if cloning is not None:
-            given = {"num_epoch": cloning.num_epoch, "samples_per_update": cloning.samples_per_update}
-            for key, value in given.items():
-                if value:
-                    yield ("behavioral_cloning", key), "no_effect", _ONE_BATCH
+        case SACConfig(behavioral_cloning=cloning) if cloning is not None and cloning.samples_per_update:
+            yield ("behavioral_cloning", "samples_per_update"), "no_effect", _SAMPLES
         case POCAConfig():
             for name, _ in section.reward_signals.active():
                 if name != "extrinsic":

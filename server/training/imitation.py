@@ -59,7 +59,8 @@ class BehavioralCloningConfig(FromDemonstrations):
         default=None,
         ge=1,
         le=1000,
-        description="Passes over the demonstrated steps per update; null = 3. Without effect under `sac`.",
+        description="Passes over the demonstrated steps per update (under `sac`: minibatches per gradient step); "
+        "null = 3.",
     )
     samples_per_update: Whole = Field(
         default=0,

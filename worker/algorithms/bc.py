@@ -10,7 +10,7 @@ Details, as in ML-Agents 1.1.0 (`torch_entities/components/bc/module.py`) unless
     1e-10 over `steps` steps of the trainer (0: it stays). From there on nothing is imitated any more.
  2. Beside PPO and POCA, after each of their updates: `num_epoch` (3) passes over shuffled demonstrations, a remainder
     that fills no minibatch left out, each pass no longer than `samples_per_update` steps (0: all). Beside SAC, with
-    each of its gradient steps: one minibatch.
+    each of its gradient steps: `num_epoch` minibatches (see f).
  3. Recurrent actors see sequences of the policy's `sequence_length`, and begin each with a memory of zeros.
  4. Observations are normalised with the policy's statistics, to which demonstrations add nothing.
 
@@ -27,7 +27,9 @@ Deviations from ML-Agents, on purpose:
     loss to report instead of a loss of 0.
  e. With fewer steps than one minibatch wants (`samples_per_update` below `batch_size`) that fewer are learnt from;
     ML-Agents would learn from none, silently.
- f. Beside SAC ML-Agents makes `num_epoch` passes for every single gradient step.
+ f. Beside SAC ML-Agents makes `num_epoch` whole passes for every single gradient step: with 5,000 demonstrated steps
+    117 minibatches. A minibatch each is too few: where SAC's own rewards say nothing its steps, which Adam makes as
+    large, undo the imitation (a walk, 500 steps, GAIL that cannot tell: 9 of 16 seeds succeed). With 3 all 16 do.
  g. An update that meets a value that is not finite is taken back and raises `Diverged`.
 
 Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps, others as in `worker.functional`.
@@ -212,8 +214,8 @@ class Imitator:
         return torch.randperm(self.sequences, generator=self._generator)
 
     def drawn(self) -> Int[Tensor, " B"]:
-        """Return the sequences of one minibatch, drawn without replacement."""
-        return self.shuffled()[: self.size]
+        """Return the sequences of one minibatch, drawn uniformly and with replacement."""
+        return torch.randint(self.sequences, (self.size,), generator=self._generator)
 
     def learn(self, chosen: Int[Tensor, " B"], learning_rate: float) -> Float[Tensor, ""]:
         """Take one step on some sequences; return the loss before it."""
@@ -308,13 +310,15 @@ class BehavioralCloning:
         return {LOSS: float(losses.mean())}
 
     def learn(self, step: int) -> Float[Tensor, ""] | None:
-        """Take one gradient step on one minibatch; return its loss on the device, None once imitation is over.
+        """Take the gradient steps that belong to one of SAC's; return their mean loss, None once it is over.
 
-        What is not finite is for the caller to find, with `is_finite`, and to take back, with `snapshot`.
+        The loss stays on the device. What is not finite is for the caller to find, with `is_finite`, and to take back,
+        with `snapshot`.
         """
         if self.is_over(step):
             return None
-        return self._imitator.learn(self._imitator.drawn(), self._schedule.at(step))
+        rate = self._schedule.at(step)
+        return torch.stack([self._imitator.learn(self._imitator.drawn(), rate) for _ in range(self._epochs)]).mean()
 
     def is_finite(self) -> Bool[Tensor, ""]:
         """Return whether the actor and the moments of this optimizer are finite."""

@@ -242,15 +242,20 @@ class TestSchedule:
 
         assert cloning.state_dict()["optimizer"]["steps"].item() == minibatches
 
-    def test_beside_sac_a_gradient_step_takes_one_minibatch(self) -> None:
+    @pytest.mark.parametrize(
+        ("config", "minibatches"), [({}, 3), ({"num_epoch": 1}, 1), ({"samples_per_update": 5}, 3)]
+    )
+    def test_beside_sac_a_gradient_step_brings_so_many_minibatches(
+        self, config: dict[str, Any], minibatches: int
+    ) -> None:
         spec = make_spec(vector(2), continuous=1)
-        cloning = make_cloning(make_actor(spec, squashed=True), lesson(spec), steps=100)
+        cloning = make_cloning(make_actor(spec, squashed=True), lesson(spec), steps=100, **config)
 
         loss = cloning.learn(0)
 
         assert loss is not None
         assert loss.isfinite()
-        assert cloning.state_dict()["optimizer"]["steps"].item() == 1
+        assert cloning.state_dict()["optimizer"]["steps"].item() == minibatches
         assert cloning.learn(100) is None
 
 
