@@ -201,10 +201,9 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken, from a buffer of the same capacity and spec."""
+        """Go on exactly where `state_dict` was taken. From one of another capacity take the newest that fit."""
         if state["capacity"] != self.capacity:
-            message = f"the saved replay buffer holds {state['capacity']} transitions, this one {self.capacity}"
-            raise ValueError(f"{message}; keep buffer_size, or resume without the saved buffer")
+            state = _resized(state, self.capacity)
         self._stored, self._used = state["stored"], state["used"]
         self._spare = state["spare"].tolist()
         self._streams = {
@@ -323,6 +322,33 @@ class ReplayBuffer:
             length=length,
             rows=rows,
         )
+
+
+def _resized(state: dict[str, Any], capacity: int) -> dict[str, Any]:
+    """Return the state of a buffer of another capacity with the newest transitions that it holds."""
+    former, stored = state["capacity"], state["stored"]
+    count = min(stored, former, capacity)
+    first = stored - count  # serial number of the oldest that is kept; it becomes 0
+    rows = torch.arange(first, stored) % former
+    *columns, links = [column[rows] for column in state["steps"]]
+    following = links[:, 0].clone()
+    behind = following >= former
+    serials = first + (following - first) % former  # of what lies in the ring: within `former` of the oldest
+    successors = int(behind.sum())
+    links[:, 0] = torch.where(behind, capacity + behind.cumsum(0) - 1, serials - first)
+    streams = state["streams"][state["streams"][:, 4] >= first].clone()
+    streams[:, 4] -= first
+    return {
+        **state,
+        "capacity": capacity,
+        "stored": count,
+        "used": capacity + successors,
+        "spare": torch.empty(0, dtype=torch.int64),
+        "streams": streams,
+        "steps": [*columns, links],
+        "observations": [column[rows] for column in state["observations"]],
+        "successors": [column[following[behind] - former] for column in state["successors"]],
+    }
 
 
 _Span = tuple[slice, slice]

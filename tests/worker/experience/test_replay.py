@@ -382,8 +382,32 @@ def test_a_resumed_buffer_is_as_long_and_goes_on_alike(tmp_path: Path) -> None:
             assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-def test_a_buffer_of_another_capacity_is_refused_with_both() -> None:
-    state = ReplayBuffer(LABELLED, 50).state_dict()
+@pytest.mark.parametrize("capacity", [3, 20, 50])
+def test_a_buffer_of_another_capacity_takes_over_the_newest(capacity: int) -> None:
+    lengths, endings = [4, 3, 2], [Ending.CUT, Ending.TERMINATED, Ending.CUT]
+    buffers = [ReplayBuffer(LABELLED, 20, memory_size=2), ReplayBuffer(LABELLED, capacity, memory_size=2)]
+    for number in range(3):  # 27 steps; each agent goes on where it was
+        first = [1000 + 4 * number, 2000 + 100 * number, 3000 + 2 * number]
+        place = {"episodes": [0, number, 0], "sequences": [number, 0, number]}
+        buffers[0].store(labelled_rollout(first, lengths, endings, remember=True, **place))
 
-    with pytest.raises(ValueError, match="holds 50 transitions, this one 60"):
-        ReplayBuffer(LABELLED, 60).load_state_dict(state)
+    buffers[1].load_state_dict(buffers[0].state_dict())
+    assert len(buffers[1]) == min(20, capacity)
+    place = {"episodes": [0, 3, 0], "sequences": [3, 0, 3]}
+    for buffer in buffers:
+        buffer.store(labelled_rollout([1012, 2300, 3006], lengths, endings, remember=True, **place))
+
+    held = []
+    for buffer in buffers:
+        sample = buffer.sample_sequences(2000, 3, torch.Generator().manual_seed(1))
+        seen = sample.observations[0][:, 0]
+        rows = torch.stack((seen[sample.index], seen[sample.next_index], sample.rewards, sample.real.float()), 1)
+        chains = {tuple(chain) for chain in rows.view(-1, 12).tolist()}
+        held.append({chain for chain in chains if chain[0] in _newest(buffer, min(20, capacity))})
+    assert held[0] == held[1]
+
+
+def _newest(buffer: ReplayBuffer, count: int) -> set[float]:
+    """The observations of the newest transitions."""
+    rows = torch.arange(buffer._stored - min(count, len(buffer)), buffer._stored) % buffer.capacity
+    return set(buffer._observations[0][rows, 0].tolist())
