@@ -13,12 +13,14 @@ have. A behavior that is done goes on answering, without learning, while others 
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.spec import BehaviorSpec
@@ -26,7 +28,7 @@ from server.training.config import ReinforcementConfig, TrainerConfig
 from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
 from worker.collector.notices import EpisodesEnded
-from worker.collector.pool import CollectorPool
+from worker.collector.pool import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Segment
@@ -65,6 +67,25 @@ class Sample:
             [column[:SAMPLE_ROWS].clone() for column in rollout.observations],
             None if masks is None else masks[:SAMPLE_ROWS].clone(),
         )
+
+
+class Collection(Protocol):
+    """What a learner asks of the collectors: `worker.collector.pool.CollectorPool`."""
+
+    def admit(self, spec: BehaviorSpec, policy: PolicyProgram, arena: Arena) -> None:
+        """Accept an announced behavior."""
+
+    def publish(self, behavior: str, version: int, weights: NDArray[np.float32]) -> None:
+        """Make newer weights act."""
+
+    def grant(self, behavior: str, round_number: int, steps: int) -> None:
+        """Permit `steps` more answers, all counted into the round."""
+
+    def grant_unrecorded(self, behavior: str) -> None:
+        """Answer from now on without a limit and without recording."""
+
+    def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
+        """Free the blocks of delivered segments."""
 
 
 class Learner(Protocol):
@@ -164,7 +185,7 @@ class BehaviorLearner:
         algorithm: Algorithm,
         arena: Arena,
         recorder: Recorder,
-        pool: CollectorPool,
+        pool: Collection,
         progress: Progress,
         precision: Callable[[], AbstractContextManager[None]] = nullcontext,
         before_update: Callable[[Rollout, int], None] | None = None,

@@ -20,11 +20,11 @@ from ludus.spec import BehaviorSpec
 from server.training.config import CloneConfig
 from worker.algorithms.bc import Cloning
 from worker.collector.notices import EpisodesEnded
-from worker.collector.pool import CollectorPool, PolicyProgram
+from worker.collector.pool import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.export import export_onnx
-from worker.learner import SAMPLE_ROWS, Rollbacks, next_multiple
+from worker.learner import SAMPLE_ROWS, Collection, Rollbacks, next_multiple
 from worker.recorder import Recorder
 
 CHUNK_STEPS = 50
@@ -52,7 +52,7 @@ class CloneLearner:
         algorithm: Cloning,
         shown: DemonstrationBuffer,
         recorder: Recorder,
-        pool: CollectorPool,
+        pool: Collection,
         *,
         patience: float,
         is_played: Callable[[], bool],

@@ -1,0 +1,80 @@
+"""Collectors that remember what they were asked, and an algorithm that does as it is told."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ludus.spec import BehaviorSpec
+from worker.algorithms.guards import Diverged
+from worker.collector.pool import PolicyProgram
+from worker.experience.arena import Arena
+from worker.experience.rollout import Rollout
+from worker.experience.segments import Segment, blocks_of
+from worker.networks.actor import Actor
+
+
+class RecordingCollection:
+    """What was asked of the collectors, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def admit(self, spec: BehaviorSpec, policy: PolicyProgram, arena: Arena) -> None:
+        self.calls.append(("admit", spec.name))
+
+    def publish(self, behavior: str, version: int, weights: NDArray[np.float32]) -> None:
+        self.calls.append(("publish", version))
+
+    def grant(self, behavior: str, round_number: int, steps: int) -> None:
+        self.calls.append(("grant", round_number, steps))
+
+    def grant_unrecorded(self, behavior: str) -> None:
+        self.calls.append(("unrecorded",))
+
+    def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
+        self.calls.append(("reclaim", len(blocks_of(segments))))
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """Return what was asked since the last call."""
+        calls, self.calls = self.calls, []
+        return calls
+
+
+class ScriptedAlgorithm:
+    """Its updates end as the script says: learnt, nothing learnt, or taken back."""
+
+    def __init__(self, script: Sequence[str], steps: int = 10) -> None:
+        self.version = 0
+        self.steps_of_updates: list[tuple[int, int]] = []
+        """(steps of the rollout, the policy's step) of each update."""
+        self._script = list(script)
+        self._steps = steps
+
+    @property
+    def actor(self) -> Actor:
+        raise NotImplementedError
+
+    def round_steps(self) -> int:
+        return self._steps
+
+    def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
+        self.steps_of_updates.append((rollout.steps, step))
+        match self._script.pop(0):
+            case "learnt":
+                self.version += 1
+                return {"Losses/Value Loss": 1.0}
+            case "nothing":
+                return None
+            case _:
+                raise Diverged("gradient", 3)
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        return np.zeros(3, np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]

@@ -1,0 +1,170 @@
+"""When a clone is evaluated, and by which episodes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ludus.demonstrations import DemonstrationError
+from server.training.config import CloneConfig
+from tests.worker.learning import RecordingCollection
+from tests.worker.rollouts import make_spec
+from tests.worker.trainer.test_clone import SPEC, show
+from worker.build import Demonstrations, build_clone
+from worker.collector.notices import EpisodesEnded
+from worker.link import Point
+from worker.recorder import EVALUATION_REWARD, Recorder
+from worker.trainer.clone import CloneLearner
+
+SHOWN = "dem_" + "0" * 26
+
+
+class World:
+    """A clone's learner with nobody around, at first."""
+
+    def __init__(self, folder: Path, *, patience: float = 60.0) -> None:
+        self.collection = RecordingCollection()
+        self.points: list[Point] = []
+        self.told: list[str] = []
+        self.played = False
+        config = CloneConfig.model_validate(
+            {
+                "demonstrations": [SHOWN],
+                "hyperparameters": {"batch_size": 16},
+                "network_settings": {"hidden_units": 4, "num_layers": 1},
+                "max_steps": 25,
+                "checkpoint_interval": 20,
+                "evaluation_interval": 10,
+                "evaluation_episodes": 3,
+            }
+        )
+        paths = Demonstrations({SHOWN: show(folder / "shown.npz")})
+        algorithm, spec, shown = build_clone(config, "Echo", torch.device("cpu"), 1, paths)
+        self.learner = CloneLearner(
+            config,
+            spec,
+            algorithm,
+            shown,
+            Recorder("Echo", 100, lambda metrics: self.points.extend(metrics.points), strength=None),
+            self.collection,
+            patience=patience,
+            is_played=lambda: self.played,
+            tell=lambda event, message: self.told.append(event),
+        )
+
+    def dial_in(self) -> None:
+        self.learner.admit(SPEC)
+        self.played = True
+
+    def end(self, *episodes: tuple[int, float]) -> None:
+        """Report finished episodes: the version that answered the first decision, and the return."""
+        versions, returns = (np.array(column) for column in zip(*episodes, strict=True))
+        zeros = np.zeros(len(versions))
+        nothing: dict[str, Any] = dict.fromkeys(("truncated", "outcomes", "simulators", "agents"), zeros)
+        self.learner.episodes_ended(
+            EpisodesEnded("Echo", returns, zeros, lengths=zeros + 5, versions=versions, **nothing)
+        )
+
+    @property
+    def evaluations(self) -> dict[int, float]:
+        return {point.step: point.value for point in self.points if point.key == EVALUATION_REWARD}
+
+
+def test_a_clone_that_nobody_plays_waits_for_nobody(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    for _ in range(10):
+        if world.learner.ready:
+            world.learner.learn()
+
+    assert (world.learner.step, world.learner.done) == (25, True)
+    assert world.evaluations == {}
+    assert world.collection.calls == []
+
+
+def test_an_evaluation_counts_episodes_of_its_own_weights_from_their_first_decision_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.dial_in()
+    assert world.collection.take() == [("admit", "Echo"), ("publish", 0), ("unrecorded",)]
+
+    world.learner.learn()
+
+    assert world.learner.step == 10, "steps end at the evaluation"
+    assert world.collection.take() == [("publish", 10)]
+    assert not world.learner.ready, "learning waits for it"
+    world.end((0, 100.0), (10, 1.0), (0, 100.0), (10, 2.0))
+    assert not world.learner.ready
+    world.end((10, 6.0), (10, 100.0))
+    assert world.learner.ready
+    world.learner.learn()
+    assert world.evaluations == {10: 3.0}, "the first three: (1 + 2 + 6) / 3"
+    world.learner.learn()
+    assert world.learner.step == 20
+
+
+def test_the_end_is_evaluated_before_the_clone_is_done(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for _ in range(2):
+        world.learner.learn()
+    world.dial_in()
+
+    world.learner.learn()
+
+    assert (world.learner.step, world.learner.done) == (25, False)
+    world.end((25, 1.0), (25, 1.0), (25, 1.0))
+    world.learner.learn()
+    assert world.learner.done
+    assert world.evaluations == {25: 1.0}
+
+
+def test_an_evaluation_ends_with_the_last_simulator(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.dial_in()
+    world.learner.learn()
+    world.end((10, 1.0))
+
+    world.played = False
+
+    assert world.learner.ready
+    world.learner.learn()
+    assert (world.told, world.evaluations) == (["evaluation_abandoned"], {})
+    world.learner.learn()
+    assert world.learner.step == 20
+
+
+def test_a_game_without_ends_does_not_stop_the_clone(tmp_path: Path) -> None:
+    world = World(tmp_path, patience=0.0)
+    world.dial_in()
+
+    for _ in range(10):
+        if world.learner.ready:
+            world.learner.learn()
+
+    assert world.learner.done
+    assert set(world.told) == {"evaluation_abandoned"}
+
+
+def test_a_game_that_is_not_what_was_shown_is_refused_and_the_clone_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    with pytest.raises(DemonstrationError, match=r"\(1,\).*\(7,\)"):
+        world.learner.admit(make_spec(observations=(7,), branches=(2,)))
+
+    world.learner.learn()
+    assert world.learner.step == 10
+
+
+def test_a_resumed_clone_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    world, resumed = World(tmp_path), World(tmp_path)
+    world.learner.learn()
+    assert not world.learner.checkpoint_due
+
+    resumed.learner.load_state(world.learner.state())
+    for one in (world, resumed):
+        one.learner.learn()
+
+    assert resumed.learner.step == world.learner.step == 20
+    assert resumed.learner.checkpoint_due
+    np.testing.assert_array_equal(world.learner.algorithm.flat_weights(), resumed.learner.algorithm.flat_weights())
