@@ -6,7 +6,8 @@ Generalized advantage estimation (Schulman et al. 2016, equation 16) for each si
 
 The recurrence stops at the end of each segment. What stands for `V(t+1)` there depends on how the segment ended:
 0 where the episode was *terminated*, the value of the following observation where it was *truncated* or merely *cut*.
-A signal that ignores termination (curiosity, RND: Burda et al. 2018, section 2.3) bootstraps everywhere.
+A signal that ignores termination (curiosity, RND: Burda et al. 2018, section 2.3) bootstraps everywhere; what stands
+behind a termination is then the beginning of another episode (`beyond_termination`).
 
 The reverse recurrence is solved by recursive doubling (Hillis & Steele 1986): `log2(longest segment)` passes over flat
 tensors, whatever the number and the lengths of the segments. Nothing is padded.
@@ -45,6 +46,23 @@ def generalized_advantages(
     decay = (gamma * lambd).expand_as(deltas).clone()  # (N, S)
     decay[ends] = 0.0
     return _reverse_recurrence(deltas, decay, longest=int(lengths.max()))
+
+
+def beyond_termination(
+    bootstrap: Float[Tensor, "B S"],
+    terminated: Bool[Tensor, " B"],
+    beginnings: Float[Tensor, "E S"],
+    ignores_termination: Bool[Tensor, " S"],
+) -> Float[Tensor, "B S"]:
+    """Return `bootstrap` with the mean value of `E` episodes' beginnings where a signal goes on beyond termination.
+
+    The value of the terminal observation itself would do harm: no step begins there, so it is never learnt, and what
+    it is wrong by is what all values before it are pulled to, and it with them. Without beginnings nothing changes.
+    """
+    if not len(beginnings):
+        return bootstrap
+    replaced = terminated.to(bootstrap.device).unsqueeze(1) & ignores_termination  # (B, S)
+    return torch.where(replaced, beginnings.mean(0), bootstrap)
 
 
 def _reverse_recurrence(

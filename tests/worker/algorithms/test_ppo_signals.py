@@ -59,24 +59,30 @@ def test_any_network_learns_from_any_signals(spec: BehaviorSpec, shared_critic: 
 
 
 def test_each_signal_has_its_own_returns_and_the_advantage_is_their_mean() -> None:
-    ppo, rollout = make_ppo(), make_steps()
+    endings = [Ending.TERMINATED, Ending.CUT, Ending.TRUNCATED, Ending.TERMINATED, Ending.CUT]
+    ppo, rollout = make_ppo(), make_steps(ending=endings, sequences=[0, 0, 1, 2, 3])
     prepared = ppo._prepare(rollout)
     rewards = ppo._signals.evaluate(prepared.transitions)
     _, bootstrap, _ = ppo._values(rollout, ppo.actor.encode(prepared.transitions.observations))
 
+    # Two episodes begin, in rows 0 and 9: what curiosity and RND go on with where an episode terminated.
+    beginning = (prepared.batch.values[0] + prepared.batch.values[9]) / 2
     alone = []
-    for index in range(len(NAMES)):
-        column = slice(index, index + 1)
+    for index, name in enumerate(NAMES):
+        column, goes_on = slice(index, index + 1), name in {"curiosity", "rnd"}
+        behind = bootstrap[:, column].clone()
+        if goes_on:
+            behind[[0, 3]] = beginning[column]
         alone.append(
             generalized_advantages(
                 rewards[:, column],
                 prepared.batch.values[:, column],
-                bootstrap[:, column],
+                behind,
                 rollout.lengths,
                 rollout.endings == Ending.TERMINATED,
                 gamma=torch.tensor([0.9 + index / 100]),
                 lambd=0.95,
-                ignores_termination=torch.tensor([NAMES[index] in {"curiosity", "rnd"}]),
+                ignores_termination=torch.tensor([goes_on]),
             )
         )
     advantages = torch.cat(alone, 1)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from worker.functional.returns import explained_variance, generalized_advantages, normalized
+from worker.functional.returns import beyond_termination, explained_variance, generalized_advantages, normalized
 
 
 def advantages(
@@ -73,6 +73,26 @@ def test_a_signal_may_ignore_termination() -> None:
     )
 
     assert result.tolist() == [[1.0, 6.0]]  # 1 + 0 and 1 + 0.5 * 10
+
+
+def test_beyond_termination_another_episode_begins() -> None:
+    bootstrap = torch.tensor([[10.0, 10.0], [20.0, 20.0]])
+    beginnings = torch.tensor([[1.0, 2.0], [3.0, 6.0]])  # means: 2 and 4
+
+    result = beyond_termination(
+        bootstrap, torch.tensor([True, False]), beginnings, ignores_termination=torch.tensor([False, True])
+    )
+
+    # Only the second signal goes on, and only the first segment terminated.
+    assert result.tolist() == [[10.0, 4.0], [20.0, 20.0]]
+
+
+def test_beyond_termination_nothing_changes_where_no_episode_began() -> None:
+    bootstrap = torch.tensor([[10.0]])
+
+    result = beyond_termination(bootstrap, torch.tensor([True]), torch.zeros(0, 1), torch.tensor([True]))
+
+    assert torch.equal(result, bootstrap)
 
 
 @st.composite
