@@ -24,7 +24,8 @@ Details, as in ML-Agents 1.1.0 (`poca/optimizer_torch.py`, `poca/trainer.py`) un
     the one who judges what its agent had to start from.
 
 Deviations from ML-Agents, on purpose (those of `algorithms.ppo` as to the joint ratio, the time at which statistics are
-merged, logarithms, the sign of the policy loss, small rollouts and updates that are taken back hold here, too):
+merged, logarithms, the sign of the policy loss, small rollouts, what stands behind a termination, and updates that are
+taken back hold here, too):
  a. What follows an agent that died is the value of its mates at that moment, as in the paper. ML-Agents adds the dead
     agent's last observation to the team, in which the critic has never seen one: it only learns from the living.
  b. Rewards of mates that decide at other times count once, when they come, within the step that they fall into.
@@ -64,7 +65,7 @@ from worker.experience.transitions import Transitions, transitions_of
 from worker.functional.distributions import joint_distribution, joint_gradient
 from worker.functional.losses import Term, clipped_surrogate, clipped_value_loss, squared_error
 from worker.functional.prediction import flat_actions
-from worker.functional.returns import generalized_advantages, normalized
+from worker.functional.returns import beyond_termination, generalized_advantages, normalized
 from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.networks.actor import Actor
 from worker.networks.encoder import Encoded
@@ -309,10 +310,12 @@ class POCA:
         sequences = sequences_of(rollout.lengths, self._length) if self._length else None
         estimates = self._estimate(rollout, teams, pool, actions, sequences)
         rewards = self._signals.evaluate(transitions)
+        firsts = (rollout.lengths.cumsum(0) - rollout.lengths)[rollout.starts_episode]
+        beginnings, goes_on = estimates.values[firsts.to(device)], self._signals.ignores_termination
         advantages = generalized_advantages(
             rewards,
             estimates.values,
-            estimates.bootstrap,
+            beyond_termination(estimates.bootstrap, ~teams.bootstraps, beginnings, goes_on),
             rollout.lengths,
             ~teams.bootstraps,
             gamma=self._signals.gamma,

@@ -44,8 +44,8 @@ Deviations from ML-Agents, on purpose:
  j. Advantages are normalised over the steps, not over padding.
  k. What stands behind a termination for signals that go on beyond it is the mean value of the rollout's first steps of
     episodes. ML-Agents takes the value of the terminal observation, which is never learnt. On MountainCar-v0 with RND,
-    whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000 (same seed:
-    the last 100 episodes are worth -143 so, and -120 as it is here).
+    whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000; with the
+    same seed the last 100 episodes are worth -143 so, and -120 as it is here.
 
 What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in `worker.functional`.
 """
