@@ -67,10 +67,10 @@ from torch import Tensor, nn
 
 from ludus.spec import BehaviorSpec
 from server.training.config import SACConfig
-from worker.algorithms.bc import LOSS as PRETRAINING_LOSS
 from worker.algorithms.bc import BehavioralCloning
-from worker.algorithms.guards import GROWTH, Diverged, first_infinite
+from worker.algorithms.guards import Diverged, first_infinite
 from worker.algorithms.ppo_stats import episode_rewards
+from worker.algorithms.sac_stats import Heads, Notes
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
@@ -93,7 +93,7 @@ from worker.networks.optimizer import FlatAdam
 from worker.networks.optimizer import Snapshot as OptimizerSnapshot
 from worker.networks.q_networks import StackedCritics, build_critics
 from worker.rewards.episodes import EpisodeReturns, segment_sums
-from worker.rewards.signals import SignalSet, title
+from worker.rewards.signals import SignalSet
 
 DISCRETE_TARGET = 0.2
 """Target entropy of a branch, as a part of the largest possible."""
@@ -151,17 +151,6 @@ class Snapshot(NamedTuple):
     cloning: list[Tensor] | None
 
 
-_TERMS = (
-    "Losses/Policy Loss",
-    "Losses/Value Loss",
-    "Losses/Policy Gradient Norm",
-    "Losses/Critic Gradient Norm",
-    "Losses/Q1 Loss",
-    "Losses/Q2 Loss",
-)
-"""What each gradient step notes first; then values, entropies, coefficients."""
-
-
 class SAC:
     """Actor, critics, coefficients, optimizer and replay buffer of one behavior."""
 
@@ -212,13 +201,7 @@ class SAC:
         self._step, self._updates, self._signal_updates = 0, 0, 0
         batch = hyper.batch_size
         self._even_weight = torch.full((batch, 1), 1.0 / batch, device=device)
-        self._names = (
-            *_TERMS,
-            *(f"Policy/{title(name)} Value" for name in signals.names),
-            *(f"entropy {index}" for index in range(coefficients)),
-            *(f"coefficient {index}" for index in range(coefficients)),
-            *(["Policy/Continuous Entropy"] if self._columns else []),
-        )
+        self._heads = Heads(signals.names, len(self._sizes), bool(self._columns))
         self._recent: deque[set[tuple[int, int]]] = deque(maxlen=REMEMBERED_ROUNDS)
         self._values_before = torch.ones(len(signals), device=device)  # (S,) mean sizes of V in the last good update
         self._episodes = EpisodeReturns(len(signals))
@@ -273,13 +256,13 @@ class SAC:
             if self._cloning is not None and (loss := self._cloning.learn(step)) is not None:
                 imitation.append(loss)
         measured = [self._signals.update(self._real_transitions()) for _ in range(signals_due)]
-        table = torch.stack(terms) if terms else self._values_before.new_zeros(0, len(self._names))
-        self._guard(table, before)
+        noted = Notes(self._heads, torch.stack(terms) if terms else self._even_weight.new_zeros(0, self._heads.terms))
+        self._guard(noted, before)
         self._updates += due
         self._signal_updates += signals_due
         lag = self.version - float(rollout.versions.double().mean())
         self.version += bool(due)
-        metrics = self._metrics(table, imitation, measured)
+        metrics = noted.metrics(imitation, measured)
         if self._earned:
             metrics |= episode_rewards(self._signals.names, np.concatenate(self._earned))
             self._earned.clear()
@@ -418,7 +401,7 @@ class SAC:
     # Gradient steps ---------------------------------------------------------------------------------------------
 
     def _descend(self, learning_rate: float) -> Float[Tensor, " terms"]:
-        """Take one gradient step of everything; return what `_names` names."""
+        """Take one gradient step of everything; return what `Heads.names` names."""
         batch = self._batch()
         with torch.inference_mode() if self._by_hand else nullcontext():
             return self._learn(batch, learning_rate)
@@ -506,7 +489,7 @@ class SAC:
         head.backward(proposal.trail.features, joined)
         self._actor.body.backward(proposal.trail, head.by_inputs(joined))
 
-    # Guards and metrics -----------------------------------------------------------------------------------------
+    # Guards ------------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
@@ -524,64 +507,22 @@ class SAC:
             part.copy_(saved)
         self._signals.restore(before.signals)
 
-    def _guard(self, table: Float[Tensor, "steps terms"], before: Snapshot) -> None:
+    def _guard(self, noted: Notes, before: Snapshot) -> None:
         """Take everything back and raise if something was not finite or exploded. Waits for the device."""
-        first = len(_TERMS)
-        values = table[:, first : first + len(self._signals)].abs()
-        sane = table.isfinite().all() & (values <= GROWTH * self._values_before.clamp(min=1.0)).all()
+        sane = noted.are_sane(self._values_before)
         if self._signals_learn:
             sane &= self._signals.is_finite()
         if self._cloning is not None:
             sane &= self._cloning.is_finite()
         if bool(sane):
-            if len(table):
-                self._values_before.copy_(values.mean(0))
+            if len(noted.table):
+                self._values_before.copy_(noted.values.mean(0))
             return
-        diagnosis = self._diagnosis(table, values)
-        self._restore(before)
-        raise diagnosis
-
-    def _diagnosis(self, table: Float[Tensor, "steps terms"], values: Float[Tensor, "steps S"]) -> Diverged:
-        finite = table.isfinite()
-        if not bool(finite.all()):
-            minibatch, column = (~finite).nonzero()[0].tolist()
-            return Diverged(self._names[column], minibatch)
-        exploded = (values > GROWTH * self._values_before.clamp(min=1.0)).nonzero().tolist()
-        if exploded:
-            minibatch, signal = exploded[0]
-            grown = (float(self._values_before[signal]), float(values[minibatch, signal]))
-            return Diverged(f"value of {self._signals.names[signal]}", minibatch, grown=grown)
         spoiled = self._signals.spoiled()
-        return Diverged("weights by imitation" if spoiled is None else f"weights of {spoiled}")
-
-    def _metrics(
-        self, table: Float[Tensor, "steps terms"], imitation: list[Tensor], measured: list[dict[str, Tensor]]
-    ) -> dict[str, float]:
-        """Return the means over an update's gradient steps, with one copy from the device."""
-        parts: dict[str, Tensor] = {}
-        if len(table):
-            parts |= dict(zip(self._names, table.mean(0).unbind(), strict=True))
-        if imitation:
-            parts[PRETRAINING_LOSS] = torch.stack(imitation).mean()
-        for name in measured[0] if measured else ():
-            parts[name] = torch.stack([one[name] for one in measured]).mean()
-        numbers = dict(zip(parts, torch.stack(list(parts.values())).tolist(), strict=True))
-        return self._named(numbers) if len(table) else numbers
-
-    def _named(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Make the metrics of entropies and coefficients of what was noted of each branch and of the columns."""
-        entropies = [numbers.pop(f"entropy {index}") for index in range(len(self._target_entropies))]
-        coefficients = [numbers.pop(f"coefficient {index}") for index in range(len(entropies))]
-        branches = len(self._sizes)
-        if branches:
-            numbers["Policy/Discrete Entropy"] = sum(entropies[:branches])
-            numbers["Policy/Discrete Entropy Coeff"] = sum(coefficients[:branches]) / branches
-        if branches > 1:
-            numbers |= {f"Policy/Branch {index} Entropy": entropies[index] for index in range(branches)}
-        if self._columns:
-            numbers["Policy/Continuous Entropy Coeff"] = coefficients[-1]
-        numbers["Policy/Entropy"] = numbers.get("Policy/Continuous Entropy", 0.0) + sum(entropies[:branches])
-        return numbers
+        unknown = Diverged("weights by imitation" if spoiled is None else f"weights of {spoiled}")
+        diagnosis = noted.diagnosis(self._values_before)
+        self._restore(before)
+        raise diagnosis or unknown
 
 
 def _copies(module: nn.Module) -> dict[str, Tensor]:
