@@ -13,6 +13,7 @@ import pytest
 from tests.toys.corridor import Corridor
 from tests.toys.drills import Arms, Drill, Echo, Errand, Market, Recall, Spotlight
 from tests.toys.playing import training
+from tests.toys.team_walk import TeamWalk
 
 SEEDS = [1, pytest.param(2, marks=pytest.mark.learning), pytest.param(3, marks=pytest.mark.learning)]
 ONE_SEED = [1]
@@ -138,3 +139,18 @@ def test_nobody_dies_for_others_without_posthumous_credit(trainer: str, grouped:
 
     assert scores[0] > 0.2, "by chance"
     assert sum(scores[-3:]) / 3 < 0.1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
+def test_poca_walks_in_a_third_of_what_ml_agents_gives_its_own(discrete: bool, seed: int) -> None:
+    # There: 3,000 agent steps with these numbers, and the mean of the newest five returns must be above 0.9.
+    game = TeamWalk(discrete=discrete, seed=seed)
+    walk = training(
+        game, trainer="poca", seed=seed, network={"num_layers": 1}, batch_size=16, buffer_size=64, learning_rate=5e-3
+    )
+
+    walk.run(16)
+
+    assert walk.step == 1024
+    assert game.score() > 0.9

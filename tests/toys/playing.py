@@ -23,7 +23,7 @@ from worker.collector.rounds import Rounds
 from worker.collector.tracker import Roster, Tracker
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
-from worker.experience.segments import unpack_segments
+from worker.experience.segments import Segment, unpack_segments
 from worker.networks.acting import make_policy
 
 TRAINERS = {"ppo": PPOConfig, "sac": SACConfig, "poca": POCAConfig}
@@ -66,6 +66,8 @@ class Arcade:
     seed: int = 1
     round: int = 0
     step_id: int = 0
+    delivered: list[Segment] = field(default_factory=list)
+    """Of rounds to come."""
     lane: Lane = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +107,9 @@ class Arcade:
             report = lane.run()
         payload = lane.tracker.take_segments()
         assert payload is not None
-        segments = [segment for segment in unpack_segments(payload) if segment.round == self.round]
+        self.delivered += unpack_segments(payload)
+        segments = [segment for segment in self.delivered if segment.round == self.round]
+        self.delivered = [segment for segment in self.delivered if segment.round > self.round]  # borrowed from it
         rollout = self.arena.gather(segments)
         self.free.extend(block for segment in segments for block in segment.blocks)
         lane.tracker.take_episodes()
