@@ -92,7 +92,7 @@ class SignalSet:
 
     def is_finite(self) -> Bool[Tensor, ""]:
         """Return whether all weights of all signals are finite, as a tensor on the device."""
-        return torch.stack([item.signal.is_finite() for item in self._signals]).to(self.gamma.device).all()
+        return torch.stack([item.signal.is_finite().to(self.gamma.device) for item in self._signals]).all()
 
     def spoiled(self) -> str | None:
         """Return the name of the first signal with a weight that is not finite. Waits for the device."""
