@@ -26,9 +26,6 @@ class Pendulum(Drill):
 
     def __init__(self, *, agents: int = 32, seed: int = 1) -> None:
         super().__init__([ObservationSpec((3,), "cos, sin, speed")], ActionSpec(1), agents, seed)
-        self.returns: list[Array] = []
-        """Of the agents, for each finished episode."""
-        self._earned = np.zeros(agents)
 
     def deal(self) -> None:
         self.angle = self.rng.uniform(-np.pi, np.pi, self.agents)
@@ -48,13 +45,11 @@ class Pendulum(Drill):
 
     def play(self, continuous: Array, discrete: Array) -> BehaviorBatch:
         rewards = self.judge(continuous, discrete).astype(np.float32)
-        self._earned += rewards
+        self.earned.append(float(rewards.mean()))
         self.at += 1
         if self.at < self.length:
             return BehaviorBatch(self.name, DecisionBatch(self._ids(), rewards, self.see()), None)
         self.at = 0
-        self.returns.append(self._earned.copy())
-        self._earned[:] = 0
         ends = TerminalBatch(self._ids(), rewards, self.see(), np.ones(self.agents, bool))
         self.deal()
         return BehaviorBatch(self.name, DecisionBatch(self._ids(), np.zeros_like(rewards), self.see()), ends)
