@@ -43,6 +43,7 @@ Deviations from ML-Agents, on purpose:
     coefficients anew on resume.
  i. No `1e-7` inside logarithms (`functional.squashed`, `functional.distributions`).
  j. The coefficient of a kind of action that a behavior does not have is not reported; ML-Agents reports NaN.
+ k. `n` intervals are `n` gradient steps. ML-Agents counts from 1 and is always one behind.
 
 Guards: a round with a value that is not finite is not stored. An update that meets one, or whose value estimates grow a
 million-fold, is taken back as a whole: networks, target, coefficients, optimizers and signals are those from before.
@@ -232,7 +233,8 @@ class SAC:
         agent: answering a dozen agents one by one would cost a dozen round trips, and make none of them fresher.
         """
         hyper = self.config.hyperparameters
-        asked = math.ceil(min(hyper.steps_per_update, hyper.reward_signal_steps_per_update))
+        rates = [hyper.steps_per_update, *([hyper.reward_signal_steps_per_update] if self._signals_learn else [])]
+        asked = math.ceil(min(rates))
         missing = max(hyper.batch_size - len(self._replay), hyper.buffer_init_steps - self._step)
         agents = len(set().union(*self._recent))
         return max(asked, min(max(missing, agents), LARGEST_ROUND))

@@ -261,6 +261,19 @@ def test_rounds_fill_the_buffer_then_ask_for_one_gradient_step_but_a_step_of_eve
     assert sac.round_steps() == 12
 
 
+def test_the_rate_of_signals_that_learn_nothing_makes_no_round_shorter() -> None:
+    spec = make_spec(observations=(3,), continuous=1)
+    rates = {"steps_per_update": 8.0, "reward_signal_steps_per_update": 2.0}
+
+    asked = []
+    for signals in (None, TWO_SIGNALS):
+        sac = make_sac(spec, make_sac_config(signals=signals, **rates))
+        sac.update(random_round(spec, np.random.default_rng(1), lengths=[16]), 16)
+        asked.append(sac.round_steps())
+
+    assert asked == [8, 2]
+
+
 def test_rounds_before_the_first_update_are_bounded() -> None:
     sac = make_sac(buffer_init_steps=50_000)
 
