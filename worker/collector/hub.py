@@ -278,7 +278,9 @@ class Collector:
         spare = 0
         if message.round == lane.rounds.number:
             busy = bool(lane.rounds.outstanding[message.round])
-            spare = max(lane.rounds.left, 0) // (2 if busy else 1)
+            # Not what its own agents wait for: it would be passed to and fro between collectors with too little each.
+            needed = sum(batch.rows for batch in lane.waiting)
+            spare = max(lane.rounds.left - needed, 0) // (2 if busy else 1)
             lane.rounds.left -= spare
             self._recalled[message.lane] = message.round
         self.tell(messages.Returned(message.lane, message.round, spare))

@@ -7,7 +7,8 @@ collector has delivered what it was permitted. With one collector the whole roun
 
 What collectors have answered in advance (`Rounds`) they tell before they deliver the rest of the message; it is the
 first that they are permitted of that later round. Each borrows only of its own share, so that all together never borrow
-more of a round than there is.
+more of a round than there is. (A collector that is started again does not know what its predecessor had delivered in
+advance, and may borrow as much again: such a round can be larger than its size.)
 
 Pure bookkeeping: the methods return the grants and recalls that the pool has to send.
 """
