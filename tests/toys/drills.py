@@ -18,6 +18,8 @@ class Drill:
     name = "Drill"
     length = 1
     """Steps of an episode."""
+    group_size = 0
+    """So many agents are a group; 0: nobody is."""
 
     def __init__(self, observations: Sequence[ObservationSpec], actions: ActionSpec, agents: int, seed: int) -> None:
         self.spec = BehaviorSpec(self.name, tuple(observations), actions)
@@ -57,6 +59,7 @@ class Drill:
         if self.at < self.length:
             return BehaviorBatch(self.name, self._decisions(rewards), None)
         ends = TerminalBatch(self._ids(), rewards.astype(np.float32), self.see(), np.zeros(self.agents, bool))
+        ends = ends._replace(group_ids=self._groups())
         self.at = 0
         self.deal()
         return BehaviorBatch(self.name, self._decisions(np.zeros(self.agents)), ends)
@@ -67,7 +70,10 @@ class Drill:
         return float(np.mean(earned)) * self.length
 
     def _decisions(self, rewards: Array) -> DecisionBatch:
-        return DecisionBatch(self._ids(), rewards.astype(np.float32), self.see(), self.allowed())
+        return DecisionBatch(self._ids(), rewards.astype(np.float32), self.see(), self.allowed(), self._groups())
+
+    def _groups(self) -> Array | None:
+        return self._ids() // self.group_size + 1 if self.group_size else None
 
     def _ids(self) -> Array:
         return np.arange(self.agents, dtype=np.int32)
