@@ -131,11 +131,12 @@ class RecordedSimulation(Simulation):
 
 @dataclass
 class _Episode:
-    """An episode in the making, or a piece of one. All lists have one entry per observation but the last four's."""
+    """An episode in the making, or a piece of one."""
 
     spec: BehaviorSpec
     from_start: bool = True
     observations: list[tuple[Array, ...]] = field(default_factory=list)
+    """At which an action was asked for; with `masks` and `groups` beside them."""
     masks: list[Array | None] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     continuous: list[Array] = field(default_factory=list)

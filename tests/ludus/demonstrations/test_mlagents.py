@@ -9,6 +9,7 @@ import pytest
 
 from ludus.demonstrations import DemonstrationError, inspect, load, read, write
 from ludus.demonstrations.mlagents import META_BYTES
+from ludus.demonstrations.pictures import encode_pictures
 from ludus.spec import ActionSpec, DimensionProperty, ObservationType
 from ludus.wire.mlagents import agent_pb2 as agent
 from ludus.wire.mlagents import demonstration_pb2 as pb
@@ -279,6 +280,20 @@ class TestPictures:
 
         assert_equal(read(tmp_path / "shown.demo"), shown)
         assert read(tmp_path / "shown.demo").spec == shown.spec
+
+    def test_pictures_of_old_packages_too(self, file: File) -> None:
+        pixels = np.random.default_rng(1).integers(0, 256, (3, 4, 5), np.uint8)
+        seen = agent.ObservationProto(
+            shape=[4, 5, 3],
+            compression_type=agent.PNG,
+            compressed_data=encode_pictures(pixels),
+            dimension_properties=[2, 2, 1],
+        )
+
+        shown = read(file(recorded([record(0, observations=[seen])] * 2)))
+
+        assert shown.spec.observations[0].shape == (3, 4, 5)
+        np.testing.assert_array_equal(shown.observations[0][0], pixels)
 
     def test_channels_that_come_last_are_put_first(self, file: File) -> None:
         pixels = np.arange(24, dtype=np.float32).reshape(4, 3, 2) / 24  # height, width, channels
