@@ -204,7 +204,8 @@ class SAC:
         self._even_weight = torch.full((batch, 1), 1.0 / batch, device=device)
         self._heads = Heads(signals.names, len(self._sizes), bool(self._columns))
         self._recent: deque[set[tuple[int, int]]] = deque(maxlen=REMEMBERED_ROUNDS)
-        self._values_before = torch.ones(len(signals), device=device)  # (S,) mean sizes of V in the last good update
+        self._values_before = [1.0] * len(signals)
+        """Each signal's mean size of V in the last good update."""
         self._episodes = EpisodeReturns(len(signals))
         self._earned: list[NDArray[np.float64]] = []
         """By episodes that ended since the last metrics: (F, S) each."""
@@ -258,7 +259,7 @@ class SAC:
             if self._cloning is not None and (loss := self._cloning.learn(step)) is not None:
                 imitation.append(loss)
         measured = [self._signals.update(self._real_transitions()) for _ in range(signals_due)]
-        noted = Notes(self._heads, torch.stack(terms) if terms else self._even_weight.new_zeros(0, self._heads.terms))
+        noted = Notes(self._heads, torch.stack(terms).tolist() if terms else [])
         self._guard(noted, before)
         self._updates += due
         self._signal_updates += signals_due
@@ -284,7 +285,7 @@ class SAC:
             "actor": _copies(self._actor),
             "critics": _copies(self._critics),
             "log_coefficients": self._log_coefficients.detach().clone(),
-            "values_before": self._values_before.clone(),
+            "values_before": list(self._values_before),
             "optimizer": self._optimizer.state_dict(),
             "signals": self._signals.state_dict(),
             "episodes": self._episodes.state_dict(),
@@ -303,7 +304,7 @@ class SAC:
         self._actor.load_state_dict(state["actor"])
         self._critics.load_state_dict(state["critics"])
         self._log_coefficients.copy_(state["log_coefficients"])
-        self._values_before.copy_(state["values_before"])
+        self._values_before = list(state["values_before"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._signals.load_state_dict(state["signals"])
         self._episodes.load_state_dict(state["episodes"])
@@ -511,20 +512,15 @@ class SAC:
 
     def _guard(self, noted: Notes, before: Snapshot) -> None:
         """Take everything back and raise if something was not finite or exploded. Waits for the device."""
-        sane = noted.are_sane(self._values_before)
-        if self._signals_learn:
-            sane &= self._signals.is_finite()
-        if self._cloning is not None:
-            sane &= self._cloning.is_finite()
-        if bool(sane):
-            if len(noted.table):
-                self._values_before.copy_(noted.values.mean(0))
-            return
-        spoiled = self._signals.spoiled()
-        unknown = Diverged("weights by imitation" if spoiled is None else f"weights of {spoiled}")
         diagnosis = noted.diagnosis(self._values_before)
-        self._restore(before)
-        raise diagnosis or unknown
+        if diagnosis is None and self._signals_learn and (spoiled := self._signals.spoiled()) is not None:
+            diagnosis = Diverged(f"weights of {spoiled}")
+        if diagnosis is None and self._cloning is not None and not bool(self._cloning.is_finite()):
+            diagnosis = Diverged("weights by imitation")
+        if diagnosis is not None:
+            self._restore(before)
+            raise diagnosis
+        self._values_before = noted.values() or self._values_before
 
 
 def _copies(module: nn.Module) -> dict[str, Tensor]:

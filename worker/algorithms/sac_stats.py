@@ -11,12 +11,12 @@
 All are means over the gradient steps of an update, in nats where they are entropies. A behavior without columns, or
 without branches, has none of theirs. `S` signals, `E` coefficients: the branches', then the columns'.
 """
-# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from worker.algorithms.bc import LOSS as PRETRAINING_LOSS
@@ -57,60 +57,55 @@ class Heads(NamedTuple):
             *(["Policy/Continuous Entropy"] if self.has_columns else []),
         )
 
-    @property
-    def terms(self) -> int:
-        """How many there are."""
-        return len(TERMS) + len(self.signals) + 2 * self.coefficients + self.has_columns
-
 
 class Notes(NamedTuple):
-    """The terms of an update: a row for each gradient step, on the device."""
+    """The terms of an update: a row for each gradient step, already copied from the device."""
 
     heads: Heads
-    table: Float[Tensor, "steps terms"]
+    table: list[list[float]]
 
-    @property
-    def values(self) -> Float[Tensor, "steps S"]:
-        """Sizes of the mean values."""
-        return self.table[:, len(TERMS) : len(TERMS) + len(self.heads.signals)].abs()
+    def values(self) -> list[float]:
+        """Return each signal's mean value over the gradient steps, its size; of none if there were none."""
+        return [math.fsum(column) / len(self.table) for column in self._sizes()] if self.table else []
 
-    def are_sane(self, before: Float[Tensor, " S"]) -> Bool[Tensor, ""]:
-        """Return whether all is finite, and no value a million times as large as `before` (or as 1). On the device.
+    def diagnosis(self, before: Sequence[float]) -> Diverged | None:
+        """Return an error that names the first term that was wrong, None if all is well.
 
-        Values, because a loss may well grow that much when a large reward is drawn; V moves by small steps only.
+        Wrong is what is not finite, and a value that is a million times as large as `before` (or as 1). Values, because
+        a loss may well grow that much when a large reward is drawn; V moves by small steps only.
         """
-        return self.table.isfinite().all() & ~self._exploded(before).any()
-
-    def diagnosis(self, before: Float[Tensor, " S"]) -> Diverged | None:
-        """Return an error that names the first term that was wrong, None if none was. Waits for the device."""
-        infinite = (~self.table.isfinite()).nonzero().tolist()
-        if infinite:
-            step, column = infinite[0]
-            return Diverged(self.heads.names[column], step)
-        exploded = self._exploded(before).nonzero().tolist()
-        if exploded:
-            step, signal = exploded[0]
-            grown = (float(before[signal]), float(self.values[step, signal]))
-            return Diverged(f"value of {self.heads.signals[signal]}", step, grown=grown)
+        for step, row in enumerate(self.table):
+            if not all(map(math.isfinite, row)):
+                column = next(index for index, number in enumerate(row) if not math.isfinite(number))
+                return Diverged(self.heads.names[column], step)
+        for name, sizes, size in zip(self.heads.signals, self._sizes(), before, strict=True):
+            for step, value in enumerate(sizes):
+                if value > GROWTH * max(size, 1.0):
+                    return Diverged(f"value of {name}", step, grown=(size, value))
         return None
 
     def metrics(self, imitation: list[Tensor], measured: list[dict[str, Tensor]]) -> dict[str, float]:
-        """Return the means, with one copy from the device.
+        """Return the means.
 
-        `imitation` are the losses of behavioral cloning, `measured` what the reward signals say of their own steps.
+        `imitation` are the losses of behavioral cloning, `measured` what the reward signals say of their own steps:
+        both on the device, from which they are copied here, at once.
         """
         parts: dict[str, Tensor] = {}
-        if len(self.table):
-            parts |= dict(zip(self.heads.names, self.table.mean(0).unbind(), strict=True))
         if imitation:
             parts[PRETRAINING_LOSS] = torch.stack(imitation).mean()
         for name in measured[0] if measured else ():
             parts[name] = torch.stack([one[name] for one in measured]).mean()
-        numbers = dict(zip(parts, torch.stack(list(parts.values())).tolist(), strict=True))
-        return self._named(numbers) if len(self.table) else numbers
+        others = torch.stack(list(parts.values())).tolist() if parts else []
+        numbers = dict(zip(parts, others, strict=True))
+        if not self.table:
+            return numbers
+        means = [math.fsum(column) / len(self.table) for column in zip(*self.table, strict=True)]
+        return self._named(dict(zip(self.heads.names, means, strict=True))) | numbers
 
-    def _exploded(self, before: Float[Tensor, " S"]) -> Bool[Tensor, "steps S"]:
-        return self.values > GROWTH * before.clamp(min=1.0)
+    def _sizes(self) -> list[list[float]]:
+        """Return each signal's values, their sizes."""
+        first = len(TERMS)
+        return [[abs(row[first + index]) for row in self.table] for index in range(len(self.heads.signals))]
 
     def _named(self, numbers: dict[str, float]) -> dict[str, float]:
         """Make metrics of what was noted of each coefficient."""
