@@ -34,7 +34,7 @@ from worker.experience.transitions import Transitions
 from worker.functional.prediction import action_error, flat_actions, squared_distance
 from worker.networks.body import NetworkBody
 from worker.networks.dense import kaiming_dense, xavier_dense
-from worker.rewards.trained import Trained, TrainedSnapshot, observed, pieces, without_memory
+from worker.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
 
 LOSS_FACTOR = 10.0
 FORWARD_SHARE = 0.2
@@ -103,7 +103,7 @@ class CuriosityReward:
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Let features and both models learn."""
-        self._networks.features.update_normalizer(observed(transitions, transitions.index))
+        merge(self._networks.features, observed(transitions, transitions.index))
         with torch.enable_grad():
             forward, inverse = (error.mean() for error in self._networks(transitions))
             self._trained.descend(LOSS_FACTOR * (FORWARD_SHARE * forward + (1.0 - FORWARD_SHARE) * inverse))

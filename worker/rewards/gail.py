@@ -47,7 +47,8 @@ from worker.functional.prediction import flat_actions
 from worker.networks.body import NetworkBody
 from worker.networks.dense import kaiming_dense, xavier_dense
 from worker.networks.visual import scaled
-from worker.rewards.trained import Trained, TrainedSnapshot, observed, pieces, without_memory
+from worker.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
+from worker.shares import average
 
 PENALTY = 10.0
 """Weight of the gradient penalty."""
@@ -153,7 +154,7 @@ class GAILReward:
         """Let the discriminator learn from as many demonstrated steps as there are steps of the policy."""
         network = self._network
         demonstrated = self._shown.sample(len(transitions.index), self._draws)
-        network.body.update_normalizer(observed(demonstrated, demonstrated.index))
+        merge(network.body, observed(demonstrated, demonstrated.index))
         expert_inputs, policy_inputs = network.inputs(demonstrated), network.inputs(transitions)
         with torch.enable_grad():
             expert = network(expert_inputs, self._bottleneck_noise(expert_inputs))
@@ -172,9 +173,11 @@ class GAILReward:
             f"Policy/{self._label} Grad Mag Loss": penalty.detach(),
         }
         if self._vail:
-            network.beta.copy_(next_beta(network.beta, information.detach(), BOUND, BETA_RATE))
+            passed = information.detach().clone()
+            average(passed)  # where several processes share the update, they keep one price
+            network.beta.copy_(next_beta(network.beta, passed, BOUND, BETA_RATE))
             measured[f"Policy/{self._label} Beta"] = network.beta.clone()
-            measured[f"Losses/{self._label} KL Loss"] = information.detach()
+            measured[f"Losses/{self._label} KL Loss"] = passed
         return measured
 
     def is_finite(self) -> Bool[Tensor, ""]:

@@ -26,7 +26,7 @@ from worker.experience.transitions import Transitions
 from worker.functional.prediction import squared_distance
 from worker.networks.body import NetworkBody
 from worker.networks.encoder import Encoded
-from worker.rewards.trained import Trained, TrainedSnapshot, observed, pieces, without_memory
+from worker.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
 
 
 class RNDNetworks(nn.Module):
@@ -62,7 +62,7 @@ class RNDReward:
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Let the predictor learn."""
         observations = observed(transitions, transitions.index)
-        self._networks.target.update_normalizer(observations)
+        merge(self._networks.target, observations)
         with torch.enable_grad():
             loss = self._networks(self._networks.target.encode(observations)).mean()
             self._trained.descend(loss)

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from server.training.config import NetworkSettings
 from worker.experience.transitions import Transitions
+from worker.networks.body import NetworkBody
 from worker.networks.optimizer import FlatAdam, Snapshot
+from worker.shares import average
 
 
 def without_memory(settings: NetworkSettings) -> NetworkSettings:
@@ -21,6 +23,9 @@ def without_memory(settings: NetworkSettings) -> NetworkSettings:
 
 def pieces(transitions: Transitions, rows: int) -> Iterator[Transitions]:
     """Cut many steps into pieces of so many rows."""
+    if len(transitions.index) <= rows:
+        yield transitions
+        return
     for which in torch.split(torch.arange(len(transitions.index), device=transitions.index.device), rows):
         yield transitions.select(which)
 
@@ -28,6 +33,15 @@ def pieces(transitions: Transitions, rows: int) -> Iterator[Transitions]:
 def observed(transitions: Transitions, rows: Int[Tensor, " B"]) -> list[Tensor]:
     """Return raw observations of some rows of the pool."""
     return [column.index_select(0, rows) for column in transitions.observations]
+
+
+@torch.no_grad()
+def merge(body: NetworkBody, observations: list[Tensor]) -> None:
+    """Add raw observations to a body's statistics, if it keeps any. Processes that learn as one keep equal ones."""
+    body.update_normalizer(observations)
+    if body.normalizer is not None:
+        for statistic in body.normalizer.buffers():
+            average(statistic)
 
 
 @dataclass(frozen=True, slots=True)
