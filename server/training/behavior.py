@@ -59,6 +59,10 @@ __all__ = [
 ]
 
 
+ATTENTION_HEADS = 4
+"""Of POCA's critic (`worker.networks.attention`), which share its hidden units."""
+
+
 class TrainerConfig(Section):
     """Parent of all trainers: what each of them has."""
 
@@ -164,6 +168,22 @@ class POCAConfig(ReinforcementConfig):
 
     trainer_type: Literal["poca"] = Field(default="poca", description="The algorithm.")
     hyperparameters: POCAHyperparameters = Field(default=POCAHyperparameters(), description="The algorithm's numbers.")
+
+    @field_validator("network_settings")
+    @classmethod
+    def _heads_fit(cls, network_settings: NetworkSettings) -> NetworkSettings:
+        units = network_settings.hidden_units
+        if not units % ATTENTION_HEADS:
+            return network_settings
+        near = sorted(
+            {max(units // ATTENTION_HEADS, 1) * ATTENTION_HEADS, -(-units // ATTENTION_HEADS) * ATTENTION_HEADS}
+        )
+        raise mistake(
+            "contradiction",
+            f"network_settings.hidden_units ({units}) is no multiple of the {ATTENTION_HEADS} attention heads of "
+            f"trainer_type poca's critic; take {' or '.join(map(str, near))}",
+            at="network_settings.hidden_units",
+        )
 
 
 class CloneConfig(FromDemonstrations, TrainerConfig):

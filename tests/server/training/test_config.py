@@ -34,7 +34,7 @@ NETWORK = st.fixed_dictionaries(
     {},
     optional={
         "normalize": st.booleans(),
-        "hidden_units": st.integers(1, 1024),
+        "hidden_units": st.integers(1, 256).map(lambda quarter: 4 * quarter),
         "num_layers": st.integers(1, 8),
         "deterministic": st.booleans(),
         "vis_encode_type": st.sampled_from(["fully_connected", "match3", "simple", "nature_cnn", "resnet"]),

@@ -159,6 +159,15 @@ def test_a_sequence_longer_than_a_batch_is_refused(trainer: str) -> None:
     ).network_settings.memory
 
 
+def test_units_that_poca_cannot_share_among_its_heads_are_refused() -> None:
+    problem = problem_of(behavior(trainer_type="poca", network_settings={"hidden_units": 30}))
+
+    assert (problem.path, problem.code) == ("behaviors.A.network_settings.hidden_units", "contradiction")
+    assert "hidden_units (30) is no multiple of the 4 attention heads" in problem.message
+    assert "take 28 or 32" in problem.message
+    assert config_of(behavior(network_settings={"hidden_units": 30})).network_settings.hidden_units == 30
+
+
 def test_a_sequence_is_not_judged_by_a_batch_that_is_wrong_itself() -> None:
     document = behavior(hyperparameters={"batch_size": 0}, network_settings={"memory": {}})
 
