@@ -5,13 +5,29 @@ minibatch they differentiate (`share`), and become equal again before each step 
 the order of steps stay the same in all of them, and are those of one process, but for the order in which float32 sums
 are taken, and for padding: sequences of a share that are shorter than those of another weigh more per step.
 
-A single process that never joined a group is a group of one, at no cost. The group is torch's default one.
-`worker.trainer.parallel` makes it.
+Only what happens `together` is shared: other updates of the same process, of an algorithm that learns alone, are not.
+The group is torch's default one; `worker.trainer.parallel` makes it.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+_TOGETHER = ContextVar("together", default=False)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Share the updates of this thread meanwhile. All processes of the group must do the same."""
+    token = _TOGETHER.set(True)
+    try:
+        yield
+    finally:
+        _TOGETHER.reset(token)
 
 
 def share(order: Tensor, size: int) -> tuple[Tensor, int]:
@@ -20,7 +36,7 @@ def share(order: Tensor, size: int) -> tuple[Tensor, int]:
     `order` is cut into minibatches of `size`, a remainder that fills none left out (one smaller minibatch if that is
     all there is); of each, every process takes as many, and a remainder of that is left out.
     """
-    if not dist.is_initialized():
+    if not _TOGETHER.get():
         return order, size
     rank, processes = dist.get_rank(), dist.get_world_size()
     size = min(size, len(order))
@@ -31,7 +47,7 @@ def share(order: Tensor, size: int) -> tuple[Tensor, int]:
 
 def average(vector: Tensor) -> None:
     """Replace a vector by its mean over all processes."""
-    if dist.is_initialized():
+    if _TOGETHER.get():
         dist.all_reduce(vector)
         vector /= dist.get_world_size()
 

@@ -33,7 +33,7 @@ from worker.algorithms.guards import Diverged
 from worker.build import Demonstrations, LearningConfig, build_algorithm
 from worker.experience.rollout import Rollout
 from worker.networks.actor import Actor
-from worker.shares import everybody
+from worker.shares import everybody, together
 from worker.trainer.precision import bf16_pictures
 
 log = structlog.get_logger()
@@ -169,7 +169,8 @@ def learn_together(algorithm: Algorithm, rollout: Rollout, step: int) -> Mapping
     measured: Mapping[str, float] | None = None
     diverged: Diverged | None = None
     try:
-        measured = algorithm.update(rollout, step)
+        with together():
+            measured = algorithm.update(rollout, step)
     except Diverged as error:
         diverged = error
     flags = everybody(torch.tensor([diverged is not None]).int()).flatten()

@@ -14,7 +14,7 @@ from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
 from worker.build import Demonstrations, build_algorithm
 from worker.experience.rollout import Rollout
-from worker.shares import share
+from worker.shares import share, together
 from worker.trainer.parallel import Build, Group
 
 CPU = torch.device("cpu")
@@ -57,10 +57,8 @@ def build(section: PPOConfig | POCAConfig) -> Algorithm:
 def alone(section: PPOConfig | POCAConfig, rollouts: list[Rollout]) -> np.ndarray:
     """The weights of one process with all rows, though a group exists."""
     algorithm = build(section)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "is_initialized", lambda: False)
-        for step, one in enumerate(rollouts):
-            algorithm.update(one, step)
+    for step, one in enumerate(rollouts):
+        algorithm.update(one, step)
     return algorithm.flat_weights()
 
 
@@ -126,14 +124,15 @@ def test_a_loaded_state_is_loaded_in_all_processes(group: Group) -> None:
 
 
 def test_shares_are_disjoint_and_cover_every_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     order = torch.arange(22)
     parts = []
     for rank in range(2):
         monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-        parts.append(share(order, 8))
+        with together():
+            parts.append(share(order, 8))
 
+    assert share(order, 8) == (order, 8), "what is not done together is not shared"
     assert [size for _, size in parts] == [4, 4]
     assert parts[0][0].tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
     assert parts[1][0].tolist() == [4, 5, 6, 7, 12, 13, 14, 15]
