@@ -69,7 +69,7 @@ from worker.functional.returns import beyond_termination, generalized_advantages
 from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.networks.actor import Actor
 from worker.networks.encoder import Encoded
-from worker.networks.multi_agent import Members, TeamCritic
+from worker.networks.multi_agent import Digest, Members, TeamCritic
 from worker.networks.optimizer import FlatAdam, Snapshot
 from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet, extrinsic_alone, title
@@ -355,15 +355,17 @@ class POCA:
         device, critic = self.device, self._critic
         members = self._embed(pool, actions)
         steps = torch.arange(rollout.steps, device=device)
-        parts = zip(*(torch.split(column, 1024) for column in (steps, *_on(teams.steps, device))), strict=True)
+        parts = _pieces(steps, *_on(teams.steps, device))
         digests = [critic.digest_of_agents(members, *part) for part in parts]
         # Of each digest the first half is for the values, the second for the baselines.
         summary = torch.stack([torch.cat([one.summary.chunk(2)[half] for one in digests]) for half in (0, 1)], 1)
         size = torch.cat([one.size.chunk(2)[0] for one in digests])  # (N, 1)
         mates, present = _on(teams.ends, device)
-        own = members.seeing[rollout.steps :].unsqueeze(1)
+        ends = torch.arange(rollout.steps, rollout.steps + rollout.segments, device=device)
+        teams_behind = torch.cat([ends.unsqueeze(1), mates], 1)
         absent = torch.cat([~teams.self_at_end.to(device).unsqueeze(1), ~present], 1)
-        following = critic.digest(torch.cat([own, members.seeing[mates]], 1), absent)
+        behind = [critic.digest(members.seeing[team], away) for team, away in _pieces(teams_behind, absent)]
+        following = Digest(*(torch.cat(column) for column in zip(*behind, strict=True)))
         if sequences is None:
             values, baselines = (critic.judge(summary[:, half], size) for half in (0, 1))
             return Estimates(values, baselines, critic.judge(following.summary, following.size), None)
@@ -529,6 +531,11 @@ class POCA:
         self._memories.load_state_dict(saved.memories)
         if self._cloning is not None and saved.cloning is not None:
             self._cloning.load_state_dict(saved.cloning)
+
+
+def _pieces(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield rows of some columns, 1,024 at a time: the teams of a whole rollout would not fit a cache."""
+    return zip(*(torch.split(column, 1024) for column in columns), strict=True)
 
 
 def _on(mates: Mates, device: torch.device) -> tuple[Int[Tensor, "R G"], Bool[Tensor, "R G"]]:
