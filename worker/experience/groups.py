@@ -48,7 +48,7 @@ class Teams(NamedTuple):
     """(B, G): of what follows each segment. Successors occur, too."""
     self_at_end: torch.Tensor
     """(B,) bool: whether the agent's own final observation counts in the value of what follows. Not where it died and
-    mates go on: then what follows is theirs."""
+    mates go on: then what follows is theirs. Where mates go on in another round only, it stands for them."""
     bootstraps: torch.Tensor
     """(B,) bool: whether anything follows. False only where the whole group terminated."""
     rewards: torch.Tensor
