@@ -57,6 +57,7 @@ from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.networks.actor import Actor, Parts
 from worker.networks.encoder import Encoded
 from worker.networks.optimizer import BETAS, EPSILON
+from worker.shares import average
 
 LOSS = "Losses/Pretraining Loss"
 """ML-Agents' name of the loss above, the mean over an update's minibatches."""
@@ -123,7 +124,10 @@ class SideAdam:
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], learning_rate: float) -> None:
-        """Descend."""
+        """Descend. Processes that share an update imitate the same minibatches; averaging keeps them equal."""
+        gradients = [gradient.contiguous() for gradient in gradients]
+        for gradient in gradients:
+            average(gradient)
         adam(
             list(self.parameters),
             gradients,

@@ -1,6 +1,7 @@
 """Two processes that share updates are one: the same weights in both, and those of one process with all rows."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from server.training.config import POCAConfig, PPOConfig
+from ludus.demonstrations import write
+from server.training.config import BehavioralCloningConfig, POCAConfig, PPOConfig
+from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
@@ -136,3 +139,16 @@ def test_shares_are_disjoint_and_cover_every_minibatch(monkeypatch: pytest.Monke
     assert [size for _, size in parts] == [4, 4]
     assert parts[0][0].tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
     assert parts[1][0].tolist() == [4, 5, 6, 7, 12, 13, 14, 15]
+
+
+def test_imitation_beside_the_trainer_stays_the_same_in_both_processes(group: Group, tmp_path: Path) -> None:
+    write(make_demonstration(SPEC, lengths=[20, 30]), tmp_path / "shown.npz")
+    section = config(PPOConfig)
+    cloning = BehavioralCloningConfig(demo_path=str(tmp_path / "shown.npz"))
+    section = section.model_copy(update={"behavioral_cloning": cloning})
+    shared = group.share(build(section), Build(section, SPEC, 1, {}))
+
+    # Each update compares the weights.
+    measured = [shared.update(rollout(step), step) for step in range(2)]
+
+    assert all(one is not None and "Losses/Pretraining Loss" in one for one in measured)
