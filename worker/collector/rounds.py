@@ -9,7 +9,7 @@ many decisions and no more, and tags each answer with the round that it counts i
 - **A message of a simulator that still owes a step of this round is not held.** Such a game may be unable to return
   that step before it has this answer; the answer is borrowed instead.
 - **Lost steps** (their simulator left) are refunded and answered by others, so that a round has exactly its size.
-- **Stragglers**: a step that is answered but does not come back for a while can be moved to the next round, which frees
+- **Stragglers**: a step that is answered but does not come back for a while can be moved to a later round, which frees
   its place in this one (`release`).
 
 With several collectors a round is granted in chunks: `closed` tells whether this collector can expect more of the
@@ -59,7 +59,16 @@ class Rounds:
         if now:
             self.left -= now
             tags.append((self.number, now))
-        rest, later = decisions - now, self.number
+        tags += self._take_later(decisions - now)
+        for number, count in tags:
+            self.outstanding[number] += count
+        return tags
+
+    def _take_later(self, rest: int) -> list[tuple[int, int]]:
+        """Borrow from the next rounds that have room: (round, how many) in order."""
+        assert self.number is not None
+        tags: list[tuple[int, int]] = []
+        later = self.number
         while rest:
             later += 1
             room = max(self._share_of(later) - self.debt[later], 0)
@@ -68,8 +77,6 @@ class Rounds:
                 self._borrow(later, borrowed)
                 tags.append((later, borrowed))
                 rest -= borrowed
-        for number, count in tags:
-            self.outstanding[number] += count
         return tags
 
     def returned(self, number: int, steps: int) -> None:
@@ -85,14 +92,15 @@ class Rounds:
         elif number in self.debt:
             self._borrow(number, -steps)
 
-    def release(self, steps: int) -> int:
-        """Move outstanding answers of this round to the next one and return that one's number."""
+    def release(self, steps: int) -> list[tuple[int, int]]:
+        """Move outstanding answers of this round to later ones with room: (round, how many) in order."""
         assert self.number is not None
         self.returned(self.number, steps)
         self.left += steps
-        self._borrow(self.number + 1, steps)
-        self.outstanding[self.number + 1] += steps
-        return self.number + 1
+        tags = self._take_later(steps)
+        for number, count in tags:
+            self.outstanding[number] += count
+        return tags
 
     def take_borrowed(self) -> list[tuple[int, int]]:
         """Return what was borrowed since the last time: (round, steps), below 0 for what was lost. Forget it."""

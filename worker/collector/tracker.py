@@ -349,9 +349,9 @@ class Tracker:
         return frozenset(self.owner[(self.state == ACTING) & (self.round == round_number)].tolist())
 
     def release(self, slots: Slots) -> None:
-        """Move the steps that are out from the current round to the next one (see `Rounds.release`)."""
-        later = self.rounds.release(len(slots))
-        for slot in slots.tolist():
+        """Move the steps that are out from the current round to later ones (see `Rounds.release`)."""
+        numbers = [number for number, count in self.rounds.release(len(slots)) for _ in range(count)]
+        for slot, later in zip(slots.tolist(), numbers, strict=True):
             if self.length[slot] > 1:
                 self._split(slot)
             self.round[slot] = later

@@ -71,7 +71,7 @@ def test_a_released_straggler_counts_into_the_next_round() -> None:
     rounds = granted(3)
     rounds.take(3)
 
-    assert rounds.release(1) == 1
+    assert rounds.release(1) == [(1, 1)]
 
     assert (rounds.left, rounds.debt[1], rounds.outstanding[0], rounds.outstanding[1]) == (1, 1, 2, 1)
 
@@ -120,3 +120,11 @@ def test_a_collector_tells_what_it_borrows_and_what_of_it_is_lost() -> None:
     rounds.refund(1, 1)
     assert rounds.take_borrowed() == [(1, -1)]
     assert rounds.take_borrowed() == []
+
+
+def test_released_stragglers_never_make_a_later_round_larger_than_it_is() -> None:
+    rounds = granted(2)
+    rounds.take(3)  # one of them in round 1
+
+    assert rounds.release(2) == [(1, 1), (2, 1)]
+    assert rounds.left == 2
