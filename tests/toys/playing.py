@@ -143,7 +143,7 @@ class Training:
     def reach(self, bar: float, updates: int) -> bool:
         """Play and learn until a whole round was played at least that well; false if none of so many was.
 
-        It ends there, because once everything succeeds, normalised advantages are the critic's errors and nothing else.
+        It ends there: learning rates that learn a toy in seconds are too high to stay at its best score.
         """
         return any(self.run(1)[0] >= bar for _ in range(updates))
 
