@@ -57,7 +57,6 @@ rows of a batch, `K` outputs of a Q network for each signal, `E` entropy coeffic
 import math
 from collections import deque
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +75,7 @@ from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Transitions, transitions_of
-from worker.functional.distributions import Branch, branch_bounds, gaussian_entropy, masked_logits
+from worker.functional.distributions import Branch, branch_bounds, masked_logits
 from worker.functional.losses import row_weights
 from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.functional.soft_values import (
@@ -92,7 +91,7 @@ from worker.networks.body import Trail
 from worker.networks.encoder import Encoded
 from worker.networks.optimizer import FlatAdam
 from worker.networks.optimizer import Snapshot as OptimizerSnapshot
-from worker.networks.q_networks import StackedCritics, build_critics
+from worker.networks.q_networks import ModularCritics, build_critics
 from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet
 
@@ -173,8 +172,6 @@ class SAC:
         self._generator = torch.Generator().manual_seed(seed)
         self._actor = Actor(spec, network, self._generator, squashed=True)
         self._critics = build_critics(spec, network, len(signals), self._generator)
-        # Where nothing is differentiated automatically torch need not keep books for it: a fifth of a gradient step.
-        self._by_hand = isinstance(self._critics, StackedCritics)
         self._actor.to(device)
         self._critics.to(device)
         self._columns, self._sizes = spec.actions.continuous_size, spec.actions.discrete_branches
@@ -193,6 +190,9 @@ class SAC:
         self._gradients = Gradients(*torch.split(self._optimizer.gradient, [*sizes, coefficients]))
         self._signals = signals
         self._signals_learn = signals.names != ("extrinsic",)
+        # Where nothing is differentiated automatically torch need not keep books for it: a fifth of an update's time.
+        automatic = isinstance(self._critics, ModularCritics) or self._signals_learn or config.behavioral_cloning
+        self._mode = torch.no_grad if automatic else torch.inference_mode
         self._last_discounts = signals.gamma * signals.ignores_termination  # (S,) where the task ended
         self._learning_rate = Schedule(
             hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
@@ -240,12 +240,15 @@ class SAC:
         agents = len(set().union(*self._recent))
         return max(asked, min(max(missing, agents), LARGEST_ROUND))
 
-    @torch.no_grad()
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         """Store a round and take the gradient steps that are due; None if there were none.
 
         `step` is the policy's step, at which the schedule is read. Raise `Diverged` as the module says.
         """
+        with self._mode():
+            return self._update(rollout, step)
+
+    def _update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         self._store(rollout)
         self._step = step
         due, signals_due = self._due()
@@ -406,10 +409,6 @@ class SAC:
     def _descend(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Take one gradient step of everything; return what `Heads.names` names."""
         batch = self._batch()
-        with torch.inference_mode() if self._by_hand else nullcontext():
-            return self._learn(batch, learning_rate)
-
-    def _learn(self, batch: Batch, learning_rate: float) -> Float[Tensor, " terms"]:
         coefficients = self._log_coefficients.exp()
         proposal = self._propose(batch)
         judged = self._critics.judge(batch.encoded, batch.continuous, batch.length)
@@ -436,7 +435,7 @@ class SAC:
         )
         self._optimizer.step(learning_rate)
         self._critics.track(self.config.hyperparameters.tau)
-        spread = [] if proposal.squashed is None else [gaussian_entropy(proposal.squashed.log_sigma).mean().view(1)]
+        spread = [] if proposal.squashed is None else [proposal.squashed.log_sigma.mean().view(1)]
         return torch.cat(
             [
                 torch.stack(terms),

@@ -32,6 +32,8 @@ TERMS = (
     "Losses/Q2 Loss",
 )
 """What each gradient step notes first."""
+GAUSSIAN_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
+"""Nats of a column whose sigma is 1."""
 
 
 class Heads(NamedTuple):
@@ -48,13 +50,13 @@ class Heads(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The terms of a gradient step in their order: `TERMS`, values, entropies, coefficients, columns' entropy."""
+        """The terms of a gradient step in their order: `TERMS`, values, entropies, coefficients, log sigma."""
         return (
             *TERMS,
             *(f"Policy/{title(name)} Value" for name in self.signals),
             *(f"entropy {index}" for index in range(self.coefficients)),
             *(f"coefficient {index}" for index in range(self.coefficients)),
-            *(["Policy/Continuous Entropy"] if self.has_columns else []),
+            *(["log sigma"] if self.has_columns else []),
         )
 
 
@@ -118,6 +120,7 @@ class Notes(NamedTuple):
         if branches > 1:
             numbers |= {f"Policy/Branch {index} Entropy": entropies[index] for index in range(branches)}
         if self.heads.has_columns:
+            numbers["Policy/Continuous Entropy"] = numbers.pop("log sigma") + GAUSSIAN_ENTROPY
             numbers["Policy/Continuous Entropy Coeff"] = alphas[-1]
         numbers["Policy/Entropy"] = numbers.get("Policy/Continuous Entropy", 0.0) + sum(entropies[:branches])
         return numbers
