@@ -64,9 +64,14 @@ class Sample:
         """Copy the first rows of a rollout."""
         masks = rollout.action_masks
         return cls(
-            [column[:SAMPLE_ROWS].clone() for column in rollout.observations],
-            None if masks is None else masks[:SAMPLE_ROWS].clone(),
+            [_first(column) for column in rollout.observations],
+            None if masks is None else _first(masks),
         )
+
+
+def _first(column: Tensor) -> Tensor:
+    """Return the first rows; a copy, unless they are all: a few rows must not keep a large column alive."""
+    return column if len(column) <= SAMPLE_ROWS else column[:SAMPLE_ROWS].clone()
 
 
 class Collection(Protocol):

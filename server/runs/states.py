@@ -51,7 +51,7 @@ class StopReason(StrEnum):
     """All simulators were gone for longer than the grace time."""
     DIVERGED = "diverged"
     INVALID_CONFIG = "invalid_config"
-    """The worker refused the configuration (for instance: two specs contradict it)."""
+    """The worker refused the configuration (for instance: a demonstration does not fit the behavior)."""
     STORAGE_FULL = "storage_full"
     """A checkpoint could not be written for want of space."""
     TRAINER_ERROR = "trainer_error"

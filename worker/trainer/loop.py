@@ -98,6 +98,7 @@ class Trainer:
         self._unusable: Finished | None = None
         """Set when the configuration can't be trained as it is."""
         self._resume = load(Path(job.resume_from)) if job.resume_from else {}
+        """The states of a checkpoint, until their behaviors come; others go on into the next one as they are."""
         self._simulators: dict[str, set[str]] = {}
         """The behaviors that each connected simulator plays; none before its first step."""
         self._endpoints: dict[int, Endpoint] = {}
@@ -241,7 +242,7 @@ class Trainer:
         if self._config.torch_settings.processes > 1:
             algorithm = self._shared(algorithm, config, spec)
         progress = LearnerProgress()
-        saved = self._resume.get(spec.behavior)
+        saved = self._resume.pop(spec.behavior, None)
         if saved is not None:
             algorithm.load_state_dict(saved["algorithm"])
             progress = LearnerProgress(**saved["progress"])
@@ -317,7 +318,7 @@ class Trainer:
     def _begin_clone(self, name: str, config: CloneConfig) -> CloneLearner:
         """Make the learner of a behavior that only imitates."""
         algorithm, spec, shown = build_clone(config, name, self._device, self._job.seed, self._demonstrations)
-        saved = self._resume.get(name)
+        saved = self._resume.pop(name, None)
         step = 0 if saved is None else saved["progress"]["step"]
         learner = CloneLearner(
             config,
@@ -386,7 +387,7 @@ class Trainer:
         folder = self._scratch / f"checkpoint-{self._checkpoints}"
         try:
             folder.mkdir(parents=True)
-            save(folder, {name: learner.state() for name, learner in self._learners.items()})
+            save(folder, {**self._resume, **{name: learner.state() for name, learner in self._learners.items()}})
             for learner in self._learners.values():
                 learner.export(folder / f"{file_name(learner.name)}.onnx")
         except OSError as error:
@@ -400,7 +401,8 @@ class Trainer:
             for learner in self._learners.values():
                 learner.checkpointed()
             return None
-        steps = {name: learner.learnt for name, learner in self._learners.items()}
+        steps = {name: state["progress"]["step"] for name, state in self._resume.items()}
+        steps |= {name: learner.learnt for name, learner in self._learners.items()}
         self._superior.post(
             CheckpointWritten(
                 folder=str(folder),
