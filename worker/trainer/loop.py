@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, assert_never
 
 import structlog
+import torch
 
 from ludus.demonstrations import DemonstrationError
 from ludus.spec import BehaviorSpec
@@ -297,12 +298,19 @@ class Trainer:
 
     def _shared(self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec) -> Algorithm:
         """Let the processes of `torch_settings` share an algorithm's updates, started when they are first needed."""
+        processes = self._config.torch_settings.processes
+        needed = (self._device.index or 0) + processes
+        reason = None
         if isinstance(config, SACConfig):
-            self._event("processes_not_used", f"{spec.behavior}: SAC learns in one process", level="warning")
+            reason = "SAC learns in one process"
+        elif self._device.type == "cuda" and torch.cuda.device_count() < needed:
+            reason = f"{needed} GPUs are needed, this worker has {torch.cuda.device_count()}; it learns in one process"
+        if reason is not None:
+            self._event("processes_not_used", f"{spec.behavior}: {reason}", level="warning")
             return algorithm
         if self._group is None:
             self._scratch.mkdir(parents=True, exist_ok=True)
-            self._group = Group(self._config.torch_settings.processes, self._device, self._scratch, bf16=self._bf16)
+            self._group = Group(processes, self._device, self._scratch, bf16=self._bf16)
         return self._group.share(algorithm, Build(config, spec, self._job.seed, self._job.demonstrations))
 
     def _begin_clones(self) -> None:

@@ -72,3 +72,29 @@ def test_two_processes_train_ppo_together_sac_alone_and_leave_nothing_behind(
     assert points_of(messages, "Losses/Policy Loss")
     assert len(helpers) == 1, "one process beside the trainer"
     assert not processes_of(tmp_path / "scratch" / "group-")
+
+
+@pytest.mark.timeout(240)
+def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrainer, tmp_path: Path) -> None:
+    learning = {"hyperparameters": PPO, "network_settings": NETWORK, "summary_freq": 64}
+    document = {
+        "seed": 1,
+        "torch_settings": {"device": "cpu", "processes": 2},
+        "behaviors": {"Hider": learning, "Seeker": learning},
+    }
+    trainer = start(document)
+    messages: list[dict[str, Any]] = []
+    player: threading.Thread | None = None
+
+    for message in reports(trainer):
+        messages.append(message)
+        if message["type"] == "listening" and player is None:
+            player = threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True)
+            player.start()
+        if message["type"] == "metrics":
+            for helper in processes_of(tmp_path / "scratch" / "group-"):
+                helper.kill()
+
+    trainer.wait(30)
+    assert messages[-1]["outcome"] == "lost"
+    assert not processes_of(tmp_path / "scratch" / "group-")
