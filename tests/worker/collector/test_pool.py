@@ -108,6 +108,11 @@ def test_every_round_has_exactly_its_size_and_acts_with_its_own_version(collecto
             versions = torch.cat([rollout.versions for rollout in desk.rollouts[number]])
             # Version r + 1 acts in round r; what a message had too much for the round before is a version older.
             assert set(versions.tolist()) <= {number, number + 1}
+            # Ticks of each collector lie in a range of its own.
+            ranges = {
+                (int(rollout.ticks[0]) >> 32, int(rollout.simulators) % collectors) for rollout in desk.rollouts[number]
+            }
+            assert ranges == {(index, index) for index in range(collectors)}
             assert (versions == number).sum() <= sum((3, 7, 12, 1)[: 2 * collectors])
 
 
