@@ -75,6 +75,7 @@ class BackgroundCompilation:
 
     def _compile(self, rollout: Rollout, step: int) -> None:
         try:
+            find_compiler()
             twin = self._twin()
             eager = _seconds(twin, rollout, step)
             assert isinstance(twin, Compilable)
@@ -85,6 +86,13 @@ class BackgroundCompilation:
         except Exception as error:  # the edge of the thread: whatever a compiler says, training goes on
             log.exception("compilation_failed")
             self._failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+
+def find_compiler() -> None:
+    """Raise if there is no C++ compiler, which GPUs need too: torch would find out after half a minute of work."""
+    from torch._inductor.cpp_builder import get_cpp_compiler  # noqa: PLC0415  (seconds, for who asks for it)
+
+    get_cpp_compiler()
 
 
 def _seconds(algorithm: Algorithm, rollout: Rollout, step: int) -> float:

@@ -19,7 +19,7 @@ from worker.trainer.compilation import BackgroundCompilation
 SPEC = make_spec(observations=(4,), branches=(2,))
 CONFIG = PPOConfig.model_validate(
     {
-        "hyperparameters": {"batch_size": 32, "buffer_size": 64, "num_epoch": 1},
+        "hyperparameters": {"batch_size": 32, "buffer_size": 64, "num_epoch": 1, "beta_schedule": "constant"},
         "network_settings": {"hidden_units": 8, "num_layers": 1},
     }
 )

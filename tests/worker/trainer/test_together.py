@@ -19,7 +19,7 @@ SAC = {"batch_size": 16, "buffer_size": 256, "steps_per_update": 8}
 
 def play(address: str) -> None:
     with suppress(SimulatorError):
-        connect(HideAndSeek(), run="alone", server=address)
+        connect(HideAndSeek(), run="alone", server=address, patience_seconds=5.0)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
