@@ -179,40 +179,16 @@ class PPO:
         """Return how many agent steps an update learns from."""
         return self.config.hyperparameters.buffer_size
 
-    @torch.no_grad()
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
 
         Return what was measured, by metric name (`PPOStats`). Raise `Diverged`, with everything as before, if any
         value on the way is not finite or explodes.
         """
-        rates, before, trace = self.rates(step), self._save(), PolicyTrace()
-        prepared = self._prepare(rollout)
-        for minibatch in self._minibatches(prepared):
-            terms, log_ratio = self._gradient_of(minibatch, rates)
-            terms["gradient"] = self._step(rates)
-            if self._signals.learns:
-                terms |= self._signals.update(prepared.transitions.select(minibatch.steps))
-            trace.add_policy(terms, log_ratio, minibatch.real)
-        try:
-            cloned = {} if self._cloning is None else self._cloning.update(step)
-            finite = self._optimizer.all_finite() & self._signals.is_finite()
-            measured = trace.conclude(prepared.batch, self._signals.names, rates.epsilon, finite, prepared.episodes)
-            if measured is None:
-                raise self._diagnosis(prepared.batch, trace)
-        except Diverged:
-            self._restore(before)
-            raise
-        self.actor.body.update_normalizer([column[: rollout.steps] for column in prepared.transitions.observations])
-        self.version += 1
-        earned = self._episodes.add(rollout, measured.episodes)
-        stats = PPOStats(
-            **measured.own,
-            **rates._asdict(),
-            policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
-            others={**measured.others, **episode_rewards(self._signals.names, earned), **cloned},
-        )
-        return stats.metrics()
+        # Inference mode saves a tenth of the time, but nothing can be differentiated automatically in it.
+        by_hand = self.actor.layout.plain and not self._signals.learns and self._cloning is None
+        with torch.inference_mode() if by_hand else torch.no_grad():
+            return self._improve(rollout, step)
 
     def compile(self) -> None:
         """Let `torch.compile` fuse the operations: faster updates, after some 20 s once. Needs a C++ compiler."""
@@ -263,6 +239,35 @@ class PPO:
         if self._cloning is not None and state["cloning"] is not None:
             self._cloning.load_state_dict(state["cloning"])
         self.version = state["version"]
+
+    def _improve(self, rollout: Rollout, step: int) -> dict[str, float]:
+        rates, before, trace = self.rates(step), self._save(), PolicyTrace()
+        prepared = self._prepare(rollout)
+        for minibatch in self._minibatches(prepared):
+            terms, log_ratio = self._gradient_of(minibatch, rates)
+            terms["gradient"] = self._step(rates)
+            if self._signals.learns:
+                terms |= self._signals.update(prepared.transitions.select(minibatch.steps))
+            trace.add_policy(terms, log_ratio, minibatch.real)
+        try:
+            cloned = {} if self._cloning is None else self._cloning.update(step)
+            finite = self._optimizer.all_finite() & self._signals.is_finite()
+            measured = trace.conclude(prepared.batch, self._signals.names, rates.epsilon, finite, prepared.episodes)
+            if measured is None:
+                raise self._diagnosis(prepared.batch, trace)
+        except Diverged:
+            self._restore(before)
+            raise
+        self.actor.body.update_normalizer([column[: rollout.steps] for column in prepared.transitions.observations])
+        self.version += 1
+        earned = self._episodes.add(rollout, measured.episodes)
+        stats = PPOStats(
+            **measured.own,
+            **rates._asdict(),
+            policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
+            others={**measured.others, **episode_rewards(self._signals.names, earned), **cloned},
+        )
+        return stats.metrics()
 
     def _prepare(self, rollout: Rollout) -> Prepared:
         """Return the batch with its targets: values, rewards and advantages by the weights of before."""
