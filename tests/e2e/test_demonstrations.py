@@ -40,6 +40,8 @@ def test_a_clone_run_learns_from_an_uploaded_demonstration(client: Client, demon
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
     assert ended.step == 200
+    assert ended.kind == "clone"
+    assert "run_started" in [event.type for event in client.list_events(run.id)], "it learns without a simulator"
     assert any(metric.key.startswith("Losses/") for metric in client.metrics(run.id))
     assert "Walker.onnx" in [file.name for file in client.get_checkpoint(run.id).files]
     client.delete_demonstration(demonstration)
