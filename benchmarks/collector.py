@@ -209,6 +209,7 @@ async def _client(scenario: Scenario, port: int, *, greet: bool, messages: list[
 
 
 def run_client(scenario: Scenario, turns: Any, answers: Any, seconds: float) -> None:
+    """Play whenever told to, a process of its own: (port, whether to greet) comes in, answered messages go out."""
     rate = 12_000 if scenario.simulators == 1 else 30_000 // scenario.simulators + 1_000
     messages = _messages(scenario, int(rate * (seconds + 2)))
     answers.send("ready")
