@@ -1,5 +1,6 @@
 """Clone runs: they learn from demonstrations alone, and are evaluated by whoever is there."""
 
+import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -101,6 +102,21 @@ def test_a_clone_learns_without_any_simulator_and_leaves_a_model(start: StartTra
     checkpoint = next(message for message in messages if message["type"] == "checkpoint_written")
     assert checkpoint["steps"] == {"Echo": 250}
     assert {path.name for path in Path(checkpoint["folder"]).iterdir()} >= {"Echo.onnx", "state.safetensors"}
+
+
+def test_a_stopped_clone_leaves_a_checkpoint_of_where_it_was(start: StartTrainer, tmp_path: Path) -> None:
+    trainer = start(document(show(tmp_path / "expert.npz"), max_steps=10_000_000))
+    messages: list[dict[str, Any]] = []
+
+    for message in reports(trainer):
+        messages.append(message)
+        if message["type"] == "metrics" and len(messages) < 20:
+            trainer.send_signal(signal.SIGINT)
+
+    assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("succeeded", "user")
+    (checkpoint,) = [message for message in messages if message["type"] == "checkpoint_written"]
+    assert 0 < checkpoint["step"] < 10_000_000
+    assert (Path(checkpoint["folder"]) / "Echo.onnx").exists()
 
 
 def test_a_simulator_that_dials_in_evaluates_exact_steps(start: StartTrainer, tmp_path: Path) -> None:
