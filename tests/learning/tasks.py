@@ -120,6 +120,11 @@ def _sac(*, steps: int, rate: float, gamma: float, init_steps: int, **hyperparam
     }
 
 
+def _explorer(signal: str, *, strength: float, rate: float) -> dict[str, Any]:
+    network = {"hidden_units": 64, "normalize": True}
+    return {signal: {"gamma": 0.99, "strength": strength, "learning_rate": rate, "network_settings": network}}
+
+
 _LANDER = {
     "steps": 1_000_000,
     "buffer": 16_384,
@@ -142,13 +147,14 @@ _LANDER_PEER = {
 }
 _CAR = {
     "steps": 500_000,
-    "buffer": 256,
-    "batch": 64,
+    "buffer": 2048,
+    "batch": 256,
     "epochs": 4,
-    "rate": 3e-4,
+    "rate": 1e-3,
     "gamma": 0.99,
-    "lambd": 0.98,
-    "horizon": 16,
+    "lambd": 0.95,
+    "horizon": 128,
+    "beta": 0.01,
 }
 
 TASKS: tuple[Task, ...] = (
@@ -269,17 +275,14 @@ TASKS: tuple[Task, ...] = (
     Task(
         name="mountaincar-ppo-rnd",
         env_id="MountainCar-v0",
-        behavior=_ppo(
-            **_CAR,  # type: ignore[arg-type]
-            signals={
-                "rnd": {
-                    "gamma": 0.99,
-                    "strength": 0.1,
-                    "learning_rate": 1e-4,
-                    "network_settings": {"hidden_units": 64, "normalize": True},
-                }
-            },
-        ),
+        behavior=_ppo(**_CAR, signals=_explorer("rnd", strength=1.0, rate=1e-4)),  # type: ignore[arg-type]
+        bar=-150.0,
+        environments=16,
+    ),
+    Task(
+        name="mountaincar-ppo-curiosity",
+        env_id="MountainCar-v0",
+        behavior=_ppo(**_CAR, signals=_explorer("curiosity", strength=0.5, rate=3e-4)),  # type: ignore[arg-type]
         bar=-150.0,
         environments=16,
     ),
