@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -118,18 +118,18 @@ def test_a_simulator_that_goes_away_ends_its_collectors_stream(gateway: GatewayT
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ([], "bad_ticket"),
-        ([(TICKET_METADATA, "nonsense")], "bad_ticket"),
-        (ticket("127.0.0.1:1", key="another key that is as long as this"), "bad_ticket"),
-        (ticket(""), "bad_ticket"),
-        (ticket("127.0.0.1:1", seconds=-1), "ticket_expired"),
+        (list, "bad_ticket"),
+        (lambda: [(TICKET_METADATA, "nonsense")], "bad_ticket"),
+        (lambda: ticket("127.0.0.1:1", key="another key that is as long as this"), "bad_ticket"),
+        (lambda: ticket(""), "bad_ticket"),
+        (lambda: ticket("127.0.0.1:1", seconds=-1), "ticket_expired"),
     ],
 )
 def test_a_stream_without_a_valid_ticket_is_refused(
-    gateway: GatewayThread, metadata: list[tuple[str, str]], reason: str
+    gateway: GatewayThread, metadata: Callable[[], list[tuple[str, str]]], reason: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as error:
-        list(gateway.channel.stream_stream(CONNECT)(iter([b"x"]), metadata=metadata))
+        list(gateway.channel.stream_stream(CONNECT)(iter([b"x"]), metadata=metadata()))
 
     assert refusal(error) == (grpc.StatusCode.UNAUTHENTICATED, reason)
 
