@@ -118,7 +118,7 @@ def test_a_simulator_that_goes_away_ends_its_collectors_stream(gateway: GatewayT
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        (lambda: [], "bad_ticket"),
+        (list, "bad_ticket"),
         (lambda: [(TICKET_METADATA, "nonsense")], "bad_ticket"),
         (lambda: ticket("127.0.0.1:1", key="another key that is as long as this"), "bad_ticket"),
         (lambda: ticket(""), "bad_ticket"),
