@@ -24,7 +24,7 @@ _CHECK_BYTES = 8
 def encode_token(keyset: Sequence[Value], query: str) -> str:
     """Make the token of the page after `keyset`. `query` is the canonical text of what was asked (filter, order)."""
     body = json.dumps(list(keyset), separators=(",", ":")).encode()
-    return base64.urlsafe_b64encode(_check(body, query) + body).decode().rstrip("=")
+    return _text(_check(body, query) + body)
 
 
 def decode_token(token: str, query: str) -> tuple[Value, ...]:
@@ -35,6 +35,8 @@ def decode_token(token: str, query: str) -> tuple[Value, ...]:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise PageTokenInvalid from error
+    if _text(raw) != token:  # base64 has several spellings of the same bytes
+        raise PageTokenInvalid
     check, body = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
     if check != _check(body, query):
         raise PageTokenInvalid
@@ -42,6 +44,10 @@ def decode_token(token: str, query: str) -> tuple[Value, ...]:
     if not isinstance(keyset, list) or not all(isinstance(value, str | int | float | None) for value in keyset):
         raise PageTokenInvalid
     return tuple(keyset)
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def _check(body: bytes, query: str) -> bytes:
