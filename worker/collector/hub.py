@@ -278,7 +278,7 @@ class Collector:
         spare = 0
         if message.round == lane.rounds.number:
             busy = bool(lane.rounds.outstanding[message.round])
-            # Not what its own agents wait for: it would be passed to and fro between collectors with too little each.
+            # Not what its own agents wait for: collectors with too little each would pass it back and forth.
             needed = sum(batch.rows for batch in lane.waiting)
             spare = max(lane.rounds.left - needed, 0) // (2 if busy else 1)
             lane.rounds.left -= spare

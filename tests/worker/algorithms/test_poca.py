@@ -45,7 +45,7 @@ def make_poca(
     return poca
 
 
-def group(ticks: list[list[int]], followings: list[int], endings: list[Ending], **columns: Any) -> Rollout:
+def group(ticks: list[list[int]], successors: list[int], endings: list[Ending], **columns: Any) -> Rollout:
     """One group of agents that see random things and do what `discrete` says (else nothing)."""
     lengths = [len(part) for part in ticks]
     steps, rng = sum(lengths), np.random.default_rng(7)
@@ -58,7 +58,7 @@ def group(ticks: list[list[int]], followings: list[int], endings: list[Ending], 
         "lengths": lengths,
         "ending": endings,
         "ticks": [tick for part in ticks for tick in part],
-        "successor_ticks": followings,
+        "successor_ticks": successors,
         "groups": [7] * len(lengths),
     }
     return make_rollout(**{**arguments, **columns})
