@@ -1,6 +1,6 @@
 """The numbers of each trainer."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -162,6 +162,13 @@ class SACHyperparameters(_Buffered):
         le=1e9,
         description="Agent steps per gradient step of the reward signals' own networks. Not given, it copies "
         "`steps_per_update`.",
+    )
+    exploration_noise: Literal["white", "pink"] = Field(
+        default="white",
+        description="Noise of continuous actions from step to step: new each time as in ML-Agents, or with the same power "
+        "at all time scales up to 512 steps (Eberhard et al. 2023). Pink finds goals that random pushes to and fro never "
+        "reach (MountainCarContinuous).",
+        json_schema_extra=OWN,
     )
     tau: Real = Field(
         default=0.005, gt=0, le=1, description="Part of the way that the target network moves per gradient step."

@@ -16,6 +16,7 @@ import numpy as np
 
 from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, TerminalBatch
 from worker.collector.answers import encode_answer
+from worker.collector.exploration import PinkNoise
 from worker.collector.rounds import Rounds
 from worker.collector.tracker import Roster, Slots, Ticks, Tracker
 from worker.networks.policy import Acted
@@ -32,7 +33,12 @@ class Policy(Protocol):
         """Floats of the recurrent memory; 0 = none."""
 
     def act(
-        self, observations: Sequence[Array], masks: Array | None, memory: Floats | None, rng: np.random.Generator
+        self,
+        observations: Sequence[Array],
+        masks: Array | None,
+        memory: Floats | None,
+        rng: np.random.Generator,
+        noise: Floats | None,
     ) -> Acted:
         """Draw an action for each row. `memory` is that before the step; `Acted.memory` is that after it."""
 
@@ -108,6 +114,8 @@ class Lane:
     """Ask for blocks when fewer than this are free."""
     schedule: Callable[[], None]
     """Asks the loop to call `run` after the messages that are ready."""
+    noise: PinkNoise | None = None
+    """What drives the samples of continuous columns; None is white noise, which the policy draws itself."""
     ticks: int = 0
     """Number of the next message; of collectors that serve the same simulators each counts in a range of its own."""
     version: int = -1
@@ -257,7 +265,8 @@ class Lane:
     def _act(self, batch: Batch) -> Acted:
         """Draw actions and send them."""
         memory = self.tracker.memory[batch.slots] if self.policy.memory_size else None
-        acted = self.policy.act(batch.observations, batch.masks, memory, self.rng)
+        noise = None if self.noise is None else self.noise.draw(batch.slots, self.rng)
+        acted = self.policy.act(batch.observations, batch.masks, memory, self.rng, noise)
         continuous, discrete = acted.continuous_env, acted.discrete
         begin = 0
         for part in batch.parts:

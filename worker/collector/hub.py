@@ -16,6 +16,7 @@ from ludus.wire.batches import StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
 from worker.collector import messages
 from worker.collector.batcher import Lane
+from worker.collector.exploration import PinkNoise
 from worker.collector.messages import Kind, Message, pack_lane, unpack_lane
 from worker.collector.rounds import Rounds
 from worker.collector.service import Outbox
@@ -240,6 +241,7 @@ class Collector:
             rng=np.random.default_rng([self.settings.seed, self._start.index, self._start.generation, message.lane]),
             low_blocks=message.low_blocks,
             ticks=(self._start.generation * self.settings.count + self._start.index) << 32,
+            noise=PinkNoise(spec.actions.continuous_size) if message.pink_noise else None,
             schedule=lambda: self.schedule(lane),
         )
         behavior.spec, behavior.lane, behavior.weights = spec, lane, weights

@@ -87,6 +87,7 @@ class Admit(Message):
     """`spec_to_text`."""
     network_settings: dict[str, Any]
     squashed: bool
+    pink_noise: bool
     time_horizon: int
     rows: int
     blocks: int

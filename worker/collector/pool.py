@@ -84,6 +84,8 @@ class PolicyProgram:
     """Longest segment."""
     squashed: bool = False
     """Whether continuous actions are squashed samples (SAC)."""
+    pink_noise: bool = False
+    """Whether the noise of continuous actions is pink (`worker.collector.exploration`)."""
 
 
 def block_chunk(layout: ArenaLayout) -> int:
@@ -475,6 +477,7 @@ class CollectorPool:
             spec=messages.spec_to_text(entry.spec),
             network_settings=dict(entry.program.network_settings),
             squashed=entry.program.squashed,
+            pink_noise=entry.program.pink_noise,
             time_horizon=entry.program.time_horizon,
             rows=layout.rows,
             blocks=layout.blocks,

@@ -71,12 +71,14 @@ class Policy(Protocol):
         masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
         memory: FloatArray | None,
         rng: np.random.Generator,
+        noise: FloatArray | None = None,
     ) -> Acted:
         """Draw an action for each of `B` agents.
 
         `observations` are `(B, *shape)` each, in the spec's order. `masks` is `(B, M)`, true (or nonzero) where a
         choice is allowed; None allows all. A forbidden choice is never taken, unless all of its branch are forbidden.
-        `memory` is `(B, memory_size)`, that before the step; None is all zeros.
+        `memory` is `(B, memory_size)`, that before the step; None is all zeros. `noise` is `(B, C)`, standard normal:
+        what drives the samples of the columns; None draws it.
         """
 
 
@@ -115,9 +117,10 @@ class ActingPolicy:
         masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
         memory: FloatArray | None,  # noqa: ARG002  (plain actors have none)
         rng: np.random.Generator,
+        noise: FloatArray | None = None,
     ) -> Acted:
         """Draw an action for each of `B` agents (`Policy.act`)."""
-        return sample(self.layout, self._head(observations), self._sections.get("log_sigma"), masks, rng)
+        return sample(self.layout, self._head(observations), self._sections.get("log_sigma"), masks, rng, noise)
 
     def _head(self, observations: Sequence[NDArray[np.generic]]) -> FloatArray:
         """Return the columns of the head, `(B, H)`."""
@@ -143,6 +146,7 @@ def sample(
     log_sigma: FloatArray | None,
     masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
     rng: np.random.Generator,
+    noise: FloatArray | None = None,
     memory: FloatArray | None = None,
 ) -> Acted:
     """Draw actions from the columns of an actor's head, `(B, H)`; `log_sigma` is `(C,)`, None where squashed."""
@@ -150,12 +154,14 @@ def sample(
     nothing = head[:, :0]
     if not columns:
         return Acted(nothing, nothing, *_discrete(layout, head, masks, rng), memory)
+    if not layout.deterministic and noise is None:
+        noise = rng.standard_normal((len(head), columns), np.float32)
     if layout.squashed:
-        drawn, log_probs = _squashed(layout, head, rng)
+        drawn, log_probs = _squashed(layout, head, noise)
         acted = drawn
     else:
         assert log_sigma is not None
-        drawn, log_probs = _gaussian(layout, head[:, :columns], log_sigma, rng)
+        drawn, log_probs = _gaussian(layout, head[:, :columns], log_sigma, noise)
         acted = _clip(drawn, THREE) / THREE
     if not layout.discrete_branches:
         return Acted(drawn, acted, nothing.astype(np.int32), log_probs, memory)
@@ -164,22 +170,22 @@ def sample(
 
 
 def _gaussian(
-    layout: ActorLayout, mean: FloatArray, log_sigma: FloatArray, rng: np.random.Generator
+    layout: ActorLayout, mean: FloatArray, log_sigma: FloatArray, noise: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
     """Return samples and the log-probability of each column."""
-    if layout.deterministic:
+    if layout.deterministic or noise is None:
         return mean, np.tile(-log_sigma - HALF_LOG_TWO_PI, (len(mean), 1))
-    noise = rng.standard_normal(mean.shape, np.float32)
     drawn = (mean + np.exp(log_sigma) * noise).astype(np.float32, copy=False)
     return drawn, np.float32(-0.5) * noise * noise - (log_sigma + HALF_LOG_TWO_PI)
 
 
-def _squashed(layout: ActorLayout, head: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+def _squashed(layout: ActorLayout, head: FloatArray, noise: FloatArray | None) -> tuple[FloatArray, FloatArray]:
     """Return samples after tanh and the log-probability of each column: the Gaussian's minus `log(1 - tanh(u)^2)`."""
     columns = layout.continuous_size
     mean = head[:, :columns]
     log_sigma = np.minimum(np.maximum(head[:, columns : 2 * columns], LOG_SIGMA_RANGE[0]), LOG_SIGMA_RANGE[1])
-    noise = np.zeros_like(mean) if layout.deterministic else rng.standard_normal(mean.shape, np.float32)
+    if layout.deterministic or noise is None:
+        noise = np.zeros_like(mean)
     raw = mean + np.exp(log_sigma) * noise
     # log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which stays exact where tanh is 1 in float32
     slope = TWO * (LOG_TWO - np.abs(raw) - np.log1p(np.exp(-TWO * np.abs(raw))))

@@ -42,13 +42,14 @@ class TorchPolicy:
         masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
         memory: FloatArray | None,
         rng: np.random.Generator,
+        noise: FloatArray | None = None,
     ) -> Acted:
         """Draw an action for each of `B` agents (`Policy.act`)."""
         actor = self._actor
         encoded = actor.encode([_tensor(part) for part in observations])
         head, after = actor(encoded, None if memory is None else _tensor(memory))
         state = None if after is None else after.numpy()
-        return sample(self.layout, head.numpy(), self._log_sigma, masks, rng, state)
+        return sample(self.layout, head.numpy(), self._log_sigma, masks, rng, noise, state)
 
 
 def _tensor(array: NDArray[np.generic]) -> torch.Tensor:

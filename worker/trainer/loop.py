@@ -263,6 +263,7 @@ class Trainer:
             weights_size=algorithm.flat_weights().size,
             time_horizon=config.time_horizon,
             squashed=algorithm.actor.layout.squashed,
+            pink_noise=isinstance(config, SACConfig) and config.hyperparameters.exploration_noise == "pink",
         )
         self._pool.admit(spec, program, arena)
         learner = BehaviorLearner(
