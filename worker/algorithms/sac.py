@@ -44,6 +44,8 @@ Deviations from ML-Agents, on purpose:
  i. No `1e-7` inside logarithms (`functional.squashed`, `functional.distributions`).
  j. The coefficient of a kind of action that a behavior does not have is not reported; ML-Agents reports NaN.
  k. `n` intervals are `n` gradient steps. ML-Agents counts from 1 and is always one behind.
+ l. Beyond a termination, signals that ignore it expect the mean target value of the latest `BEGINNINGS` beginnings of
+    episodes (ADR 7). ML-Agents takes that of the terminal observation, which no step begins in and nothing corrects.
 
 Guards: a round with a value that is not finite is not stored. An update that meets one, or whose value estimates grow a
 million-fold, is taken back as a whole: networks, target, coefficients, optimizers and signals are those from before.
@@ -77,6 +79,7 @@ from worker.experience.rollout import Rollout
 from worker.experience.transitions import Transitions, transitions_of
 from worker.functional.distributions import Branch, branch_bounds, masked_logits
 from worker.functional.losses import row_weights
+from worker.functional.returns import beyond_termination
 from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.functional.soft_values import (
     branch_objective_gradient,
@@ -100,6 +103,8 @@ DISCRETE_TARGET = 0.2
 LARGEST_ROUND = 1024
 """Most steps of a round that `steps_per_update` does not ask for."""
 REMEMBERED_ROUNDS = 4
+BEGINNINGS = 64
+"""Most first observations of episodes that are kept."""
 
 
 class Batch(NamedTuple):
@@ -119,6 +124,7 @@ class Batch(NamedTuple):
     """After each signal's strength."""
     discounts: Float[Tensor, "R S"]
     """Each signal's gamma; 0 where nothing comes after."""
+    terminated: Bool[Tensor, " R"]
     weight: Float[Tensor, "R 1"]
     """Of each row in a mean; 0 for padding."""
 
@@ -194,6 +200,11 @@ class SAC:
         automatic = isinstance(self._critics, ModularCritics) or self._signals_learn or config.behavioral_cloning
         self._mode = torch.no_grad if automatic else torch.inference_mode
         self._last_discounts = signals.gamma * signals.ignores_termination  # (S,) where the task ended
+        self._ignores_end = bool(signals.ignores_termination.any())
+        self._beginnings = [
+            torch.empty((0, *part.shape), dtype=getattr(torch, part.dtype)) for part in spec.observations
+        ]
+        """The newest first observations of episodes, if any signal goes on beyond their end."""
         self._learning_rate = Schedule(
             hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
         )
@@ -284,6 +295,7 @@ class SAC:
             "version": self.version,
             "counters": [self._step, self._updates, self._signal_updates],
             "agents": [sorted(map(list, agents)) for agents in self._recent],
+            "beginnings": list(self._beginnings),
             "generator": self._generator.get_state(),
             "actor": _copies(self._actor),
             "critics": _copies(self._critics),
@@ -303,6 +315,7 @@ class SAC:
         self._step, self._updates, self._signal_updates = state["counters"]
         self._recent.clear()
         self._recent.extend({(simulator, agent) for simulator, agent in agents} for agents in state["agents"])
+        self._beginnings = list(state["beginnings"])
         self._generator.set_state(state["generator"].cpu())
         self._actor.load_state_dict(state["actor"])
         self._critics.load_state_dict(state["critics"])
@@ -334,6 +347,12 @@ class SAC:
             if found is not None:
                 raise found
         self._replay.store(rollout)
+        if self._ignores_end and bool(rollout.starts_episode.any()):
+            firsts = (rollout.lengths.cumsum(0) - rollout.lengths)[rollout.starts_episode]
+            self._beginnings = [
+                torch.cat([known, part[firsts]])[-BEGINNINGS:]
+                for known, part in zip(self._beginnings, rollout.observations, strict=True)
+            ]
         if self._signals_learn:  # the game's own rewards are added up where they are played
             rewards = self._signals.evaluate(transitions_of(rollout, self.device, squashed=True))
             self._earned.append(self._episodes.add(rollout, segment_sums(rewards, rollout).cpu().numpy()))
@@ -401,6 +420,7 @@ class SAC:
             length=drawn.length,
             rewards=self._signals.evaluate(transitions),
             discounts=torch.where(transitions.terminated.unsqueeze(1), self._last_discounts, self._signals.gamma),
+            terminated=transitions.terminated,
             weight=weight,
         )
 
@@ -416,7 +436,7 @@ class SAC:
         expected = expected_q(considered, proposal.branches)  # (2, R, S)
         bonus = (proposal.entropies @ (coefficients * self._shares)).unsqueeze(1)  # (R, 1)
 
-        following = self._critics.foresee(batch.encoded, batch.following, batch.length)
+        following = self._following_values(batch)
         q_error = chosen_q(judged.q, batch.choices) - torch.addcmul(batch.rewards, batch.discounts, following)
         v_error = judged.v - (torch.minimum(expected[0], expected[1]) + bonus)
         part = batch.weight * (1.0 / len(self._signals))
@@ -446,6 +466,14 @@ class SAC:
                 *spread,
             ]
         )
+
+    def _following_values(self, batch: Batch) -> Float[Tensor, "R S"]:
+        """Return what the target expects after each step, where a signal goes on beyond an episode's end there too."""
+        following = self._critics.foresee(batch.encoded, batch.following, batch.length)
+        if not self._ignores_end:
+            return following
+        beginnings = self._critics.begin(self._actor.encode([part.to(self.device) for part in self._beginnings]))
+        return beyond_termination(following, batch.terminated, beginnings, self._signals.ignores_termination)
 
     def _propose(self, batch: Batch) -> Proposal:
         """Return what the policy would do now where a batch was observed."""

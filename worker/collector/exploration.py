@@ -6,9 +6,9 @@ it always pushes long enough; as SAC's exploration it is the better choice on mo
 Noise Is All You Need", ICLR). Only what drives the samples changes: at every single step the noise is still standard
 normal, so the distribution of an action given its observation, and its log-probability, are the policy's own.
 
-Here pink noise is a sum of `OCTAVES` first-order autoregressive processes with doubling time scales (van der Ziel 1950),
-not a filtered block of Eberhard's kind: agents come and go at any step, and a sum has no block that would have to end
-with their episode.
+Here pink noise is a sum of `OCTAVES` first-order autoregressive processes with doubling time scales (van der Ziel
+1950), not a filtered block of Eberhard's kind: agents come and go at any step, and a sum has no block that would have
+to end with their episode.
 """
 
 import numpy as np

@@ -63,6 +63,9 @@ class Critics(Protocol):
     def foresee(self, encoded: Encoded, following: Encoded, length: int) -> Float[Tensor, "R S"]:
         """Return the target's values of what followed."""
 
+    def begin(self, encoded: Encoded) -> Float[Tensor, "R S"]:
+        """Return the target's values of observations that nothing came before."""
+
     def track(self, tau: float) -> None:
         """Move the target the part `tau` of its way to V."""
 
@@ -192,9 +195,13 @@ class StackedCritics(nn.Module):
 
     def foresee(self, encoded: Encoded, following: Encoded, length: int) -> Float[Tensor, "R S"]:  # noqa: ARG002
         """Return the target's values of what followed."""
+        return self.begin(following)
+
+    def begin(self, encoded: Encoded) -> Float[Tensor, "R S"]:
+        """Return the target's values of observations: without a memory it is no matter what came before."""
         target = self._views().target
         weights, biases = target[: len(target) // 2], target[len(target) // 2 :]
-        hidden = torch.addmm(biases[0], following[0], weights[0][: self._inputs])
+        hidden = torch.addmm(biases[0], encoded[0], weights[0][: self._inputs])
         for weight, bias in zip(weights[1:], biases[1:], strict=True):
             hidden = torch.addmm(bias, self._activation.forward(hidden), weight)
         return hidden[:, :: self._choices]
@@ -355,13 +362,17 @@ class ModularCritics(nn.Module):
         """
         target = self.target
         if target.body.memory is None:
-            values: Tensor = target(target.encoding(following), None, 1)
-            return values
+            return self.begin(following)
         encoding = target.encoding(encoded).view(-1, length, target.body.encoder.size)  # (Q, L, I)
         behind = target.encoding(following).view(-1, length, target.body.encoder.size)
         whole = torch.cat([encoding[:, :1], behind], 1)  # (Q, L + 1, I)
-        values = target(whole.flatten(0, 1), None, length + 1)
+        values: Tensor = target(whole.flatten(0, 1), None, length + 1)
         return values.view(-1, length + 1, self._signals)[:, 1:].flatten(0, 1)
+
+    def begin(self, encoded: Encoded) -> Float[Tensor, "R S"]:
+        """Return the target's values of observations that nothing came before."""
+        values: Tensor = self.target(self.target.encoding(encoded), None, 1)
+        return values
 
     def track(self, tau: float) -> None:
         """Move the target the part `tau` of its way to V."""

@@ -34,7 +34,7 @@ def test_the_table_of_trainers_is_the_union() -> None:
 # Trainers
 
 
-def test_defaults_of_sac_are_those_of_ml_agents() -> None:
+def test_defaults_of_sac_are_those_of_ml_agents_and_its_white_noise() -> None:
     config = config_of(behavior(trainer_type="sac"))
 
     assert isinstance(config, SACConfig)
@@ -45,6 +45,7 @@ def test_defaults_of_sac_are_those_of_ml_agents() -> None:
         "learning_rate": 3e-4,
         "learning_rate_schedule": "constant",
         "init_entcoef": 1.0,
+        "exploration_noise": "white",
         "save_replay_buffer": False,
         "steps_per_update": 1.0,
         "reward_signal_steps_per_update": 1.0,

@@ -140,6 +140,9 @@ def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
             soft = [soft_value(q) for q in nets]
             v_target = torch.minimum(*soft)
             following = sac._critics.foresee(batch.encoded, batch.following, batch.length)
+            beginning = sac._critics.begin(sac._actor.encode(sac._beginnings)).mean(0)
+            over = batch.terminated.unsqueeze(1) & sac._signals.ignores_termination
+            following = torch.where(over, beginning, following)
             q_target = batch.rewards + batch.discounts * following
         value_loss = mean((0.5 * (values(sac, batch) - v_target) ** 2).mean(1))
         for net in (0, 1):

@@ -185,6 +185,45 @@ def test_signals_have_their_own_strength_gamma_and_end() -> None:
     assert batch.rewards.shape == (16, 2)
 
 
+@pytest.mark.parametrize("memory", [None, {"sequence_length": 4, "memory_size": 4}], ids=["plain", "LSTM"])
+def test_beyond_a_termination_curiosity_expects_what_episodes_begin_with(memory: dict[str, Any] | None) -> None:
+    spec = make_spec(observations=(1,), continuous=1)
+    sac = make_sac(spec, make_sac_config(signals=TWO_SIGNALS, network={"memory": memory} if memory else {}))
+    columns = {"lengths": [1] * 16, "memory_size": 4 if memory else 0}
+    begun, behind = np.full((16, 1), 2.0), np.full((16, 1), 7.0)
+    sac._store(
+        random_round(
+            spec,
+            np.random.default_rng(1),
+            observations=[begun],
+            next_observations=[behind],
+            ending=Ending.TERMINATED,
+            **columns,
+        )
+    )
+
+    batch = sac._batch()
+    values = sac._following_values(batch)
+
+    beginning = sac._critics.begin([torch.tensor([[2.0]])])[0]
+    terminal = sac._critics.foresee(batch.encoded, batch.following, batch.length)[:, 1]
+    assert not torch.isclose(terminal, beginning[1]).any(), "which would show nothing"
+    torch.testing.assert_close(values[:, 1], beginning[1].expand(len(values)))
+    assert batch.discounts.unique(dim=0).tolist() == [[0.0, pytest.approx(0.8)]], "the task itself ended there"
+
+
+def test_only_so_many_beginnings_of_episodes_are_kept_the_newest() -> None:
+    spec = make_spec(observations=(1,), continuous=1)
+    sac = make_sac(spec, make_sac_config(signals=TWO_SIGNALS))
+    for first in range(100):
+        rollout = random_round(
+            spec, np.random.default_rng(1), lengths=[1], observations=[np.full((1, 1), float(first))], episodes=[first]
+        )
+        sac._store(rollout)
+
+    assert sac._beginnings[0].flatten().tolist() == [float(first) for first in range(36, 100)]
+
+
 def test_rewards_of_a_batch_are_those_of_the_signals_of_the_moment() -> None:
     spec = make_spec(observations=(3,), continuous=1)
     sac = make_sac(spec, make_sac_config(signals=TWO_SIGNALS, reward_signal_steps_per_update=1.0))

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ludus.wire.codec import CloseCode, ProtocolError
 from tests.worker.collector.world import FIRST_TICK, World
+from worker.collector.exploration import PinkNoise
 from worker.experience.segments import Ending
 
 
@@ -369,6 +370,35 @@ def test_memory_is_that_of_the_agent_and_empty_where_an_episode_begins() -> None
     assert memories(world, 0, 1) == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]
     assert memories(world, 0, 2) == [[0, 0, 0], [1, 1, 0]]
     assert len(world.segments) == 3
+
+
+def test_pink_noise_goes_on_with_the_agent_whoever_asks_beside_it() -> None:
+    world = World(size=10_000)
+    world.join(0)
+    world.join(1)
+    world.grant(0)
+    world.lane.noise = PinkNoise(1)
+    pulls = []
+    for _ in range(500):
+        world.step(0, decide=[1])
+        world.step(1, decide=[1, 2])
+        world.run()
+        pulls.append(world.policy.driven_by[-1])
+
+    series = np.array([pull[:, 0] for pull in pulls if pull is not None])
+    assert series.shape == (500, 3)
+    correlations = [np.corrcoef(series[:-1, agent], series[1:, agent])[0, 1] for agent in range(3)]
+    assert min(correlations) > 0.5, "pink noise: 0.8; white noise, and that of other agents: 0"
+
+
+def test_without_pink_noise_the_policy_draws_its_own() -> None:
+    world = World(size=100)
+    world.join(0)
+    world.grant(0)
+    world.step(0, decide=[1])
+    world.run()
+
+    assert world.policy.driven_by == [None]
 
 
 def test_memory_outlives_a_cut_a_wait_and_a_round() -> None:

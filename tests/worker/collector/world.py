@@ -38,6 +38,8 @@ class CountingPolicy:
         """Rows of each forward pass."""
         self.remembered: list[npt.NDArray[np.float32]] = []
         """Memory before each forward pass."""
+        self.driven_by: list[npt.NDArray[np.float32] | None] = []
+        """Noise of each forward pass."""
 
     def load(self, flat: npt.NDArray[np.float32]) -> None:
         """Have no weights."""
@@ -48,7 +50,9 @@ class CountingPolicy:
         masks: Array | None,
         memory: npt.NDArray[np.float32] | None,
         rng: np.random.Generator,
+        noise: npt.NDArray[np.float32] | None,
     ) -> Acted:
+        self.driven_by.append(noise)
         rows = len(observations[0])
         numbers = np.arange(self.decisions, self.decisions + rows, dtype=np.float32)[:, None]
         self.decisions += rows

@@ -221,6 +221,21 @@ def test_squashed_actions_have_the_spread_of_their_observation_and_finite_log_pr
     np.testing.assert_array_equal(acted.continuous_env, acted.continuous_sample)
 
 
+@pytest.mark.parametrize("name", ["squashed hybrid", "memory, squashed", "hybrid"])
+def test_the_noise_that_is_given_drives_the_columns_and_takes_nothing_from_the_generator(name: str) -> None:
+    _, policy = make_pair(KINDS[name])
+    spec, rng = KINDS[name].spec, np.random.default_rng(8)
+    seen = [rng.standard_normal((5, *part.shape), np.float32) for part in spec.observations]
+    noise = rng.standard_normal((5, spec.actions.continuous_size), np.float32)
+
+    drawn = policy.act(seen, None, None, np.random.default_rng(1))
+    given = policy.act(seen, None, None, np.random.default_rng(2), noise)
+    again = policy.act(seen, None, None, np.random.default_rng(3), noise)
+
+    np.testing.assert_array_equal(given.continuous_sample, again.continuous_sample)
+    assert not np.array_equal(given.continuous_sample, drawn.continuous_sample)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_plain_actors_act_in_numpy_and_others_in_torch(name: str) -> None:
     _, policy = make_pair(KINDS[name])
