@@ -37,7 +37,7 @@ def main() -> None:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {versions}"
     lines = [f"{datetime.now(UTC).date().isoformat()}, commit {commit}, {machine}.\n"]
     lines += [
-        "| task | steps | bar | median | scores by seed | SB3, mean of scores | worse than SB3 | s per seed | sources |",
+        "| task | steps | bar | median | scores by seed | SB3, mean | worse than SB3 | s per seed | sources |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *_rows(),
     ]

@@ -3,8 +3,8 @@
 The hyperparameters are those of Stable-Baselines3's zoo for the task where it has some, in our words, with its networks
 (2 x 64 units, tanh for PPO; 2 x 256, relu for SAC) and its number of environments; but for the landers, where larger
 steps and more epochs learn more of the same million steps (a continuous action of ML-Agents' scale explores a third as
-far as Stable-Baselines3's), and for MountainCarContinuous, which explores with pink noise. The bars are those that published
-results of the same libraries support at the same number of steps.
+far as Stable-Baselines3's), and for MountainCarContinuous, which explores with pink noise. The bars are those that
+published results of the same libraries support at the same number of steps.
 
 A score is the mean return of the exported model's deterministic actions over 20 episodes with fixed seeds.
 """
