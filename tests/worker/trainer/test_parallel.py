@@ -1,5 +1,6 @@
 """Two processes that share updates are one: the same weights in both, and those of one process with all rows."""
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from worker.algorithms.guards import Diverged
 from worker.build import Demonstrations, build_algorithm
 from worker.experience.rollout import Rollout
 from worker.shares import share, together
-from worker.trainer.parallel import Build, Group
+from worker.trainer.parallel import Build, Group, _pickled
 
 CPU = torch.device("cpu")
 SPEC = make_spec(observations=(4,), continuous=1, branches=(3,))
@@ -124,6 +125,18 @@ def test_a_loaded_state_is_loaded_in_all_processes(group: Group) -> None:
 
     np.testing.assert_array_equal(shared.flat_weights(), other.flat_weights())
     assert shared.update(rollout(1), 0) is not None  # compares weights
+
+
+def test_what_travels_of_a_view_is_what_it_shows() -> None:
+    column = torch.arange(100_000)
+
+    data = _pickled({"some": column[:3], "none": torch.empty(0, 4), "one": torch.tensor(2.5)})
+
+    assert len(data) < 2000
+    found = pickle.loads(bytes(data))
+    assert found["some"].tolist() == [0, 1, 2]
+    assert found["none"].shape == (0, 4)
+    assert float(found["one"]) == 2.5
 
 
 def test_shares_are_disjoint_and_cover_every_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
