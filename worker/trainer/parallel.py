@@ -9,7 +9,8 @@ policies.
 The group meets through a file, on this host, over loopback: gloo on CPUs, NCCL between GPUs. What travels is pickled,
 so nobody else may be let in: the file lies in the attempt's scratch folder.
 
-For PPO and POCA, whose updates are large. SAC's are small and many: it learns in one process.
+PPO's and POCA's updates are large. SAC's are small and many, and each round is broadcast, each gradient step averaged:
+sharing them pays for large batches and networks only. Every process holds the whole replay buffer.
 """
 
 import copyreg
@@ -106,7 +107,7 @@ class ParallelAlgorithm:
         return self._algorithm.round_steps()
 
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
-        """Learn from one round, all processes together. What is measured is number 0's share."""
+        """Learn from one round, all processes together. What is measured is number 0's share, or the mean of all."""
         _send(Learn(self._behavior, rollout, step))
         return learn_together(self._algorithm, rollout, step)
 
@@ -244,7 +245,7 @@ def _broadcast(value: Any, source: int) -> Any:
 
 
 def _pickled(value: Any) -> memoryview:
-    """Pickle, tensors as arrays: a tenth of the time, and of a view only what it shows, not all behind it."""
+    """Pickle, tensors as arrays: a tenth of the time, and of a view only what it shows, not the whole replay buffer."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = copyreg.dispatch_table | {Tensor: _as_array}
