@@ -1,9 +1,10 @@
 """Several processes that learn as one: each takes its share of every minibatch, and the gradients are averaged.
 
-All processes have the same networks, generators and rollout, and do the same; they differ only in which rows of a
-minibatch they differentiate (`share`), and become equal again before each step (`average`). So weights, statistics and
-the order of steps stay the same in all of them, and are those of one process, but for the order in which float32 sums
-are taken, and for padding: sequences of a share that are shorter than those of another weigh more per step.
+All processes have the same networks, generators, rollout and replay buffer, and do the same; they differ only in which
+rows of a minibatch they differentiate (`share` of a shuffled order, `own_rows` of what is drawn), and become equal
+again before each step (`average`). So weights, statistics and the order of steps stay the same in all of them, and are
+those of one process, but for the order in which float32 sums are taken, and for padding: in PPO and POCA, and in reward
+signals, sequences of a share that are shorter than those of another weigh more per step (`mean_weights` is without).
 
 Only what happens `together` is shared: other updates of the same process, of an algorithm that learns alone, are not.
 The group is torch's default one; `worker.trainer.parallel` makes it.
@@ -38,11 +39,38 @@ def share(order: Tensor, size: int) -> tuple[Tensor, int]:
     """
     if not _TOGETHER.get():
         return order, size
-    rank, processes = dist.get_rank(), dist.get_world_size()
     size = min(size, len(order))
-    own = max(size // processes, 1)
+    own = _own(size)
     minibatches = order[: len(order) // size * size].view(-1, size)
-    return minibatches[:, rank % size * own : (rank % size + 1) * own].reshape(-1), own
+    return minibatches[:, own].reshape(-1), own.stop - own.start
+
+
+def own_rows(drawn: Tensor, length: int = 1) -> Tensor:
+    """Return this process's part of what was drawn for a whole minibatch: of rows, or of sequences of `length` rows.
+
+    All draw everything, so that their generators stay the same, and what is drawn that of one process. Every process
+    takes as many, and a remainder is left out.
+    """
+    if not _TOGETHER.get():
+        return drawn
+    own = _own(len(drawn) // length)
+    return drawn[own.start * length : own.stop * length]
+
+
+def whole(own: int) -> int:
+    """Return how many rows to draw for a whole minibatch of which this process has `own`."""
+    return own * dist.get_world_size() if _TOGETHER.get() else own
+
+
+def mean_weights(real: Tensor) -> Tensor:
+    """Return the weight of each row in a mean over the rows that count, in all processes; 0 for padding.
+
+    Where `average` takes the mean over the processes of what is summed with these weights, that is the mean over all
+    rows, however much padding a share has.
+    """
+    count = real.sum().float()
+    average(count)
+    return real / count
 
 
 def average(vector: Tensor) -> None:
@@ -57,3 +85,11 @@ def everybody(value: Tensor) -> Tensor:
     rows = [torch.empty_like(value, device="cpu") for _ in range(dist.get_world_size())]
     dist.all_gather(rows, value.cpu())
     return torch.stack(rows)
+
+
+def _own(size: int) -> slice:
+    """Return which of the `size` rows or sequences of a minibatch are this process's."""
+    rank, processes = dist.get_rank(), dist.get_world_size()
+    own = max(size // processes, 1)
+    first = rank % size * own  # more processes than rows: some take the same
+    return slice(first, first + own)

@@ -52,8 +52,9 @@ class TorchSettings(Section):
         default=1,
         ge=1,
         le=64,
-        description="Processes that share each update of PPO and POCA, on the GPUs from `device` on (`cuda:0` and 4: "
-        "the first four). Each takes its share of every minibatch, so that the result is that of one process.",
+        description="Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). "
+        "Each takes its share of every minibatch, so that the result is that of one process. Of SAC each holds the "
+        "whole replay buffer, too.",
         json_schema_extra=OWN,
     )
 

@@ -52,12 +52,11 @@ from server.training.config import BehavioralCloningConfig, CloneConfig
 from worker.algorithms.guards import Diverged
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.functional.distributions import branch_bounds, masked_logits
-from worker.functional.losses import row_weights
 from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.networks.actor import Actor, Parts
 from worker.networks.encoder import Encoded
 from worker.networks.optimizer import BETAS, EPSILON
-from worker.shares import average
+from worker.shares import average, mean_weights, own_rows
 
 LOSS = "Losses/Pretraining Loss"
 """ML-Agents' name of the loss above, the mean over an update's minibatches."""
@@ -124,7 +123,7 @@ class SideAdam:
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], learning_rate: float) -> None:
-        """Descend. Processes that share an update imitate the same minibatches; averaging keeps them equal."""
+        """Descend the mean of the gradients of all processes that share an update."""
         gradients = [gradient.contiguous() for gradient in gradients]
         for gradient in gradients:
             average(gradient)
@@ -233,22 +232,24 @@ class Imitator:
         return loss.detach()
 
     def loss(self, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-        """Return the loss on some sequences."""
-        shown = self._shown(chosen)
+        """Return the loss on some sequences; that on its own share of them, where processes learn as one."""
+        shown = self._shown(own_rows(chosen))
         actor, layout = self.actor, self.actor.layout
         head, _ = actor(shown.encoded, length=self._length)
         parts = actor.parts(head)
         losses = head.new_zeros(len(head))
         if layout.continuous_size:
-            losses = losses + continuous_error(parts, shown.continuous, self._noise(parts.means))
+            losses = losses + continuous_error(parts, shown.continuous, self._noise(len(chosen)))
         if layout.discrete_branches:
             losses = losses + cross_entropy(parts.logits, shown.discrete, shown.masks, layout.discrete_branches)
         return torch.sum(losses * shown.weights)
 
-    def _noise(self, means: Tensor) -> Tensor | None:
-        if not self.actor.layout.squashed:
+    def _noise(self, sequences: int) -> Float[Tensor, "R C"] | None:
+        layout = self.actor.layout
+        if not layout.squashed:
             return None
-        return torch.randn(means.shape, generator=self._generator).to(means.device)
+        noise = torch.randn(sequences * self._length, layout.continuous_size, generator=self._generator)
+        return own_rows(noise, self._length).to(self._demonstrations.transitions.index.device)
 
     def _shown(self, chosen: Int[Tensor, " B"]) -> Shown:
         sequences = self._sequences.select(chosen.to(self._sequences.rows.device))
@@ -259,7 +260,7 @@ class Imitator:
             continuous=shown.continuous[rows],
             discrete=shown.discrete[rows],
             masks=None if masks is None else masks[rows],
-            weights=row_weights(sequences.mask.reshape(-1)),
+            weights=mean_weights(sequences.mask.reshape(-1)),
         )
 
 
@@ -307,6 +308,7 @@ class BehavioralCloning:
         before, generator = self._imitator.optimizer.snapshot(), self._generator.get_state()
         rate = self._schedule.at(step)
         losses = torch.stack([self._imitator.learn(chosen, rate) for chosen in self._minibatches()])
+        average(losses)  # where several processes share the update, they judge it alike
         if not self._is_finite(losses):
             self._imitator.optimizer.restore(before)
             self._generator.set_state(generator)

@@ -51,6 +51,10 @@ Guards: a round with a value that is not finite is not stored. An update that me
 million-fold, is taken back as a whole: networks, target, coefficients, optimizers and signals are those from before.
 Either way `Diverged` names what it was. What was stored stays stored, and the next update draws other batches.
 
+Where several processes learn as one (`worker.shares`) all store the same rounds and draw the same batches and noise. Of
+each batch a process reads and differentiates its own rows or sequences, and what it notes of them is averaged over the
+processes too: all judge an update alike.
+
 What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in `worker.functional`; `R`
 rows of a batch, `K` outputs of a Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
 """
@@ -78,8 +82,11 @@ from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Transitions, transitions_of
 from worker.functional.distributions import Branch, branch_bounds, masked_logits
+<<<<<<< HEAD
 from worker.functional.losses import row_weights
 from worker.functional.returns import beyond_termination
+=======
+>>>>>>> sac-shares
 from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.functional.soft_values import (
     branch_objective_gradient,
@@ -97,6 +104,7 @@ from worker.networks.optimizer import Snapshot as OptimizerSnapshot
 from worker.networks.q_networks import ModularCritics, build_critics
 from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet
+from worker.shares import average, mean_weights, own_rows
 
 DISCRETE_TARGET = 0.2
 """Target entropy of a branch, as a part of the largest possible."""
@@ -211,8 +219,9 @@ class SAC:
         self._length = network.memory.sequence_length if network.memory is not None else 1
         self._replay = ReplayBuffer(spec, hyper.buffer_size, memory_size=self._actor.memory_size)
         self._step, self._updates, self._signal_updates = 0, 0, 0
-        batch = hyper.batch_size
-        self._even_weight = torch.full((batch, 1), 1.0 / batch, device=device)
+        self._drawn = max(hyper.batch_size // self._length, 1)
+        """Sequences of a batch; steps, without a memory."""
+        self._even_weight = _even_weight(self._drawn, device)
         self._heads = Heads(signals.names, len(self._sizes), bool(self._columns))
         self._recent: deque[set[tuple[int, int]]] = deque(maxlen=REMEMBERED_ROUNDS)
         self._values_before = [1.0] * len(signals)
@@ -273,7 +282,7 @@ class SAC:
             if self._cloning is not None and (loss := self._cloning.learn(step)) is not None:
                 imitation.append(loss)
         measured = [self._signals.update(self._real_transitions()) for _ in range(signals_due)]
-        noted = Notes(self._heads, torch.stack(terms).tolist() if terms else [])
+        noted = self._noted(terms)
         self._guard(noted, before)
         self._updates += due
         self._signal_updates += signals_due
@@ -372,10 +381,9 @@ class SAC:
 
     def _draw(self) -> Replayed:
         """Draw what one gradient step learns from."""
-        size = self.config.hyperparameters.batch_size
         if self._length == 1:
-            return self._replay.sample(size, self._generator)
-        return self._replay.sample_sequences(max(size // self._length, 1), self._length, self._generator)
+            return self._replay.sample(self._drawn, self._generator)
+        return self._replay.sample_sequences(self._drawn, self._length, self._generator)
 
     def _real_transitions(self) -> Transitions:
         """Draw steps for the reward signals to learn from: without padding."""
@@ -405,11 +413,13 @@ class SAC:
         rows = len(drawn.index)
         if drawn.real is None:  # observations, then those that followed
             now, following = [part[:rows] for part in encoded], [part[rows:] for part in encoded]
+            if rows != len(self._even_weight):  # a share of a batch
+                self._even_weight = _even_weight(rows, self.device)
             weight = self._even_weight
         else:
             now = [part.index_select(0, transitions.index) for part in encoded]
             following = [part.index_select(0, transitions.next_index) for part in encoded]
-            weight = row_weights(drawn.real.to(self.device)).unsqueeze(1)
+            weight = mean_weights(drawn.real.to(self.device)).unsqueeze(1)
         return Batch(
             encoded=now,
             following=following,
@@ -447,13 +457,13 @@ class SAC:
         entropies = (proposal.entropies * batch.weight).sum(0)  # (E,)
         torch.sub(entropies, self._target_entropies, out=self._gradients.coefficients)
 
+        self._optimizer.step(learning_rate)
         terms = (
             torch.sum((expected[0].mean(1, keepdim=True) + bonus) * batch.weight).neg_(),
             torch.sum(v_error * by_v) * 0.5,
-            torch.linalg.vector_norm(self._gradients.actor),
+            torch.linalg.vector_norm(self._gradients.actor),  # behind the step: averaged, where processes share it
             torch.linalg.vector_norm(self._gradients.critics),
         )
-        self._optimizer.step(learning_rate)
         self._critics.track(self.config.hyperparameters.tau)
         spread = [] if proposal.squashed is None else [proposal.squashed.log_sigma.mean().view(1)]
         return torch.cat(
@@ -489,7 +499,8 @@ class SAC:
             branches.append(Branch(log_p, p, torch.sum(p * log_p, 1).neg_()))
             entropies.append(branches[-1].entropy.unsqueeze(1))
         if columns:
-            noise = torch.randn(len(head), columns, generator=self._generator).to(self.device)
+            noise = torch.randn(self._drawn * self._length, columns, generator=self._generator)
+            noise = own_rows(noise, self._length).to(self.device)
             squashed = draw_squashed(head[:, :columns], head[:, columns : 2 * columns], noise)
             entropies.append(squashed.log_prob.neg().unsqueeze(1))
         joined = entropies[0] if len(entropies) == 1 else torch.cat(entropies, 1)
@@ -537,6 +548,14 @@ class SAC:
             part.copy_(saved)
         self._signals.restore(before.signals)
 
+    def _noted(self, terms: list[Float[Tensor, " terms"]]) -> Notes:
+        """Copy what the gradient steps noted from the device; the mean over processes that share them."""
+        if not terms:
+            return Notes(self._heads, [])
+        table = torch.stack(terms)
+        average(table)
+        return Notes(self._heads, table.tolist())
+
     def _guard(self, noted: Notes, before: Snapshot) -> None:
         """Take everything back and raise if something was not finite or exploded. Waits for the device."""
         diagnosis = noted.diagnosis(self._values_before)
@@ -548,6 +567,10 @@ class SAC:
             self._restore(before)
             raise diagnosis
         self._values_before = noted.values() or self._values_before
+
+
+def _even_weight(rows: int, device: torch.device) -> Float[Tensor, "R 1"]:
+    return torch.full((rows, 1), 1.0 / rows, device=device)
 
 
 def _copies(module: nn.Module) -> dict[str, Tensor]:

@@ -48,7 +48,7 @@ from worker.networks.body import NetworkBody
 from worker.networks.dense import kaiming_dense, xavier_dense
 from worker.networks.visual import scaled
 from worker.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
-from worker.shares import average
+from worker.shares import average, own_rows, whole
 
 PENALTY = 10.0
 """Weight of the gradient penalty."""
@@ -153,7 +153,8 @@ class GAILReward:
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Let the discriminator learn from as many demonstrated steps as there are steps of the policy."""
         network = self._network
-        demonstrated = self._shown.sample(len(transitions.index), self._draws)
+        drawn = self._shown.sample(whole(len(transitions.index)), self._draws)
+        demonstrated = Transitions(drawn.observations, *(own_rows(column) for column in drawn[1:]))
         merge(network.body, observed(demonstrated, demonstrated.index))
         expert_inputs, policy_inputs = network.inputs(demonstrated), network.inputs(transitions)
         with torch.enable_grad():
@@ -207,13 +208,14 @@ class GAILReward:
         if not self._vail:
             return None
         rows, device = len(inputs[0]), inputs[0].device
-        return torch.randn((rows, BOTTLENECK), generator=self._noise, device=device)
+        return own_rows(torch.randn((whole(rows), BOTTLENECK), generator=self._noise, device=device))
 
     def _penalty(self, expert: list[Tensor], policy: list[Tensor]) -> Float[Tensor, ""]:
         """Return the gradient penalty at points between expert and policy, without its weight."""
         between = []
         for shown, acted in zip(expert, policy, strict=True):
-            weight = torch.rand(shown.shape, generator=self._noise, device=shown.device)
-            between.append(torch.lerp(acted, shown, weight).requires_grad_())
+            shape = (whole(len(shown)), *shown.shape[1:])
+            weight = torch.rand(shape, generator=self._noise, device=shown.device)
+            between.append(torch.lerp(acted, shown, own_rows(weight)).requires_grad_())
         estimate = self._network(between, self._bottleneck_noise(between)).logit.sigmoid().sum()
         return gradient_penalty(torch.autograd.grad(estimate, between, create_graph=True))

@@ -301,12 +301,8 @@ class Trainer:
         """Let the processes of `torch_settings` share an algorithm's updates, started when they are first needed."""
         processes = self._config.torch_settings.processes
         needed = (self._device.index or 0) + processes
-        reason = None
-        if isinstance(config, SACConfig):
-            reason = "SAC learns in one process"
-        elif self._device.type == "cuda" and torch.cuda.device_count() < needed:
+        if self._device.type == "cuda" and torch.cuda.device_count() < needed:
             reason = f"{needed} GPUs are needed, this worker has {torch.cuda.device_count()}; it learns in one process"
-        if reason is not None:
             self._event("processes_not_used", f"{spec.behavior}: {reason}", level="warning")
             return algorithm
         if self._group is None:

@@ -9,14 +9,18 @@ policies.
 The group meets through a file, on this host, over loopback: gloo on CPUs, NCCL between GPUs. What travels is pickled,
 so nobody else may be let in: the file lies in the attempt's scratch folder.
 
-For PPO and POCA, whose updates are large. SAC's are small and many: it learns in one process.
+PPO's and POCA's updates are large. SAC's are small and many, and each round is broadcast, each gradient step averaged:
+sharing them pays for large batches and networks only. Every process holds the whole replay buffer.
 """
 
+import copyreg
+import io
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
@@ -26,6 +30,7 @@ import structlog
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ludus.spec import BehaviorSpec
 from worker.algorithms.algorithm import Algorithm
@@ -102,7 +107,7 @@ class ParallelAlgorithm:
         return self._algorithm.round_steps()
 
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
-        """Learn from one round, all processes together. What is measured is number 0's share."""
+        """Learn from one round, all processes together. What is measured is number 0's share, or the mean of all."""
         _send(Learn(self._behavior, rollout, step))
         return learn_together(self._algorithm, rollout, step)
 
@@ -228,10 +233,32 @@ def _send(order: Order) -> None:
 
 
 def _broadcast(value: Any, source: int) -> Any:
-    """Return what process `source` has under `value`."""
-    box = [value]
-    dist.broadcast_object_list(box, src=source, device=torch.device("cpu"))
-    return box[0]
+    """Return what process `source` has under `value`; tensors of the others are on the CPU."""
+    sends = dist.get_rank() == source
+    data = torch.frombuffer(_pickled(value), dtype=torch.uint8) if sends else torch.empty(0, dtype=torch.uint8)
+    size = torch.tensor(len(data))
+    dist.broadcast(size, source)
+    if not sends:
+        data = torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(data, source)
+    return value if sends else pickle.loads(data.numpy().data)  # noqa: S301  (from this group, see above)
+
+
+def _pickled(value: Any) -> memoryview:
+    """Pickle, tensors as arrays: a tenth of the time, and of a view only what it shows, not the whole replay buffer."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = copyreg.dispatch_table | {Tensor: _as_array}
+    pickler.dump(value)
+    return file.getbuffer()
+
+
+def _as_array(tensor: Tensor) -> tuple[Callable[[NDArray[Any]], Tensor], tuple[NDArray[Any]]]:
+    return _as_tensor, (tensor.detach().cpu().numpy(),)
+
+
+def _as_tensor(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(array)
 
 
 def _environment() -> dict[str, str]:

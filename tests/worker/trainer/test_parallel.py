@@ -1,6 +1,8 @@
 """Two processes that share updates are one: the same weights in both, and those of one process with all rows."""
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,17 @@ import torch
 import torch.distributed as dist
 
 from ludus.demonstrations import write
-from server.training.config import BehavioralCloningConfig, POCAConfig, PPOConfig
+from ludus.spec import BehaviorSpec
+from server.training.config import BehavioralCloningConfig, POCAConfig, PPOConfig, SACConfig
 from tests.ludus.demonstrations.shown import make_demonstration
+from tests.worker.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
 from worker.build import Demonstrations, build_algorithm
 from worker.experience.rollout import Rollout
-from worker.shares import share, together
-from worker.trainer.parallel import Build, Group
+from worker.shares import mean_weights, own_rows, share, together, whole
+from worker.trainer.parallel import Build, Group, _pickled
 
 CPU = torch.device("cpu")
 SPEC = make_spec(observations=(4,), continuous=1, branches=(3,))
@@ -53,8 +57,8 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     assert not dist.is_initialized()
 
 
-def build(section: PPOConfig | POCAConfig) -> Algorithm:
-    return build_algorithm(section, SPEC, CPU, 1, Demonstrations({}))
+def build(section: PPOConfig | POCAConfig | SACConfig, spec: BehaviorSpec = SPEC) -> Algorithm:
+    return build_algorithm(section, spec, CPU, 1, Demonstrations({}))
 
 
 def alone(section: PPOConfig | POCAConfig, rollouts: list[Rollout]) -> np.ndarray:
@@ -63,6 +67,14 @@ def alone(section: PPOConfig | POCAConfig, rollouts: list[Rollout]) -> np.ndarra
     for step, one in enumerate(rollouts):
         algorithm.update(one, step)
     return algorithm.flat_weights()
+
+
+def sac_rounds(spec: BehaviorSpec, count: int = 3, memory_size: int = 0) -> list[Rollout]:
+    """Rounds of 16 steps, after each of which four gradient steps are due."""
+    rng = np.random.default_rng(5)
+    return [
+        random_round(spec, rng, masked=True, memory_size=memory_size, episodes=[number] * 3) for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize("trainer", [PPOConfig, POCAConfig])
@@ -91,13 +103,113 @@ def test_recurrent_networks_stay_the_same_in_both_processes(group: Group) -> Non
         assert shared.update(rollout(step, **memories), step) is not None
 
 
-def test_an_update_that_one_process_takes_back_is_taken_back_in_all(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+SMALL = {"hidden_units": 8, "num_layers": 1}
+MEMORY = {"memory": {"sequence_length": 4, "memory_size": 8}}
+RND_AND_CURIOSITY = {
+    "extrinsic": {"gamma": 0.9},
+    "rnd": {"network_settings": SMALL},
+    "curiosity": {"network_settings": SMALL},
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (make_spec(observations=(3, 2), continuous=2), {"network": {"normalize": True}}),
+        (make_spec(observations=(3,), branches=(3, 2)), {"network": MEMORY}),
+        (make_spec(observations=(3,), continuous=1, branches=(3,)), {"signals": RND_AND_CURIOSITY}),
+        (make_spec(observations=(3,), continuous=2), {"network": MEMORY, "imitates": True}),
+        (make_spec(observations=(3,), continuous=2), {"judged": True}),
+    ],
+    ids=["columns", "branches-and-memory", "signals", "imitation-and-memory", "gail"],
+)
+def test_the_result_of_sac_is_that_of_one_process_with_the_doubled_batch(
+    group: Group, tmp_path: Path, spec: BehaviorSpec, options: dict[str, Any]
 ) -> None:
-    section = config(PPOConfig)
+    shown = {"demo_path": str(tmp_path / "shown.npz")}
+    write(make_demonstration(spec, lengths=[20, 30]), tmp_path / "shown.npz")
+    section = make_sac_config(
+        network=options.get("network"),
+        signals={"gail": {"network_settings": SMALL, "use_actions": True, "use_vail": True, **shown}}
+        if "judged" in options
+        else options.get("signals"),
+        cloning=shown if "imitates" in options else None,
+        learning_rate=1e-3,
+    )
+    rounds = sac_rounds(spec, memory_size=8 if options.get("network") == MEMORY else 0)
+    algorithm, one = build(section, spec), build(section, spec)
+    before = algorithm.flat_weights()
+    shared = group.share(algorithm, Build(section, spec, 1, {}))
+
+    # Each update also compares the weights of both processes, bit for bit, and raises if they differ.
+    measured = [shared.update(each, 16 * (step + 1)) for step, each in enumerate(rounds)]
+    expected = [one.update(each, 16 * (step + 1)) for step, each in enumerate(rounds)]
+
+    assert np.abs(shared.flat_weights() - before).max() > 1e-3
+    np.testing.assert_allclose(shared.flat_weights(), one.flat_weights(), atol=TOLERANCE)
+    mine, its = shared.state_dict(), one.state_dict()
+    for part in ("critics", "log_coefficients", "signals", "generator"):
+        torch.testing.assert_close(mine[part], its[part], rtol=0.0, atol=TOLERANCE)
+    assert mine["values_before"] == pytest.approx(its["values_before"], abs=1e-4), "by all rows, not by a share"
+    for name in ("Losses/Q1 Loss", "Losses/Policy Gradient Norm", "Policy/Entropy"):
+        assert measured[-1] is not None
+        assert expected[-1] is not None
+        assert measured[-1][name] == pytest.approx(expected[-1][name], rel=1e-3), name
+
+
+def test_what_overflows_in_one_share_takes_the_update_of_sac_back_in_all_processes(group: Group) -> None:
+    spec = make_spec(observations=(3,), continuous=2)
+    section = make_sac_config()
+    shared = group.share(build(section, spec), Build(section, spec, 1, {}))
+    first, second, third = sac_rounds(spec)
+    shared.update(first, 16)
+    before = shared.flat_weights()
+
+    # The square of what one step pays is past float32. Drawn once, it is in one process's share.
+    rewards = second.rewards.clone()
+    rewards[0] = 1e25
+    with pytest.raises(Diverged, match="Losses"):
+        shared.update(replace(second, rewards=rewards), 32)
+
+    np.testing.assert_array_equal(shared.flat_weights(), before)
+    with pytest.raises(Diverged, match="Losses"):  # it is still in the buffer, in that of both
+        shared.update(third, 48)
+
+
+def test_a_loaded_replay_buffer_is_loaded_in_all_processes(group: Group) -> None:
+    spec = make_spec(observations=(3,), continuous=2)
+    section = make_sac_config(save_replay_buffer=True, learning_rate=1e-3)
+    one, rounds = build(section, spec), sac_rounds(spec)
+    for step in range(2):
+        one.update(rounds[step], 16 * (step + 1))
+    shared = group.share(build(section, spec), Build(section, spec, 1, {}))
+
+    shared.load_state_dict(one.state_dict())
+
+    assert shared.update(rounds[2], 48) is not None  # compares weights
+    one.update(rounds[2], 48)
+    np.testing.assert_allclose(shared.flat_weights(), one.flat_weights(), atol=TOLERANCE)
+
+
+def test_what_travels_of_a_view_is_what_it_shows() -> None:
+    column = torch.arange(100_000)
+
+    data = _pickled({"some": column[:3], "none": torch.empty(0, 4), "one": torch.tensor(2.5)})
+
+    assert len(data) < 2000
+    found = pickle.loads(bytes(data))
+    assert found["some"].tolist() == [0, 1, 2]
+    assert found["none"].shape == (0, 4)
+    assert float(found["one"]) == 2.5
+
+
+@pytest.mark.parametrize("section", [config(PPOConfig), make_sac_config()], ids=["ppo", "sac"])
+def test_an_update_that_one_process_takes_back_is_taken_back_in_all(
+    group: Group, monkeypatch: pytest.MonkeyPatch, section: PPOConfig | SACConfig
+) -> None:
     algorithm = build(section)
     shared = group.share(algorithm, Build(section, SPEC, 1, {}))
-    shared.update(rollout(1), 0)
+    shared.update(rollout(1), STEPS)
     before = shared.state_dict()
 
     def fail(rollout: Rollout, step: int) -> None:
@@ -108,10 +220,10 @@ def test_an_update_that_one_process_takes_back_is_taken_back_in_all(
 
     monkeypatch.setattr(algorithm, "update", fail)
     with pytest.raises(Diverged, match="policy loss"):
-        shared.update(rollout(2), 1)
+        shared.update(rollout(2), 2 * STEPS)
     monkeypatch.undo()
 
-    shared.update(rollout(3), 1)  # compares weights
+    shared.update(rollout(3), 3 * STEPS)  # compares weights
     assert shared.version == before["version"] + 1
 
 
@@ -141,7 +253,30 @@ def test_shares_are_disjoint_and_cover_every_minibatch(monkeypatch: pytest.Monke
     assert parts[1][0].tolist() == [4, 5, 6, 7, 12, 13, 14, 15]
 
 
-def test_imitation_beside_the_trainer_stays_the_same_in_both_processes(group: Group, tmp_path: Path) -> None:
+def test_rows_of_what_is_drawn_are_disjoint_and_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(processes: int, drawn: torch.Tensor, length: int = 1) -> list[list[int]]:
+        monkeypatch.setattr(dist, "get_world_size", lambda: processes)
+        parts = []
+        for rank in range(processes):
+            monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+            with together():
+                parts.append(own_rows(drawn, length).tolist())
+        return parts
+
+    assert taken(2, torch.arange(8)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert taken(2, torch.arange(12), length=4) == [[0, 1, 2, 3], [4, 5, 6, 7]], "the third sequence is left out"
+    assert taken(3, torch.arange(2)) == [[0], [1], [0]], "nobody is left without"
+    assert own_rows(torch.arange(8)).tolist() == list(range(8)), "what is not done together is not shared"
+    assert whole(4) == 4
+
+
+def test_weights_of_a_mean_are_without_padding() -> None:
+    assert mean_weights(torch.tensor([True, False, True, True, False])).tolist() == pytest.approx(
+        [1 / 3, 0.0, 1 / 3, 1 / 3, 0.0]
+    )
+
+
+def test_the_result_of_imitation_beside_the_trainer_is_that_of_one_process(group: Group, tmp_path: Path) -> None:
     write(make_demonstration(SPEC, lengths=[20, 30]), tmp_path / "shown.npz")
     section = config(PPOConfig)
     cloning = BehavioralCloningConfig(demo_path=str(tmp_path / "shown.npz"))
@@ -149,6 +284,8 @@ def test_imitation_beside_the_trainer_stays_the_same_in_both_processes(group: Gr
     shared = group.share(build(section), Build(section, SPEC, 1, {}))
 
     # Each update compares the weights.
-    measured = [shared.update(rollout(step), step) for step in range(2)]
+    rollouts = [rollout(step) for step in range(2)]
+    measured = [shared.update(one, step) for step, one in enumerate(rollouts)]
 
     assert all(one is not None and "Losses/Pretraining Loss" in one for one in measured)
+    np.testing.assert_allclose(shared.flat_weights(), alone(section, rollouts), atol=TOLERANCE)
