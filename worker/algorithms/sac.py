@@ -82,11 +82,7 @@ from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Transitions, transitions_of
 from worker.functional.distributions import Branch, branch_bounds, masked_logits
-<<<<<<< HEAD
-from worker.functional.losses import row_weights
 from worker.functional.returns import beyond_termination
-=======
->>>>>>> sac-shares
 from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.functional.soft_values import (
     branch_objective_gradient,
