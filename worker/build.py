@@ -6,14 +6,14 @@ Every algorithm is built alike: `PPO(config, spec, device, seed, signals, shown)
 reward signals, `shown` the `DemonstrationBuffer` of its `behavioral_cloning` section, or None without that section.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 import numpy as np
 import torch
 
-from ludus.demonstrations import Demonstration, DemonstrationError
+from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.spec import BehaviorSpec
 from server.training.config import (
     CloneConfig,
@@ -57,17 +57,28 @@ class Demonstrations:
 
         Raise `DemonstrationError` if something is missing or damaged.
         """
+        return [demonstration for _, demonstration in self._named(section)]
+
+    def buffer(self, section: FromDemonstrations, spec: BehaviorSpec, device: torch.device) -> DemonstrationBuffer:
+        """Return the demonstrated steps on the device.
+
+        Raise `DemonstrationError`; where one doesn't fit the behavior, with its name and both shapes.
+        """
+        for name, demonstration in self._named(section):
+            check_fit(demonstration.spec, spec, what=f"demonstration {name}")
+        return DemonstrationBuffer(self.of(section), spec, device)
+
+    def _named(self, section: FromDemonstrations) -> Iterator[tuple[str, Demonstration]]:
+        """Iterate over what a section names, with the id or path that it says."""
         for name in section.demonstrations:
             if name not in self._paths:
                 raise DemonstrationError(f"the demonstration {name} was not handed to this trainer; upload it again")
-        paths = [self._paths[name] for name in section.demonstrations]
+        named = {name: self._paths[name] for name in section.demonstrations}
         if section.demo_path is not None:
-            paths.append(section.demo_path)
-        return [demonstration for path in paths for demonstration in self._read(path)]
-
-    def buffer(self, section: FromDemonstrations, spec: BehaviorSpec, device: torch.device) -> DemonstrationBuffer:
-        """Return the demonstrated steps on the device. Raise `DemonstrationError`, also where they don't fit."""
-        return DemonstrationBuffer(self.of(section), spec, device)
+            named[section.demo_path] = section.demo_path
+        for name, path in named.items():
+            for demonstration in self._read(path):
+                yield name, demonstration
 
     def _read(self, path: str) -> list[Demonstration]:
         if path not in self._known:
@@ -110,7 +121,7 @@ def build_clone(
     if not found:
         raise DemonstrationError(f"behavior {behavior!r} has no demonstration to imitate; name at least one")
     spec = replace(found[0].spec, name=behavior)
-    shown = DemonstrationBuffer(found, spec, device)
+    shown = demonstrations.buffer(config, spec, device)
     return Cloning(config, spec, shown, device, seed), spec, shown
 
 

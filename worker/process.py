@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import Self
 
 from worker.link import Job, LinkClosed, SupervisorLink, socket_pair
@@ -61,11 +60,8 @@ class TrainerProcess:
         """Hand over the job. Raises `LinkClosed` if the process died while it waited."""
         self.link.send(job)
 
-    def end(self, grace_seconds: float = 0.0) -> None:
-        """Leave nothing of the process group alive, after waiting `grace_seconds` for the leader to go by itself."""
-        deadline = time.monotonic() + grace_seconds
-        while self.exit_status() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+    def end(self) -> None:
+        """Leave nothing of the process group alive."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -62,6 +62,7 @@ TRAINER_SILENCE_SECONDS = 600.0
 CANCEL_GRACE_SECONDS = 3.0
 """What a cancelled trainer gets to say goodbye to its simulators."""
 EXIT_GRACE_SECONDS = 5.0
+"""What a trainer that has said its last word gets to end by itself; torch takes seconds on a busy machine."""
 
 
 class Supervisor:
@@ -109,8 +110,10 @@ class Supervisor:
             log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
             try:
                 ending = self._watch(trainer)
+                if self._finished is not None:
+                    self._await_exit(trainer)
             finally:
-                trainer.end(EXIT_GRACE_SECONDS if self._finished else 0.0)
+                trainer.end()
             self._enqueue_log()
             self._conclude(ending)
             self._settle()
@@ -349,12 +352,21 @@ class Supervisor:
             return self._finished
         if self._command == "cancel":
             return Finished(outcome="cancelled", reason=StopReason.USER)
-        deadline = time.monotonic() + EXIT_GRACE_SECONDS
-        while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        status = self._await_exit(trainer)
         return Finished(
             outcome="lost", detail=f"the trainer ended unexpectedly ({status or 'its link closed'}); its log says more"
         )
+
+    def _await_exit(self, trainer: TrainerProcess) -> str | None:
+        """Let a trainer end by itself for a while, keep the lease meanwhile, and say how it ended; None if it lives."""
+        deadline = time.monotonic() + EXIT_GRACE_SECONDS
+        next_beat = 0.0
+        while (status := trainer.exit_status()) is None and (now := time.monotonic()) < deadline:
+            if now >= next_beat:
+                next_beat = now + self._settings.heartbeat_seconds
+                self._beat()
+            time.sleep(0.02)
+        return status
 
     def _conclude(self, finished: Finished) -> None:
         """Queue the attempt's last writes."""

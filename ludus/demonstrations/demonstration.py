@@ -205,27 +205,29 @@ def merge(demonstrations: Sequence[Demonstration]) -> Demonstration:
     )
 
 
-def check_fit(shown: BehaviorSpec, behavior: BehaviorSpec, whose: str | None = None) -> None:
+def check_fit(
+    shown: BehaviorSpec, behavior: BehaviorSpec, whose: str | None = None, what: str = "the demonstration"
+) -> None:
     """Raise `DemonstrationError`, with both shapes, unless what was shown is what the behavior sees and does.
 
     Names, types and dimension properties of observations are not compared (ML-Agents does not either), nor are dtypes:
-    an image of uint8 and one of float32 are the same to a network.
+    an image of uint8 and one of float32 are the same to a network. `what` and `whose` name the two in the message.
     """
     owner = whose or f"behavior {behavior.name!r}"
     if shown.actions != behavior.actions:
         raise DemonstrationError(
-            f"the demonstration has {_actions(shown)}, {owner} has {_actions(behavior)}; "
+            f"{what} has {_actions(shown)}, {owner} has {_actions(behavior)}; "
             "record it again with the behavior's actions"
         )
     if len(shown.observations) != len(behavior.observations):
         raise DemonstrationError(
-            f"the demonstration has {len(shown.observations)} observations {_shapes(shown)}, "
+            f"{what} has {len(shown.observations)} observations {_shapes(shown)}, "
             f"{owner} has {len(behavior.observations)} {_shapes(behavior)}; record it with the behavior's sensors"
         )
     for index, (one, other) in enumerate(zip(shown.observations, behavior.observations, strict=True)):
         if one.shape != other.shape:
             raise DemonstrationError(
-                f"{_named(one, index)} of the demonstration has shape {one.shape}, "
+                f"{_named(one, index)} of {what} has shape {one.shape}, "
                 f"{_named(other, index)} of {owner} has shape {other.shape}; record it with the behavior's sensors"
             )
 

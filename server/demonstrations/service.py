@@ -62,7 +62,10 @@ def _problems(path: Path, ids: Sequence[str], found: Mapping[str, Demonstration]
         here = join_path((*path, index))
         demonstration = found.get(each)
         if demonstration is None:
-            message = f"there is no demonstration {each}; `ludus demonstration list` shows what there is"
+            message = (
+                f"there is no demonstration {each}; put in the id of one that `ludus demonstration list` shows, "
+                "or that `ludus demonstration upload FILE` prints"
+            )
             yield Problem(here, "not_found", message)
             continue
         first = first or demonstration

@@ -1,16 +1,31 @@
 """From a recording to a policy: uploaded, named by id in a configuration, fetched by the worker, learnt from."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 
 from ludus.api import Client, ProblemAnswer
 from ludus.demonstrations import write
-from tests.e2e.stack import LudusUp
+from tests.e2e.stack import LudusUp, Player, cartpole
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
+
+IMITATION_METRICS = (
+    "Losses/GAIL Loss",
+    "Losses/Pretraining Loss",
+    "Policy/GAIL Expert Estimate",
+    "Policy/GAIL Grad Mag Loss",
+    "Policy/GAIL Policy Estimate",
+    "Policy/Gail Reward",
+    "Policy/Gail Value Estimate",
+)
+"""Their names are ML-Agents', its two ways to write GAIL included."""
 
 
 def clone(demonstration: str) -> dict[str, Any]:
@@ -26,11 +41,29 @@ def clone(demonstration: str) -> dict[str, Any]:
     return {"behaviors": {"Walker": behavior}, "seed": 1}
 
 
+def imitating(demonstration: str) -> dict[str, Any]:
+    """PPO on CartPole that is also paid for passing as a demonstration, and clones it beside."""
+    return cartpole(
+        max_steps=2048,
+        reward_signals={"extrinsic": {}, "gail": {"demonstrations": [demonstration], "learning_rate": 1e-2}},
+        behavioral_cloning={"demonstrations": [demonstration], "strength": 10, "steps": 4096},
+    )
+
+
 @pytest.fixture
 def demonstration(client: Client, tmp_path: Path) -> str:
     """The id of an uploaded demonstration."""
     write(make_demonstration(make_spec(vector(2), branches=(3,)), lengths=(20, 20)), tmp_path / "shown.npz")
     return client.upload_demonstration(tmp_path / "shown.npz", name="shown").id
+
+
+@pytest.fixture
+def balancing(client: Client, tmp_path: Path) -> str:
+    """The id of an uploaded demonstration of CartPole: push to where the pole leans and falls."""
+    shown = make_demonstration(make_spec(vector(4), branches=(2,), name="CartPole"), lengths=(100, 100))
+    right = shown.observations[0][:, 2:].sum(1, keepdims=True) > 0
+    write(replace(shown, discrete=right.astype(np.int32)), tmp_path / "balancing.npz")
+    return client.upload_demonstration(tmp_path / "balancing.npz", name="balancing").id
 
 
 def test_a_clone_run_learns_from_an_uploaded_demonstration(client: Client, demonstration: str) -> None:
@@ -61,3 +94,53 @@ def test_a_run_whose_demonstration_is_damaged_fails_with_the_reason(
     assert (ended.state, ended.stop_reason) == ("FAILED", "trainer_error")
     assert ended.stop_detail is not None
     assert f"demonstration {demonstration} has the SHA-256" in ended.stop_detail
+
+
+def test_a_run_with_gail_and_cloning_learns_from_both_and_its_model_does_what_was_shown(
+    client: Client, play: Callable[..., Player], balancing: str, tmp_path: Path
+) -> None:
+    run = client.create_run(imitating(balancing), name="gail-and-cloning")
+    play(run.id)
+
+    ended = client.wait(run.id, timeout=60)
+
+    assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
+    assert ended.step == 2048
+    found = {}
+    for key in IMITATION_METRICS:
+        (series,) = client.series(run.id, key)
+        assert (series.behavior, series.steps) == ("CartPole", (1000, 1500, 2000)), key
+        found[key] = np.array(series.values, float)
+        assert np.isfinite(found[key]).all(), key
+    losses = found["Losses/Pretraining Loss"]
+    assert losses[-1] < losses[0]
+    assert found["Policy/GAIL Policy Estimate"][-1] < 0.5 < found["Policy/GAIL Expert Estimate"][-1], "it can tell"
+
+    model = client.download(run.id, "latest", "CartPole.onnx", tmp_path / "CartPole.onnx")
+    leaning = np.array([[0, 0, -1, -1], [0, 0, 1, 1]], np.float32)
+    (actions,) = onnxruntime.InferenceSession(model).run(
+        ["deterministic_discrete_actions"], {"obs_0": leaning, "action_masks": np.ones((2, 2), np.float32)}
+    )
+    assert actions.tolist() == [[0], [1]]
+
+
+def test_a_demonstration_that_does_not_fit_the_game_ends_its_run_and_is_named(
+    client: Client, play: Callable[..., Player], tmp_path: Path
+) -> None:
+    write(make_demonstration(make_spec(vector(2), branches=(2,))), tmp_path / "narrow.npz")
+    narrow = client.upload_demonstration(tmp_path / "narrow.npz").id
+    run = client.create_run(imitating(narrow))
+    player = play(run.id)
+
+    ended = client.wait(run.id, timeout=60)
+
+    assert (ended.state, ended.stop_reason, ended.step) == ("FAILED", "invalid_config", 0)
+    (refusal,) = [event for event in client.list_events(run.id) if event.type == "behavior_refused"]
+    assert f"of demonstration {narrow} has shape (2,)" in refusal.message
+    assert "of behavior 'CartPole' has shape (4,)" in refusal.message
+    assert ended.stop_detail == f"behavior CartPole: {refusal.message}"
+    assert [attempt.outcome for attempt in client.attempts(run.id)] == ["invalid_config"], "it is not tried again"
+    assert (client.metrics(run.id), client.checkpoints(run.id)) == ([], [])
+    (simulator,) = client.simulators(run.id)
+    assert (simulator.leave_code, simulator.leave_reason) == ("bad_spec", refusal.message)
+    assert player.process.wait(30) != 0

@@ -64,7 +64,9 @@ def test_unsupported_behavior_is_refused() -> None:
 
 
 @pytest.mark.parametrize("section", ["gail", "behavioral_cloning"])
-def test_a_demonstration_that_does_not_fit_is_refused_with_both_shapes(shown: Demonstrations, section: str) -> None:
+def test_a_demonstration_that_does_not_fit_is_refused_by_its_id_with_both_shapes(
+    shown: Demonstrations, section: str
+) -> None:
     named = {"demonstrations": [SHOWN]}
     config = make_config()
     if section == "gail":
@@ -73,7 +75,7 @@ def test_a_demonstration_that_does_not_fit_is_refused_with_both_shapes(shown: De
     else:
         config = type(config).model_validate({**config.model_dump(), "behavioral_cloning": named})
 
-    with pytest.raises(DemonstrationError, match=r"\(4,\).*'Walker'.*\(7,\)"):
+    with pytest.raises(DemonstrationError, match=rf"demonstration {SHOWN} .*\(4,\).*'Walker'.*\(7,\)"):
         build_algorithm(config, make_spec(observations=(7,), branches=(2,)), CPU, 1, shown)
 
 

@@ -12,6 +12,7 @@ import pytest
 from ludus.demonstrations import inspect, read
 from server.demonstrations.specs import spec_to_json
 from server.http.uploads import FORGOTTEN_SECONDS
+from server.training.presets import read_preset
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
 from tests.server.demonstrations.conftest import FILE_BYTES
 from tests.server.demonstrations.recordings import HEADERS, leftovers, recorded, send, stored
@@ -247,6 +248,21 @@ def test_an_unknown_id_is_refused_with_its_path_before_anything_is_queued(
     )
     assert UNKNOWN in problem["message"]
     assert world.http.get("/v1/runs/never").status_code == 404
+
+
+def test_the_preset_of_a_clone_says_how_to_come_by_the_id_that_it_lacks(world: World, tmp_path: Path) -> None:
+    preset = read_preset("clone")
+    path = "behaviors.CartPole.demonstrations"
+
+    refused = world.http.post("/v1/runs", json={"config": preset})
+    demonstration = stored(world, tmp_path)["id"]
+    created = world.http.post("/v1/runs", json={"config": preset, "overrides": {path: [demonstration]}})
+
+    (problem,) = refused.json()["errors"]
+    assert (refused.status_code, problem["path"], problem["code"]) == (422, f"{path}[0]", "not_found")
+    assert "put in the id" in problem["message"]
+    assert "`ludus demonstration upload FILE`" in problem["message"]
+    assert created.status_code == 201
 
 
 def test_a_path_of_a_demonstration_is_refused_over_http(world: World) -> None:
