@@ -9,7 +9,6 @@ deterministic actions, as ours.
 
 import argparse
 import json
-import platform
 import sys
 import time
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.learning.scores import EPISODES
+from tests.learning.scores import EPISODES, machine_kind
 from tests.learning.tasks import TASKS, Task
 
 PEERS = Path(__file__).resolve().parent.parent / "tests" / "learning" / "peers.json"
@@ -63,6 +62,14 @@ def score_of(task: Task, seed: int) -> float:
     return float(np.mean(returns))
 
 
+def versions() -> str:
+    """Return what was measured."""
+    import stable_baselines3  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    return f"Stable-Baselines3 {stable_baselines3.__version__}, torch {torch.__version__}"
+
+
 def main() -> None:
     """Train what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -79,7 +86,7 @@ def main() -> None:
             entry["scores"].append(score_of(task, seed))
             entry["seconds"].append(round(time.monotonic() - begin, 1))
             entry |= {"arguments": task.peer, "steps": task.steps}
-            entry |= {"date": datetime.now(UTC).date().isoformat(), "machine": f"2 cores, {platform.machine()}"}
+            entry |= {"date": datetime.now(UTC).date().isoformat(), "machine": machine_kind(), "versions": versions()}
             PEERS.write_text(json.dumps(stored, indent=2) + "\n")
             print(task.name, seed, entry["scores"][-1], entry["seconds"][-1], flush=True)
 

@@ -42,7 +42,9 @@ class NetworkSettings(Section):
         default=False, description="Normalise vector observations by their running mean and variance."
     )
     hidden_units: Whole = Field(default=128, ge=1, le=16384, description="Width of each hidden layer.")
-    num_layers: Whole = Field(default=2, ge=1, le=64, description="Number of hidden layers after the encoders.")
+    num_layers: Whole = Field(
+        default=2, ge=0, le=64, description="Number of hidden layers after the encoders; at least one is built."
+    )
     activation: Literal["swish", "tanh", "relu"] = Field(
         default="swish",
         description="Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from "

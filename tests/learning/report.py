@@ -4,7 +4,6 @@ Tasks take hours together and are run on different days; results.json holds the 
 """
 
 import json
-import os
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.learning.scores import EPISODES, ROOT, Score, folder, read
+from tests.learning.scores import EPISODES, ROOT, Score, folder, machine_kind, read
 from tests.learning.statistics import probability_of_worse
 from tests.learning.tasks import TASKS, Task
 from tests.learning.test_scores import PEERS
@@ -50,13 +49,13 @@ def main() -> None:
 
 
 def _entry(scores: list[Score]) -> dict[str, Any]:
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return {
         "scores": {str(score.seed): round(score.score, 2) for score in scores},
         "seconds": [round(score.seconds) for score in scores],
         "sources": sorted({score.sources for score in scores}),
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {versions}",
+        "machine": machine_kind(),
+        "versions": f"Python {platform.python_version()}, torch {torch.__version__}",
     }
 
 
@@ -68,9 +67,12 @@ def _row(task: Task, entry: dict[str, Any] | None, theirs: list[float]) -> str:
     ours = list(entry["scores"].values())
     worse = f"{probability_of_worse(ours, theirs, task.margin):.2f} (margin {task.margin:g})" if theirs else ""
     by_seed = ", ".join(f"{score:.1f}" for score in ours)
+    found = f"{median(ours):.1f}"
+    if len(ours) < len(task.seeds):
+        found = f"unfinished, {len(ours)} of {len(task.seeds)} seeds"
     made = f"{entry['date']}, {', '.join(entry['sources'])}"
     return (
-        f"| {task.name} | {task.steps:,} | {bar} | {median(ours):.1f} | {by_seed} | {peer} | {worse} "
+        f"| {task.name} | {task.steps:,} | {bar} | {found} | {by_seed} | {peer} | {worse} "
         f"| {median(entry['seconds']):.0f} | {made} |"
     )
 

@@ -7,6 +7,7 @@ changes, its file is out of date and the seed is trained again. The folder is `.
 import hashlib
 import json
 import os
+import platform
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -36,6 +37,11 @@ class Score:
     """(step, mean return of the episodes that ended since the point before), while training."""
     sources: str
     """Digest of what it was made with."""
+
+
+def machine_kind() -> str:
+    """Return what kind of machine this is: scores of two libraries are compared on the same kind."""
+    return f"{os.cpu_count()} cores, {platform.machine()}"
 
 
 def folder() -> Path:

@@ -301,7 +301,7 @@ def test_truth_values_are_never_text_or_numbers(written: object) -> None:
         ("hyperparameters", "num_epoch", 0),
         ("network_settings", "hidden_units", 0),
         ("network_settings", "hidden_units", 10**9),
-        ("network_settings", "num_layers", 0),
+        ("network_settings", "num_layers", -1),
     ],
 )
 def test_values_that_make_no_sense_are_refused(section: str, key: str, value: float) -> None:
