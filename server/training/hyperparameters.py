@@ -166,8 +166,8 @@ class SACHyperparameters(_Buffered):
     exploration_noise: Literal["white", "pink"] = Field(
         default="white",
         description="Noise of continuous actions from step to step: new each time as in ML-Agents, or with the same "
-        "power at all time scales up to 512 steps (Eberhard et al. 2023). Pink finds goals that random pushes to and "
-        "fro never reach (MountainCarContinuous).",
+        "power at all time scales up to 512 steps (Eberhard et al. 2023). Pink finds goals that white noise, which "
+        "cancels itself out, does not reach (MountainCarContinuous).",
         json_schema_extra=OWN,
     )
     tau: Real = Field(
