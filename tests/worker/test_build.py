@@ -97,7 +97,9 @@ def test_a_signals_own_goal_conditioning_is_refused_with_its_place() -> None:
     section = {"extrinsic": {}, "curiosity": {"network_settings": {"goal_conditioning_type": "hyper"}}}
     config = config.model_copy(update={"reward_signals": RewardSignals.model_validate(section)})
 
-    with pytest.raises(UnsupportedSpec, match=r"'Walker': reward_signals\.curiosity\.network_settings: .*variable length"):
+    with pytest.raises(
+        UnsupportedSpec, match=r"'Walker': reward_signals\.curiosity\.network_settings: .*variable length"
+    ):
         build_algorithm(config, spec, CPU, 1, NONE)
 
 
