@@ -34,6 +34,7 @@ from worker.algorithms.poca import POCA
 from worker.algorithms.ppo import PPO
 from worker.algorithms.sac import SAC
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
+from worker.networks.layout import UnsupportedSpec
 from worker.rewards.curiosity import CuriosityReward
 from worker.rewards.extrinsic import ExtrinsicReward
 from worker.rewards.gail import GAILReward
@@ -132,16 +133,18 @@ def build_signals(
     generator: torch.Generator,
     demonstrations: Demonstrations,
 ) -> SignalSet:
-    """Return a behavior's reward signals, new, in the order of the value heads."""
-    signals = [
-        NamedSignal(
-            name,
-            config.strength,
-            config.gamma,
-            build_signal(name, config, spec, device, generator, demonstrations),
-        )
-        for name, config in section.active()
-    ]
+    """Return a behavior's reward signals, new, in the order of the value heads.
+
+    An `UnsupportedSpec` says whose network it is: each signal has settings of its own, beside the policy's.
+    """
+    signals = []
+    for name, config in section.active():
+        try:
+            signal = build_signal(name, config, spec, device, generator, demonstrations)
+        except UnsupportedSpec as error:
+            message = f"reward_signals.{_key(section, name)}.network_settings: {error}"
+            raise UnsupportedSpec(spec.name, error.code, message) from error
+        signals.append(NamedSignal(name, config.strength, config.gamma, signal))
     return SignalSet(signals, device)
 
 
@@ -165,6 +168,13 @@ def build_signal(
             return ExtrinsicReward()
         case _:
             assert_never(config)
+
+
+def _key(section: RewardSignals, name: str) -> str:
+    """Return where the configuration has a signal: `gail_2` is the second entry of a list."""
+    if not isinstance(section.gail, list) or not name.startswith("gail"):
+        return name
+    return f"gail[{int(name.removeprefix('gail_')) - 1 if '_' in name else 0}]"
 
 
 def choose_device(setting: str | None) -> torch.device:

@@ -3,8 +3,14 @@
 All processes have the same networks, generators, rollout and replay buffer, and do the same; they differ only in which
 rows of a minibatch they differentiate (`share` of a shuffled order, `own_rows` of what is drawn), and become equal
 again before each step (`average`). So weights, statistics and the order of steps stay the same in all of them, and are
-those of one process, but for the order in which float32 sums are taken, and for padding: in PPO and POCA, and in reward
-signals, sequences of a share that are shorter than those of another weigh more per step (`mean_weights` is without).
+those of one process, but for
+
+ 1. the order in which floating-point sums are taken;
+ 2. minibatches that cannot be shared evenly: what is left is left out (`share`, `own_rows`), and of more processes than
+    rows some take the same;
+ 3. padding, in PPO's and POCA's own losses: a share's mean is over its own steps, so that sequences of a share that are
+    shorter than those of another weigh more per step. SAC, imitation (`mean_weights`) and reward signals (`portion`)
+    are without this.
 
 Only what happens `together` is shared: other updates of the same process, of an algorithm that learns alone, are not.
 The group is torch's default one; `worker.trainer.parallel` makes it.
@@ -13,6 +19,7 @@ The group is torch's default one; `worker.trainer.parallel` makes it.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -57,9 +64,28 @@ def own_rows(drawn: Tensor, length: int = 1) -> Tensor:
     return drawn[own.start * length : own.stop * length]
 
 
-def whole(own: int) -> int:
-    """Return how many rows to draw for a whole minibatch of which this process has `own`."""
-    return own * dist.get_world_size() if _TOGETHER.get() else own
+class Portion(NamedTuple):
+    """What this process has of a whole minibatch, where the others may have more or fewer rows."""
+
+    start: int
+    rows: int
+    whole: int
+    """Rows of all processes."""
+    weight: float
+    """On this process's mean: the mean over the processes is then that over all rows. 1 where all have as many."""
+
+    def of(self, drawn: Tensor) -> Tensor:
+        """Return this process's rows of what was drawn for the `whole`."""
+        return drawn[self.start : self.start + self.rows]
+
+
+def portion(own: int) -> Portion:
+    """Return where this process's `own` rows lie in the whole minibatch: behind those of the processes before it."""
+    if not _TOGETHER.get():
+        return Portion(0, own, own, 1.0)
+    counts = everybody(torch.tensor(own))
+    start, whole = int(counts[: dist.get_rank()].sum()), int(counts.sum())
+    return Portion(start, own, whole, own * len(counts) / whole)
 
 
 def mean_weights(real: Tensor) -> Tensor:
@@ -76,8 +102,14 @@ def mean_weights(real: Tensor) -> Tensor:
 def average(vector: Tensor) -> None:
     """Replace a vector by its mean over all processes."""
     if _TOGETHER.get():
-        dist.all_reduce(vector)
+        total(vector)
         vector /= dist.get_world_size()
+
+
+def total(vector: Tensor) -> None:
+    """Replace a vector by its sum over all processes."""
+    if _TOGETHER.get():
+        dist.all_reduce(vector)
 
 
 def everybody(value: Tensor) -> Tensor:

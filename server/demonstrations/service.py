@@ -46,20 +46,30 @@ class DemonstrationService:
         """Return the ids that a configuration names; with `lock` they exist until the commit at least.
 
         Raises InvalidConfig, with a path for each id that does not exist, and for each that does not fit the first one
-        of its section.
+        of its behavior: all that a behavior learns from, it has to be able to see and to do.
         """
         sections = config.demonstrations()
         found = self._demonstrations.existing({each for ids in sections.values() for each in ids}, lock=lock)
-        problems = [problem for path, ids in sections.items() for problem in _problems(path, ids, found)]
+        behaviors: dict[Path, list[tuple[Path, str]]] = {}
+        for path, ids in sections.items():
+            named = behaviors.setdefault(_behavior(path), [])
+            named += [((*path, index), each) for index, each in enumerate(ids)]
+        problems = [problem for named in behaviors.values() for problem in _problems(named, found)]
         if problems:
             raise InvalidConfig(problems)
         return sorted(found)
 
 
-def _problems(path: Path, ids: Sequence[str], found: Mapping[str, Demonstration]) -> Iterator[Problem]:
+def _behavior(path: Path) -> Path:
+    """Return the path of the behavior, or of the default settings, that has a section."""
+    return path[:1] if path[0] == "default_settings" else path[:2]
+
+
+def _problems(named: Sequence[tuple[Path, str]], found: Mapping[str, Demonstration]) -> Iterator[Problem]:
+    """Iterate over what is wrong with what a behavior names, each id with the path at which it stands."""
     first: Demonstration | None = None
-    for index, each in enumerate(ids):
-        here = join_path((*path, index))
+    for path, each in named:
+        here = join_path(path)
         demonstration = found.get(each)
         if demonstration is None:
             message = (
@@ -70,6 +80,11 @@ def _problems(path: Path, ids: Sequence[str], found: Mapping[str, Demonstration]
             continue
         first = first or demonstration
         try:
-            check_fit(spec_from_json(demonstration.spec), spec_from_json(first.spec), whose=f"demonstration {first.id}")
+            check_fit(
+                spec_from_json(demonstration.spec),
+                spec_from_json(first.spec),
+                what=f"demonstration {each}",
+                whose=f"demonstration {first.id}",
+            )
         except DemonstrationError as error:
             yield Problem(here, "contradiction", error.problem)

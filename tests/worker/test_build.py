@@ -63,6 +63,46 @@ def test_unsupported_behavior_is_refused() -> None:
         build_algorithm(make_config(), make_spec(), CPU, 1, NONE)
 
 
+@pytest.mark.parametrize(
+    ("signals", "where"),
+    [
+        ({"curiosity": {}}, "curiosity"),
+        ({"rnd": {}}, "rnd"),
+        ({"gail": {}}, "gail"),
+        ({"gail": [{"network_settings": {"vis_encode_type": "match3"}}, {}]}, r"gail\[1\]"),
+    ],
+    ids=["curiosity", "rnd", "gail", "gail_2"],
+)
+def test_what_a_signals_own_network_cannot_see_is_refused_with_its_place(
+    tmp_path: Path, signals: dict[str, Any], where: str
+) -> None:
+    spec = make_spec(observations=((3, 16, 16),), branches=(2,))
+    write(demonstrate(spec), tmp_path / "shown.npz")
+    shown = Demonstrations({SHOWN: str(tmp_path / "shown.npz")})
+    gails = signals.get("gail", [])
+    for gail in gails if isinstance(gails, list) else [gails]:
+        gail["demonstrations"] = [SHOWN]
+    config = make_config(network={"vis_encode_type": "match3"})
+    config = config.model_copy(update={"reward_signals": RewardSignals.model_validate({"extrinsic": {}, **signals})})
+
+    place = rf"^behavior 'Walker': reward_signals\.{where}\.network_settings: observation 0 .* 'simple' needs .* 20"
+    with pytest.raises(UnsupportedSpec, match=place) as caught:
+        build_algorithm(config, spec, CPU, 1, shown)
+    assert (caught.value.behavior, caught.value.code) == ("Walker", "observation_too_small")
+
+
+def test_a_signals_own_goal_conditioning_is_refused_with_its_place() -> None:
+    spec = make_spec(observations=(4, (3, 2)), branches=(2,), goal=1)
+    config = make_config(network={"goal_conditioning_type": "none"})
+    section = {"extrinsic": {}, "curiosity": {"network_settings": {"goal_conditioning_type": "hyper"}}}
+    config = config.model_copy(update={"reward_signals": RewardSignals.model_validate(section)})
+
+    with pytest.raises(
+        UnsupportedSpec, match=r"'Walker': reward_signals\.curiosity\.network_settings: .*variable length"
+    ):
+        build_algorithm(config, spec, CPU, 1, NONE)
+
+
 @pytest.mark.parametrize("section", ["gail", "behavioral_cloning"])
 def test_a_demonstration_that_does_not_fit_is_refused_by_its_id_with_both_shapes(
     shown: Demonstrations, section: str

@@ -92,12 +92,12 @@ class NetworkBody(nn.Module):
         return encoded + [observations[index] for index in others]
 
     @torch.no_grad()
-    def update_normalizer(self, observations: list[Tensor]) -> None:
-        """Add raw observations to the running statistics, if there are any."""
+    def update_normalizer(self, observations: list[Tensor], *, shared: bool = False) -> None:
+        """Add raw observations to the running statistics, if there are any; `shared` as for `Normalizer.merge`."""
         if self.normalizer is not None:
             vectors = self._joined(observations)
             assert vectors is not None
-            self.normalizer.merge(vectors)
+            self.normalizer.merge(vectors, shared=shared)
 
     def forward(
         self,

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from worker.shares import total
+
 CLIP = 5.0
 """Normalised observations lie in [-5, 5]."""
 
@@ -44,11 +46,21 @@ class Normalizer(nn.Module):
         self.count.fill_(1.0)
 
     @torch.no_grad()
-    def merge(self, observations: Float[Tensor, "B O"]) -> None:
-        """Add a batch of raw observations to the statistics."""
+    def merge(self, observations: Float[Tensor, "B O"], *, shared: bool = False) -> None:
+        """Add a batch of raw observations to the statistics.
+
+        `shared`: it is this process's part of a batch, and the statistics become those of all of it, in all processes.
+        """
         deviations = observations.double() - self.mean  # from the old mean
-        count = self.count + len(observations)
-        shift = deviations.sum(0) / count
-        self.squares += ((deviations - shift) * deviations).sum(0)
+        rows, sums = torch.full_like(self.count, len(observations)), deviations.sum(0)
+        if shared:
+            total(rows)
+            total(sums)
+        count = self.count + rows
+        shift = sums / count
+        squares = ((deviations - shift) * deviations).sum(0)
+        if shared:
+            total(squares)
+        self.squares += squares
         self.mean += shift
         self.count.copy_(count)

@@ -35,6 +35,7 @@ from worker.functional.prediction import action_error, flat_actions, squared_dis
 from worker.networks.body import NetworkBody
 from worker.networks.dense import kaiming_dense, xavier_dense
 from worker.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
+from worker.shares import portion
 
 LOSS_FACTOR = 10.0
 FORWARD_SHARE = 0.2
@@ -106,7 +107,8 @@ class CuriosityReward:
         merge(self._networks.features, observed(transitions, transitions.index))
         with torch.enable_grad():
             forward, inverse = (error.mean() for error in self._networks(transitions))
-            self._trained.descend(LOSS_FACTOR * (FORWARD_SHARE * forward + (1.0 - FORWARD_SHARE) * inverse))
+            loss = LOSS_FACTOR * (FORWARD_SHARE * forward + (1.0 - FORWARD_SHARE) * inverse)
+            self._trained.descend(loss, portion(transitions.steps))
         self._networks.updated.fill_(1.0)
         return {"Losses/Curiosity Forward Loss": forward.detach(), "Losses/Curiosity Inverse Loss": inverse.detach()}
 

@@ -1,4 +1,11 @@
-"""The game's own rewards: what the agent was given, and what its group was given."""
+"""The game's own rewards: what the agent was given, and what its group was given.
+
+As in ML-Agents 1.1.0 (`torch_entities/components/reward_providers/extrinsic_reward_provider.py`) their sum is what PPO
+and SAC learn from; POCA adds the mates' rewards. Cumulative rewards, by which episodes are judged, are without groups'.
+
+Deviation: ML-Agents logs a warning when PPO or SAC first sees a group reward. Nothing is lost, it counts in full for
+whoever got it, so nothing is said here.
+"""
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from typing import Any

@@ -27,6 +27,7 @@ Deviations, on purpose:
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
+import hashlib
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -48,7 +49,7 @@ from worker.networks.body import NetworkBody
 from worker.networks.dense import kaiming_dense, xavier_dense
 from worker.networks.visual import scaled
 from worker.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
-from worker.shares import average, own_rows, whole
+from worker.shares import Portion, average, portion
 
 PENALTY = 10.0
 """Weight of the gradient penalty."""
@@ -141,7 +142,7 @@ class GAILReward:
         self._trained = Trained(self._network, config.learning_rate)
         seeds = torch.randint(2**31, (2,), generator=generator).tolist()
         self._draws = torch.Generator().manual_seed(seeds[0])  # on the CPU: the same rows on every device
-        self._noise = torch.Generator(device).manual_seed(seeds[1])
+        self._noise = torch.Generator(device).manual_seed(seeds[1])  # a number for every pixel: too many for a CPU
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
@@ -153,20 +154,21 @@ class GAILReward:
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Let the discriminator learn from as many demonstrated steps as there are steps of the policy."""
         network = self._network
-        drawn = self._shown.sample(whole(len(transitions.index)), self._draws)
-        demonstrated = Transitions(drawn.observations, *(own_rows(column) for column in drawn[1:]))
+        part = portion(transitions.steps)
+        drawn = self._shown.sample(part.whole, self._draws)
+        demonstrated = Transitions(drawn.observations, *(part.of(column) for column in drawn[1:]))
         merge(network.body, observed(demonstrated, demonstrated.index))
         expert_inputs, policy_inputs = network.inputs(demonstrated), network.inputs(transitions)
         with torch.enable_grad():
-            expert = network(expert_inputs, self._bottleneck_noise(expert_inputs))
-            policy = network(policy_inputs, self._bottleneck_noise(policy_inputs))
+            expert = network(expert_inputs, self._bottleneck_noise(part))
+            policy = network(policy_inputs, self._bottleneck_noise(part))
             telling = discriminator_loss(expert.logit, policy.logit)
-            penalty = PENALTY * self._penalty(expert_inputs, policy_inputs)
+            penalty = PENALTY * self._penalty(expert_inputs, policy_inputs, part)
             loss = telling + penalty
             if self._vail:
                 information = bottleneck_information(expert.mean, policy.mean, network.sigma)
                 loss = loss + network.beta * (information - BOUND)
-            self._trained.descend(loss)
+            self._trained.descend(loss, part)
         measured = {
             f"Losses/{self._label} Loss": telling.detach(),
             f"Policy/{self._label} Policy Estimate": policy.logit.detach().sigmoid().mean(),
@@ -174,7 +176,7 @@ class GAILReward:
             f"Policy/{self._label} Grad Mag Loss": penalty.detach(),
         }
         if self._vail:
-            passed = information.detach().clone()
+            passed = information.detach() * part.weight
             average(passed)  # where several processes share the update, they keep one price
             network.beta.copy_(next_beta(network.beta, passed, BOUND, BETA_RATE))
             measured[f"Policy/{self._label} Beta"] = network.beta.clone()
@@ -199,23 +201,25 @@ class GAILReward:
         return {**self._trained.state_dict(), "generators": generators}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
+        """Go on exactly where `state_dict` was taken; on another kind of device, with noise of another sequence."""
         self._trained.load_state_dict(state)
         self._draws.set_state(state["generators"]["draws"].cpu())
-        self._noise.set_state(state["generators"]["noise"].cpu())
+        noise = state["generators"]["noise"].cpu()
+        if len(noise) == len(self._noise.get_state()):
+            self._noise.set_state(noise)
+        else:  # of a CPU's generator on a GPU, or the other way round: a new sequence, the same whenever it is resumed
+            self._noise.manual_seed(int.from_bytes(hashlib.sha256(noise.numpy().tobytes()).digest()[:4]))
 
-    def _bottleneck_noise(self, inputs: list[Tensor]) -> Float[Tensor, "B Z"] | None:
+    def _bottleneck_noise(self, part: Portion) -> Float[Tensor, "B Z"] | None:
         if not self._vail:
             return None
-        rows, device = len(inputs[0]), inputs[0].device
-        return own_rows(torch.randn((whole(rows), BOTTLENECK), generator=self._noise, device=device))
+        return part.of(torch.randn((part.whole, BOTTLENECK), generator=self._noise, device=self._noise.device))
 
-    def _penalty(self, expert: list[Tensor], policy: list[Tensor]) -> Float[Tensor, ""]:
+    def _penalty(self, expert: list[Tensor], policy: list[Tensor], part: Portion) -> Float[Tensor, ""]:
         """Return the gradient penalty at points between expert and policy, without its weight."""
         between = []
         for shown, acted in zip(expert, policy, strict=True):
-            shape = (whole(len(shown)), *shown.shape[1:])
-            weight = torch.rand(shape, generator=self._noise, device=shown.device)
-            between.append(torch.lerp(acted, shown, own_rows(weight)).requires_grad_())
-        estimate = self._network(between, self._bottleneck_noise(between)).logit.sigmoid().sum()
+            weight = torch.rand((part.whole, *shown.shape[1:]), generator=self._noise, device=shown.device)
+            between.append(torch.lerp(acted, shown, part.of(weight)).requires_grad_())
+        estimate = self._network(between, self._bottleneck_noise(part)).logit.sigmoid().sum()
         return gradient_penalty(torch.autograd.grad(estimate, between, create_graph=True))

@@ -27,6 +27,7 @@ from worker.functional.prediction import squared_distance
 from worker.networks.body import NetworkBody
 from worker.networks.encoder import Encoded
 from worker.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
+from worker.shares import portion
 
 
 class RNDNetworks(nn.Module):
@@ -65,7 +66,7 @@ class RNDReward:
         merge(self._networks.target, observations)
         with torch.enable_grad():
             loss = self._networks(self._networks.target.encode(observations)).mean()
-            self._trained.descend(loss)
+            self._trained.descend(loss, portion(transitions.steps))
         return {"Losses/RND Loss": loss.detach()}
 
     def is_finite(self) -> Bool[Tensor, ""]:

@@ -13,7 +13,7 @@ from server.training.config import NetworkSettings
 from worker.experience.transitions import Transitions
 from worker.networks.body import NetworkBody
 from worker.networks.optimizer import FlatAdam, Snapshot
-from worker.shares import average
+from worker.shares import Portion
 
 
 def without_memory(settings: NetworkSettings) -> NetworkSettings:
@@ -37,11 +37,8 @@ def observed(transitions: Transitions, rows: Int[Tensor, " B"]) -> list[Tensor]:
 
 @torch.no_grad()
 def merge(body: NetworkBody, observations: list[Tensor]) -> None:
-    """Add raw observations to a body's statistics, if it keeps any. Processes that learn as one keep equal ones."""
-    body.update_normalizer(observations)
-    if body.normalizer is not None:
-        for statistic in body.normalizer.buffers():
-            average(statistic)
+    """Add raw observations to a body's statistics, if it keeps any: those of all processes that learn as one."""
+    body.update_normalizer(observations, shared=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +61,10 @@ class Trained:
         self._weights = list(trained.values())
         self._optimizer = FlatAdam(trained.items())
 
-    def descend(self, loss: Float[Tensor, ""]) -> None:
-        """Take one step down the gradient of a loss that has a graph."""
+    def descend(self, loss: Float[Tensor, ""], part: Portion) -> None:
+        """Take one step down the gradient of a loss that has a graph; it is the mean over this process's part."""
         self._optimizer.zero_gradient()
-        torch.autograd.backward([loss], inputs=self._weights)
+        torch.autograd.backward([loss * part.weight], inputs=self._weights)
         self._optimizer.step(self._learning_rate)
 
     def is_finite(self) -> Bool[Tensor, ""]:

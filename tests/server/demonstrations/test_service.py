@@ -117,6 +117,35 @@ def test_demonstrations_of_one_section_have_to_fit_each_other(database: Database
     assert check(database, apart) == sorted([two, three])
 
 
+def test_demonstrations_of_all_sections_of_a_behavior_have_to_fit_each_other(
+    database: Database, tmp_path: Path
+) -> None:
+    two = add(database, tmp_path, make_demonstration(make_spec(vector(2), continuous=1)))
+    three = add(database, tmp_path, make_demonstration(make_spec(vector(3), continuous=1)))
+    signals = {"extrinsic": {}, "gail": [{"demonstrations": [two]}, {"demonstrations": [three]}]}
+    document = {
+        "behaviors": {
+            "A": {"behavioral_cloning": {"demonstrations": [three]}, "reward_signals": {"gail": signals["gail"][0]}},
+            "B": {"reward_signals": signals},
+            "C": {"behavioral_cloning": {"demonstrations": [three]}},
+        },
+    }
+
+    with pytest.raises(InvalidConfig) as caught:
+        check(database, document)
+
+    found = {problem.path: problem for problem in caught.value.problems}
+    in_a, in_b = (
+        "behaviors.A.behavioral_cloning.demonstrations[0]",
+        "behaviors.B.reward_signals.gail[1].demonstrations[0]",
+    )
+    assert {path: problem.code for path, problem in found.items()} == {in_a: "contradiction", in_b: "contradiction"}
+    for problem in found.values():
+        for part in (two, three, "(2,)", "(3,)"):
+            assert part in problem.message
+    assert check(database, {"behaviors": {"C": document["behaviors"]["C"]}}) == [three]
+
+
 def test_what_a_run_uses_is_deleted_only_after_its_end(database: Database, tmp_path: Path) -> None:
     demonstration = add(database, tmp_path)
     run = make_run(database, demonstrations=[demonstration, demonstration])

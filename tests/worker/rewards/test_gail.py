@@ -11,6 +11,7 @@ from tests.worker.rewards.steps import CPU, Expert, normals, random_transitions,
 from tests.worker.rollouts import make_spec
 from worker.experience.transitions import Transitions
 from worker.rewards.gail import BOTTLENECK, GAILReward
+from worker.shares import portion
 
 SPEC = make_spec(observations=(2,), continuous=1)
 
@@ -130,7 +131,7 @@ def test_gradient_penalty_is_on_all_inputs() -> None:
     gail._network.forward = linear  # type: ignore[method-assign]
     inputs = gail._network.inputs(steps)
     with torch.enable_grad():
-        penalty = gail._penalty(inputs, inputs)
+        penalty = gail._penalty(inputs, inputs, portion(steps.steps))
 
     # 2 numbers of the vector, 16 pixels, 1 column and the flag: 20 slopes of 1 each, |w| = sqrt(20).
     estimate = seen[0].sigmoid()
@@ -189,6 +190,21 @@ def test_metrics_have_ml_agents_names() -> None:
 
     assert set(make_gail(steps).update(steps)) == plain
     assert set(make_gail(steps, use_vail=True).update(steps)) == plain | {"Policy/GAIL Beta", "Losses/GAIL KL Loss"}
+
+
+def test_what_a_gpu_saved_goes_on_on_a_cpu() -> None:
+    def resumed(offset: int) -> dict[str, float]:
+        gail = make_gail(gaussian_steps(1.0, seed=1), use_vail=True)
+        state = gail.state_dict()
+        # What torch.Generator("cuda").get_state() returns: its seed and how much was drawn, eight bytes each.
+        state["generators"]["noise"] = torch.tensor([1234, offset]).view(torch.uint8)
+        gail.load_state_dict(state)
+        for seed in range(2, 5):
+            measured = floats(gail.update(gaussian_steps(-1.0, seed=seed)))
+        return measured
+
+    assert resumed(400) == resumed(400)
+    assert resumed(400) != resumed(800), "noise goes on, it does not begin again"
 
 
 def test_a_second_signal_has_names_of_its_own() -> None:

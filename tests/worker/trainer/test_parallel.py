@@ -21,7 +21,7 @@ from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
 from worker.build import Demonstrations, build_algorithm
 from worker.experience.rollout import Rollout
-from worker.shares import mean_weights, own_rows, share, together, whole
+from worker.shares import mean_weights, own_rows, portion, share, together
 from worker.trainer.parallel import Build, Group, _pickled
 
 CPU = torch.device("cpu")
@@ -32,12 +32,15 @@ LENGTHS = [6, 10, 3, 13, 8, 9, 15]
 STEPS = sum(LENGTHS)
 
 
-def config(trainer: type[PPOConfig] | type[POCAConfig], **network: Any) -> PPOConfig | POCAConfig:
+def config(
+    trainer: type[PPOConfig] | type[POCAConfig], signals: dict[str, Any] | None = None, **network: Any
+) -> PPOConfig | POCAConfig:
+    rnd = {"extrinsic": {}, "rnd": {"network_settings": {"hidden_units": 8, "num_layers": 1}}}
     return trainer.model_validate(
         {
             "hyperparameters": {"batch_size": 16, "buffer_size": 64, "learning_rate": 1e-3, "num_epoch": 2},
             "network_settings": {"hidden_units": 16, "num_layers": 1, "normalize": True, **network},
-            "reward_signals": {"extrinsic": {}, "rnd": {"network_settings": {"hidden_units": 8, "num_layers": 1}}},
+            "reward_signals": signals or rnd,
         }
     )
 
@@ -105,11 +108,14 @@ def test_recurrent_networks_stay_the_same_in_both_processes(group: Group) -> Non
 
 SMALL = {"hidden_units": 8, "num_layers": 1}
 MEMORY = {"memory": {"sequence_length": 4, "memory_size": 8}}
-RND_AND_CURIOSITY = {
-    "extrinsic": {"gamma": 0.9},
-    "rnd": {"network_settings": SMALL},
-    "curiosity": {"network_settings": SMALL},
-}
+NORMALIZED = SMALL | {"normalize": True}
+
+
+def judges(demo_path: str) -> dict[str, Any]:
+    """A section of `reward_signals` with all kinds of them, whose networks normalise what they see."""
+    own = {"network_settings": NORMALIZED, "learning_rate": 1e-3}
+    gail = {"use_actions": True, "use_vail": True, "demo_path": demo_path, **own}
+    return {"extrinsic": {"gamma": 0.9}, "rnd": own, "curiosity": own, "gail": gail}
 
 
 @pytest.mark.parametrize(
@@ -117,11 +123,11 @@ RND_AND_CURIOSITY = {
     [
         (make_spec(observations=(3, 2), continuous=2), {"network": {"normalize": True}}),
         (make_spec(observations=(3,), branches=(3, 2)), {"network": MEMORY}),
-        (make_spec(observations=(3,), continuous=1, branches=(3,)), {"signals": RND_AND_CURIOSITY}),
+        (make_spec(observations=(3,), continuous=1, branches=(3,)), {"judged": True}),
+        (make_spec(observations=(3,), continuous=2), {"network": MEMORY, "judged": True}),
         (make_spec(observations=(3,), continuous=2), {"network": MEMORY, "imitates": True}),
-        (make_spec(observations=(3,), continuous=2), {"judged": True}),
     ],
-    ids=["columns", "branches-and-memory", "signals", "imitation-and-memory", "gail"],
+    ids=["columns", "branches-and-memory", "signals", "signals-and-memory", "imitation-and-memory"],
 )
 def test_the_result_of_sac_is_that_of_one_process_with_the_doubled_batch(
     group: Group, tmp_path: Path, spec: BehaviorSpec, options: dict[str, Any]
@@ -130,9 +136,7 @@ def test_the_result_of_sac_is_that_of_one_process_with_the_doubled_batch(
     write(make_demonstration(spec, lengths=[20, 30]), tmp_path / "shown.npz")
     section = make_sac_config(
         network=options.get("network"),
-        signals={"gail": {"network_settings": SMALL, "use_actions": True, "use_vail": True, **shown}}
-        if "judged" in options
-        else options.get("signals"),
+        signals=judges(shown["demo_path"]) if "judged" in options else None,
         cloning=shown if "imitates" in options else None,
         learning_rate=1e-3,
     )
@@ -155,6 +159,29 @@ def test_the_result_of_sac_is_that_of_one_process_with_the_doubled_batch(
         assert measured[-1] is not None
         assert expected[-1] is not None
         assert measured[-1][name] == pytest.approx(expected[-1][name], rel=1e-3), name
+
+
+@pytest.mark.parametrize("network", [{}, MEMORY], ids=["steps", "sequences"])
+@pytest.mark.parametrize("trainer", [PPOConfig, POCAConfig])
+def test_reward_signals_learn_from_shares_what_one_process_learns_from_all_rows(
+    group: Group, tmp_path: Path, trainer: type[PPOConfig] | type[POCAConfig], network: dict[str, Any]
+) -> None:
+    write(make_demonstration(SPEC, lengths=[20, 30]), tmp_path / "shown.npz")
+    section = config(trainer, signals=judges(str(tmp_path / "shown.npz")), **network)
+    memories = {"memories": np.zeros((STEPS, 8))} if network else {}
+    shared, one = group.share(build(section), Build(section, SPEC, 1, {})), build(section)
+    before = shared.state_dict()["signals"]
+
+    for step in range(2):
+        shared.update(rollout(step, **memories), step)
+        one.update(rollout(step, **memories), step)
+
+    mine, its = shared.state_dict()["signals"], one.state_dict()["signals"]
+    torch.testing.assert_close(mine, its, rtol=1e-9, atol=TOLERANCE)
+    for name, counted in {"rnd": "target", "curiosity": "features", "gail": "body"}.items():
+        count = f"{counted}.normalizer.count"
+        assert float(mine[name]["model"][count]) == float(its[name]["model"][count]) > 100.0
+        assert any((mine[name]["model"][key] - part).abs().max() > 1e-3 for key, part in before[name]["model"].items())
 
 
 def test_what_overflows_in_one_share_takes_the_update_of_sac_back_in_all_processes(group: Group) -> None:
@@ -267,7 +294,7 @@ def test_rows_of_what_is_drawn_are_disjoint_and_those_of_one_process(monkeypatch
     assert taken(2, torch.arange(12), length=4) == [[0, 1, 2, 3], [4, 5, 6, 7]], "the third sequence is left out"
     assert taken(3, torch.arange(2)) == [[0], [1], [0]], "nobody is left without"
     assert own_rows(torch.arange(8)).tolist() == list(range(8)), "what is not done together is not shared"
-    assert whole(4) == 4
+    assert portion(4) == (0, 4, 4, 1.0)
 
 
 def test_weights_of_a_mean_are_without_padding() -> None:
