@@ -18,7 +18,7 @@ HERE_ONLY := not postgres and not redis and not node and not learning and not fa
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-services faults learn learn-quick results soak bench lint format types imports protos check-generated \
+.PHONY: help setup constraints demo test test-services gpu faults learn learn-quick results soak bench lint format types imports protos check-generated \
 	check-migrations api docs check-docs compose-check wheel-check clean
 
 help: ## Print this list
@@ -46,6 +46,9 @@ test: setup ## Run the test suite (needs no PostgreSQL, Redis or Node.js)
 
 test-services: setup ## Run the tests that need PostgreSQL, Redis and Node.js (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL)
 	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node) and not slow" $(ARGS)
+
+gpu: setup ## Run the tests that need a GPU: learning, resuming, acting and exporting there is what it is on the CPU
+	@$(PYTEST) -m gpu $(ARGS)
 
 faults: setup ## Kill every part of a running stack and interrupt it: what was acknowledged survives, nothing is left behind
 	@$(PYTEST) -m "faults and not slow" $(ARGS)

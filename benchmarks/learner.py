@@ -3,6 +3,7 @@
     python benchmarks/learner.py                      table on stdout
     python benchmarks/learner.py --json result.json   the figures, too
     python benchmarks/learner.py --compiled           a third column: the loss through torch.compile (a minute to build)
+    python benchmarks/learner.py --device cuda        both on a GPU
 
 Both update on one buffer of 12 agents x 1,000 steps in minibatches of 64 for 3 epochs, separate actor and critic of
 2 x 128 units with Swish, CartPole's observations and actions. SB3 normalises advantages per minibatch and clips
@@ -28,10 +29,11 @@ from worker.experience.rollout import Rollout
 from worker.experience.segments import Ending
 
 AGENTS, STEPS, BATCH, EPOCHS, UNITS, HORIZON = 12, 1000, 64, 3, 128, 64
+CPU = torch.device("cpu")
 SPEC = BehaviorSpec("CartPole", (ObservationSpec((4,)),), ActionSpec(discrete_branches=(2,)))
 
 
-def our_update(*, compiled: bool = False) -> Callable[[], object]:
+def our_update(device: torch.device = CPU, *, compiled: bool = False) -> Callable[[], object]:
     """Return a call that updates our PPO once."""
     config = PPOConfig.model_validate(
         {
@@ -40,14 +42,14 @@ def our_update(*, compiled: bool = False) -> Callable[[], object]:
             "network_settings": {"hidden_units": UNITS, "num_layers": 2},
         }
     )
-    ppo = PPO(config, SPEC, torch.device("cpu"), seed=1)
+    ppo = PPO(config, SPEC, device, seed=1)
     if compiled:
         ppo.compile()
     rollout = _rollout()
     return lambda: ppo.update(rollout, step=0)
 
 
-def sb3_update() -> Callable[[], object]:
+def sb3_update(device: torch.device = CPU) -> Callable[[], object]:
     """Return a call that updates Stable-Baselines3's PPO once."""
     from stable_baselines3 import PPO as SB3  # noqa: PLC0415  (an optional dependency, and its usual name)
     from stable_baselines3.common.env_util import make_vec_env  # noqa: PLC0415
@@ -62,7 +64,7 @@ def sb3_update() -> Callable[[], object]:
         batch_size=BATCH,
         n_epochs=EPOCHS,
         policy_kwargs=architecture,
-        device="cpu",
+        device=device,
         seed=1,
     )
     model.set_logger(configure(None, []))
@@ -101,15 +103,25 @@ def _rollout() -> Rollout:
     )
 
 
-def measure(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def synchronize(device: torch.device) -> None:
+    """Wait for what a GPU still computes: updates return before it has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(
+    contestants: dict[str, Callable[[], object]], rounds: int, device: torch.device = CPU
+) -> dict[str, list[float]]:
     """Return seconds per update for each contestant; they take turns, after one update each that doesn't count."""
     for update in contestants.values():
         update()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, update in contestants.items():
+            synchronize(device)
             begin = time.perf_counter()
             update()
+            synchronize(device)
             seconds[name].append(time.perf_counter() - begin)
     return seconds
 
@@ -119,13 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="updates of each that count")
     parser.add_argument("--compiled", action="store_true", help="measure torch.compile, too")
+    parser.add_argument("--device", type=torch.device, default=CPU, help="where both learn: cpu, cuda, cuda:N")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    contestants = {"stable-baselines3": sb3_update(), "ludus": our_update()}
+    contestants = {"stable-baselines3": sb3_update(options.device), "ludus": our_update(options.device)}
     if options.compiled:
-        contestants["ludus compiled"] = our_update(compiled=True)
-    seconds = measure(contestants, options.rounds)
+        contestants["ludus compiled"] = our_update(options.device, compiled=True)
+    seconds = measure(contestants, options.rounds, options.device)
 
     samples = AGENTS * STEPS * EPOCHS
     minibatches = samples / BATCH
@@ -138,6 +151,7 @@ def main() -> None:
         figures = {
             "machine": platform.processor() or platform.machine(),
             "torch": torch.__version__,
+            "device": str(options.device),
             "seconds_per_update": seconds,
             "samples_per_second": {name: samples / median for name, median in medians.items()},
             "ratio": {name: base / median for name, median in medians.items()},

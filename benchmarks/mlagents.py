@@ -1,6 +1,6 @@
 """Updates of PPO and SAC against ML-Agents' at 3DBall's sizes: samples/s, one thread each, A B A B.
 
-    python benchmarks/mlagents.py --python PEER/bin/python [--json FILE]
+    python benchmarks/mlagents.py --python PEER/bin/python [--device cuda] [--json FILE]
 
 PEER is an environment that has ML-Agents 1.1.0 (benchmarks/README.md says how to make one). Both learn from the same
 amount of random experience of 12 agents with 8 observations and 2 continuous actions, with ML-Agents' own
@@ -33,6 +33,13 @@ from worker.build import Demonstrations, build_algorithm
 HERE = Path(__file__).resolve().parent / "peers"
 SPEC = BehaviorSpec("3DBall", (ObservationSpec((8,)),), ActionSpec(continuous_size=2))
 AGENTS, STEPS, SAC_UPDATES = 12, 1000, 100
+CPU = torch.device("cpu")
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for what a GPU still computes: updates return before it has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def settings(kind: str) -> dict[str, Any]:
@@ -41,25 +48,26 @@ def settings(kind: str) -> dict[str, Any]:
     return section
 
 
-def our_ppo() -> Callable[[], tuple[float, int]]:
+def our_ppo(device: torch.device) -> Callable[[], tuple[float, int]]:
     """Return a call that updates our PPO once and returns seconds and samples."""
     config = PPOConfig.model_validate(settings("ppo"))
-    ppo = build_algorithm(config, SPEC, torch.device("cpu"), 1, Demonstrations({}))
+    ppo = build_algorithm(config, SPEC, device, 1, Demonstrations({}))
     rollout = random_rollout(SPEC, [STEPS] * AGENTS, np.random.default_rng(1))
     samples = AGENTS * STEPS * config.hyperparameters.num_epoch
 
     def update() -> tuple[float, int]:
         begin = time.perf_counter()
         ppo.update(rollout, 0)
+        synchronize(device)
         return time.perf_counter() - begin, samples
 
     return update
 
 
-def our_sac() -> Callable[[], tuple[float, int]]:
+def our_sac(device: torch.device) -> Callable[[], tuple[float, int]]:
     """Return a call that performs `SAC_UPDATES` updates of our SAC and returns seconds and samples."""
     config = SACConfig.model_validate(settings("sac"))
-    sac = build_algorithm(config, SPEC, torch.device("cpu"), 1, Demonstrations({}))
+    sac = build_algorithm(config, SPEC, device, 1, Demonstrations({}))
     step = AGENTS * STEPS
     due = round(SAC_UPDATES * config.hyperparameters.steps_per_update)
     sac.update(random_rollout(SPEC, [STEPS] * AGENTS, np.random.default_rng(1)), step)
@@ -70,15 +78,16 @@ def our_sac() -> Callable[[], tuple[float, int]]:
         step += fresh.steps
         begin = time.perf_counter()
         sac.update(fresh, step)
+        synchronize(device)
         return time.perf_counter() - begin, SAC_UPDATES * config.hyperparameters.batch_size
 
     return update
 
 
 @contextmanager
-def mlagents(python: Path, kind: str) -> Iterator[Callable[[], tuple[float, int]]]:
+def mlagents(python: Path, kind: str, device: torch.device) -> Iterator[Callable[[], tuple[float, int]]]:
     """Return a call that makes ML-Agents, in its own process, update once."""
-    command = [str(python), str(HERE / "mlagents_update.py"), kind, str(HERE / f"3dball_{kind}.yaml")]
+    command = [str(python), str(HERE / "mlagents_update.py"), kind, str(HERE / f"3dball_{kind}.yaml"), str(device)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
         assert peer.stdin is not None
         assert peer.stdout is not None
@@ -98,14 +107,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, required=True, help="interpreter of the environment with ML-Agents")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--device", type=torch.device, default=torch.device("cpu"), help="where both learn: cpu, cuda, cuda:N"
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
     print(f"{'update':<8}{'ML-Agents, samples/s':>24}{'ludus, samples/s':>20}{'ratio':>8}")
     for kind, make in (("ppo", our_ppo), ("sac", our_sac)):
-        ours = make()
-        with mlagents(options.python, kind) as theirs:
+        ours = make(options.device)
+        with mlagents(options.python, kind, options.device) as theirs:
             rates: dict[str, list[float]] = {"mlagents": [], "ludus": []}
             for turn in range(options.rounds + 1):
                 for name, update in (("mlagents", theirs), ("ludus", ours)):

@@ -3,6 +3,7 @@
     python benchmarks/sac.py                        3DBall's sizes: 8 observations, 2 columns, 2 x 64 units, batch 64
     python benchmarks/sac.py --units 256 --batch 256
     python benchmarks/sac.py --json result.json     the figures, too
+    python benchmarks/sac.py --device cuda          both on a GPU
 
 Both draw from a full replay buffer of 200,000 transitions and take one gradient step of everything: critics, policy,
 entropy coefficient, target. Ours has a value network and its target where SB3 has two target Q networks, normalises
@@ -69,7 +70,7 @@ def our_update(units: int, batch: int, device: torch.device = CPU) -> Callable[[
     return update
 
 
-def sb3_update(units: int, batch: int) -> Callable[[int], None]:
+def sb3_update(units: int, batch: int, device: torch.device = CPU) -> Callable[[int], None]:
     """Return a call that makes so many updates of Stable-Baselines3's SAC."""
     from stable_baselines3 import SAC as SB3  # noqa: PLC0415  (an optional dependency, and its usual name)
     from stable_baselines3.common.logger import configure  # noqa: PLC0415
@@ -80,7 +81,7 @@ def sb3_update(units: int, batch: int) -> Callable[[int], None]:
         batch_size=batch,
         buffer_size=CAPACITY,
         policy_kwargs={"net_arch": [units] * 2, "activation_fn": torch.nn.SiLU},
-        device="cpu",
+        device=device,
         seed=1,
     )
     model.set_logger(configure(None, []))
@@ -128,15 +129,25 @@ def _rollout(steps: int, agent: int, sequence: int, generator: torch.Generator) 
     )
 
 
-def measure(contestants: dict[str, Callable[[int], None]], rounds: int, updates: int) -> dict[str, list[float]]:
+def synchronize(device: torch.device) -> None:
+    """Wait for what a GPU still computes: updates return before it has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(
+    contestants: dict[str, Callable[[int], None]], rounds: int, updates: int, device: torch.device = CPU
+) -> dict[str, list[float]]:
     """Return seconds per update for each contestant; they take turns, after a round each that doesn't count."""
     for update in contestants.values():
         update(updates)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, update in contestants.items():
+            synchronize(device)
             begin = time.perf_counter()
             update(updates)
+            synchronize(device)
             seconds[name].append((time.perf_counter() - begin) / updates)
     return seconds
 
@@ -148,14 +159,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each that count")
     parser.add_argument("--updates", type=int, default=200, help="updates in a round")
+    parser.add_argument("--device", type=torch.device, default=CPU, help="where both learn: cpu, cuda, cuda:N")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     contestants = {
-        "stable-baselines3": sb3_update(options.units, options.batch),
-        "ludus": our_update(options.units, options.batch),
+        "stable-baselines3": sb3_update(options.units, options.batch, options.device),
+        "ludus": our_update(options.units, options.batch, options.device),
     }
-    seconds = measure(contestants, options.rounds, options.updates)
+    seconds = measure(contestants, options.rounds, options.updates, options.device)
 
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     base = medians["stable-baselines3"]
@@ -166,6 +178,7 @@ def main() -> None:
         figures = {
             "machine": platform.processor() or platform.machine(),
             "torch": torch.__version__,
+            "device": str(options.device),
             "units": options.units,
             "batch": options.batch,
             "seconds_per_update": seconds,

@@ -182,3 +182,18 @@ def choose_device(setting: str | None) -> torch.device:
     if setting is not None:
         return torch.device(setting)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def lacks_collector_device(setting: str | None) -> str | None:
+    """Say why collectors can't act on the device that `torch_settings.collector_device` names; None if they can.
+
+    They must not find out by themselves: a collector that dies of it would be started again and again.
+    """
+    device = torch.device(setting or "cpu")
+    gpus = torch.cuda.device_count()
+    if device.type == "cpu" or (device.index or 0) < gpus:
+        return None
+    return (
+        f"torch_settings.collector_device is {setting}; this worker has {gpus} GPUs; name another device, "
+        "or leave the key out to act on the CPU"
+    )

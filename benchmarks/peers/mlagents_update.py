@@ -1,6 +1,6 @@
 """ML-Agents' update, timed. Runs in an environment of its own (see ../README.md), and imports nothing of Ludus.
 
-    python mlagents_update.py ppo|sac CONFIG.yaml
+    python mlagents_update.py ppo|sac CONFIG.yaml DEVICE
 
 Fills the trainer's buffer with random experience of 3DBall's form (8 observations, 2 continuous actions, 12 agents),
 prints `ready`, and then, for each line on stdin, the seconds of a policy update and how many samples it learnt from.
@@ -17,9 +17,10 @@ import numpy as np
 import torch
 import yaml
 from mlagents.plugins.trainer_type import register_trainer_plugins
+from mlagents.torch_utils import set_torch_config
 from mlagents.trainers.behavior_id_utils import BehaviorIdentifiers
 from mlagents.trainers.environment_parameter_manager import EnvironmentParameterManager
-from mlagents.trainers.settings import TrainerSettings
+from mlagents.trainers.settings import TorchSettings, TrainerSettings
 from mlagents.trainers.torch_entities.action_log_probs import LogProbsTuple
 from mlagents.trainers.trainer.trainer_factory import TrainerFactory
 from mlagents.trainers.trajectory import AgentExperience, Trajectory
@@ -81,9 +82,10 @@ def trajectory(agent: int, length: int, rng: np.random.Generator) -> Trajectory:
 
 def main() -> None:
     """Serve updates."""
-    kind, config = sys.argv[1:]
+    kind, config, device = sys.argv[1:]
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
+    set_torch_config(TorchSettings(device=device))  # else it takes a GPU wherever there is one
     register_trainer_plugins()
     document = yaml.safe_load(Path(config).read_text())
     settings = TrainerSettings.structure(document["behaviors"]["3DBall"], TrainerSettings)
@@ -106,6 +108,8 @@ def main() -> None:
             trainer.reward_signal_update_steps = 10**12
         begin = time.perf_counter()
         trainer._update_policy()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         print(time.perf_counter() - begin, samples, flush=True)
 
 

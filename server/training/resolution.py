@@ -214,7 +214,7 @@ def _problem(item: ErrorDetails, path: Path) -> Problem:
             code, message = "wrong_type", f"must be text, but is {given}"
         case "literal_error":
             code, message = "invalid_value", f"must be {limits['expected']}, but is {given}"
-        case "string_pattern_mismatch" if path[-1] == "device":
+        case "string_pattern_mismatch" if path[-1] in {"device", "collector_device"}:
             code, message = "invalid_value", f"must be cpu, cuda or cuda:N, but is {given}"
         case "string_pattern_mismatch":
             code, message = "invalid_value", f"must be the id of an uploaded demonstration (dem_...), but is {given}"

@@ -31,21 +31,33 @@ class SimulatorsConfig(Section):
     )
 
 
+Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")]
+
+
 class TorchSettings(Section):
     """Where PyTorch computes."""
 
-    device: Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] | None = Field(
+    device: Device | None = Field(
         default=None, description="`cpu`, `cuda` or `cuda:N`; null = cuda where the worker has it, else cpu."
+    )
+    collector_device: Device | None = Field(
+        default=None,
+        description="Where collectors act: `cpu`, `cuda` or `cuda:N`; null = cpu. A GPU is for pictures, entities, "
+        "memories and goals; policies of vectors alone act in numpy on the CPU, whatever stands here. Each collector "
+        "takes some of the GPU's memory for itself.",
+        json_schema_extra=OWN,
     )
     bf16: Flag = Field(
         default=False,
-        description="Compute visual networks in bfloat16 on a GPU: faster, about 3 digits; weights stay float32.",
+        description="Compute visual networks in bfloat16 on a GPU: faster, about 3 digits; weights stay float32. On a "
+        "CPU nothing changes, and an event says so.",
         json_schema_extra=OWN,
     )
     compile: Flag = Field(
         default=False,
-        description="Let `torch.compile` fuse the update's operations, in the background while training goes on; "
-        "without a C++ compiler on the worker nothing changes, and an event says so.",
+        description="Let `torch.compile` fuse the operations of PPO's update, in the background while training goes "
+        "on. With other trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, "
+        "and an event says so.",
         json_schema_extra=OWN,
     )
     processes: Whole = Field(

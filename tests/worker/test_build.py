@@ -12,7 +12,15 @@ from server.training.config import CloneConfig, GAILConfig, RewardSignals, Signa
 from tests.worker.rollouts import make_config, make_spec
 from tests.worker.test_variants import demonstrate
 from worker.algorithms.algorithm import Compilable
-from worker.build import Demonstrations, LearningConfig, build_algorithm, build_clone, build_signals, choose_device
+from worker.build import (
+    Demonstrations,
+    LearningConfig,
+    build_algorithm,
+    build_clone,
+    build_signals,
+    choose_device,
+    lacks_collector_device,
+)
 from worker.networks.layout import UnsupportedSpec
 
 CPU = torch.device("cpu")
@@ -146,3 +154,16 @@ def test_a_named_device_is_taken() -> None:
 
 def test_no_named_device_takes_a_gpu_where_there_is_one() -> None:
     assert choose_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("setting", [None, "cpu"])
+def test_collectors_can_act_on_the_cpu_everywhere(setting: str | None) -> None:
+    assert lacks_collector_device(setting) is None
+
+
+def test_a_gpu_that_collectors_lack_is_named_with_how_many_there_are() -> None:
+    reason = lacks_collector_device(f"cuda:{torch.cuda.device_count()}")
+
+    assert reason is not None
+    assert reason.startswith(f"torch_settings.collector_device is cuda:{torch.cuda.device_count()}; this worker has ")
+    assert (lacks_collector_device("cuda") is None) == torch.cuda.is_available()

@@ -235,7 +235,7 @@ class Collector:
         lane = Lane(
             number=message.lane,
             behavior=spec.behavior,
-            policy=make_policy(spec, message.network_settings, message.squashed),
+            policy=make_policy(spec, message.network_settings, message.squashed, message.device),
             tracker=Tracker(arena, message.time_horizon, rounds),
             rounds=rounds,
             rng=np.random.default_rng([self.settings.seed, self._start.index, self._start.generation, message.lane]),

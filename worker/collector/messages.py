@@ -88,6 +88,7 @@ class Admit(Message):
     network_settings: dict[str, Any]
     squashed: bool
     pink_noise: bool
+    device: str
     time_horizon: int
     rows: int
     blocks: int

@@ -86,6 +86,8 @@ class PolicyProgram:
     """Whether continuous actions are squashed samples (SAC)."""
     pink_noise: bool = False
     """Whether the noise of continuous actions is pink (`worker.collector.exploration`)."""
+    device: str = "cpu"
+    """Where policies act that need torch: `cpu`, `cuda` or `cuda:N`."""
 
 
 def block_chunk(layout: ArenaLayout) -> int:
@@ -478,6 +480,7 @@ class CollectorPool:
             network_settings=dict(entry.program.network_settings),
             squashed=entry.program.squashed,
             pink_noise=entry.program.pink_noise,
+            device=entry.program.device,
             time_horizon=entry.program.time_horizon,
             rows=layout.rows,
             blocks=layout.blocks,

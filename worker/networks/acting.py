@@ -1,7 +1,8 @@
 """Which policy a collector acts with. Imports torch only for behaviors that need it.
 
 Plain actors, squashed ones too, act in numpy (`networks.policy`); pictures, entities, memories and hypernetworks in
-torch (`networks.torch_policy`).
+torch (`networks.torch_policy`), and those alone on a GPU, if one is named: for a dozen rows of two small layers the way
+there and back would take longer than the work.
 """
 
 from collections.abc import Mapping
@@ -12,13 +13,15 @@ from worker.networks.layout import ActorLayout
 from worker.networks.policy import ActingPolicy, Policy
 
 
-def make_policy(spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False) -> Policy:
+def make_policy(
+    spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
+) -> Policy:
     """Return the policy of a behavior, without weights. Raise `UnsupportedSpec` where there is no network for it.
 
-    `squashed` is true where SAC learns: its actions pass through tanh.
+    `squashed` is true where SAC learns: its actions pass through tanh. `device` is where torch computes.
     """
     if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
         return ActingPolicy(spec, network_settings, squashed=squashed)
     from worker.networks.torch_policy import TorchPolicy  # noqa: PLC0415  (2 s and 200 MB that most collectors save)
 
-    return TorchPolicy(spec, network_settings, squashed=squashed)
+    return TorchPolicy(spec, network_settings, squashed=squashed, device=device)

@@ -115,7 +115,8 @@ class Actor(nn.Module):
         """Take over what `flatten` returned. The statistics then normalise as they did, but must not be merged to."""
         if flat.shape != (self.flat_size,):
             raise ValueError(f"expected {self.flat_size} weights, got an array of shape {flat.shape}")
-        values = iter(torch.split(torch.tensor(flat), [part.numel() for part in self.sections()]))
+        vector = torch.tensor(flat, device=self.log_sigma.device)  # in one piece, then there part by part
+        values = iter(torch.split(vector, [part.numel() for part in self.sections()]))
         if self.normalizer is not None:
             self.normalizer.set_scale(mean=next(values), std=next(values))
         for parameter, value in zip(self._parameters_in_order(), values, strict=True):

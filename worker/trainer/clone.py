@@ -57,8 +57,12 @@ class CloneLearner:
         patience: float,
         is_played: Callable[[], bool],
         tell: Callable[[str, str], None],
+        collector_device: str = "cpu",
     ) -> None:
-        """`is_played`: whether a simulator plays this behavior now. `tell(event, message)` reports what went wrong."""
+        """`is_played`: whether a simulator plays this behavior now. `tell(event, message)` reports what went wrong.
+
+        `collector_device` is where simulators are answered, if that needs torch.
+        """
         self.config = config
         self.spec = spec
         self.algorithm = algorithm
@@ -67,6 +71,7 @@ class CloneLearner:
         self._pool = pool
         self._patience = patience
         self._is_played = is_played
+        self._collector_device = collector_device
         self._tell = tell
         self._rollbacks = Rollbacks()
         self._evaluation: Evaluation | None = None
@@ -114,6 +119,7 @@ class CloneLearner:
             network_settings=self.config.network_settings.model_dump(mode="json"),
             weights_size=self.algorithm.flat_weights().size,
             time_horizon=1,
+            device=self._collector_device,
         )
         self._pool.admit(announced, program, Arena.create(announced, 1))
         self._admitted = True

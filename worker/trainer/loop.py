@@ -20,7 +20,14 @@ from server.runs.states import StopReason
 from server.training.config import CloneConfig, POCAConfig, RunConfig, SACConfig
 from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
-from worker.build import Demonstrations, LearningConfig, build_algorithm, build_clone, choose_device
+from worker.build import (
+    Demonstrations,
+    LearningConfig,
+    build_algorithm,
+    build_clone,
+    choose_device,
+    lacks_collector_device,
+)
 from worker.checkpoint import load, save
 from worker.collector.notices import (
     BehaviorAnnounced,
@@ -111,11 +118,15 @@ class Trainer:
         self._next_progress = 0.0
         self._group: Group | None = None
         self._bf16 = self._config.torch_settings.bf16 and self._device.type == "cuda"
+        self._collector_device = self._config.torch_settings.collector_device or "cpu"
         self._pool = CollectorPool(self._collector_settings(), warm)
 
     def run(self) -> Finished:
         """Train until the end, whatever it is, and say which."""
         try:
+            if (reason := lacks_collector_device(self._config.torch_settings.collector_device)) is not None:
+                return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=reason)
+            self._tell_of_bf16()
             self._begin_clones()
             for endpoint in self._pool.start():
                 self._endpoints[endpoint.index] = endpoint
@@ -263,7 +274,8 @@ class Trainer:
             weights_size=algorithm.flat_weights().size,
             time_horizon=config.time_horizon,
             squashed=algorithm.actor.layout.squashed,
-            pink_noise=isinstance(config, SACConfig) and config.hyperparameters.exploration_noise == "pink",
+            pink_noise=self._is_pink(config, spec),
+            device=self._collector_device,
         )
         self._pool.admit(spec, program, arena)
         learner = BehaviorLearner(
@@ -280,6 +292,26 @@ class Trainer:
         self._learners[spec.behavior] = learner
         learner.start()
         self._admitted(learner)
+
+    def _is_pink(self, config: LearningConfig, spec: BehaviorSpec) -> bool:
+        """Whether the behavior explores with pink noise; tell where it was asked for in vain."""
+        if not isinstance(config, SACConfig) or config.hyperparameters.exploration_noise != "pink":
+            return False
+        if not spec.actions.continuous_size:
+            reason = "exploration_noise: pink has no effect: there are no continuous actions"
+            self._event(
+                "exploration_noise_not_used",
+                f"{spec.behavior}: {reason}",
+                level="warning",
+                data={"behavior": spec.behavior},
+            )
+        return spec.actions.continuous_size > 0
+
+    def _tell_of_bf16(self) -> None:
+        """Tell if bfloat16 was asked for in vain."""
+        if self._config.torch_settings.bf16 and not self._bf16:
+            message = f"torch_settings.bf16 has no effect on {self._device.type}: pictures are encoded in float32"
+            self._event("bf16_not_used", message, level="warning")
 
     def _compilation(
         self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec
@@ -335,6 +367,7 @@ class Trainer:
             patience=self._config.simulators.grace_seconds,
             is_played=lambda: any(name in behaviors for behaviors in self._simulators.values()),
             tell=lambda event, message: self._event(event, message, level="warning", data={"behavior": name}),
+            collector_device=self._collector_device,
         )
         if saved is not None:
             learner.load_state(saved)

@@ -99,13 +99,14 @@ CLONE = st.fixed_dictionaries(
 BEHAVIOR = st.builds(lambda trainer, rest: {**trainer, **rest}, TRAINER, REST) | CLONE
 TEMPLATE = st.builds(lambda trainer, rest: {**trainer, **rest}, PPO, REST)
 NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"], include_characters="-_"), min_size=1, max_size=9)
+DEVICES = st.sampled_from([None, "cpu", "cuda", "cuda:1"])
 DOCUMENTS = st.fixed_dictionaries(
     {"behaviors": st.dictionaries(NAMES, BEHAVIOR, min_size=1, max_size=3)},
     optional={
         "default_settings": st.none() | TEMPLATE,
         "environment_parameters": st.none() | st.dictionaries(NAMES, st.floats(-1e6, 1e6) | st.integers(), max_size=3),
         "torch_settings": st.fixed_dictionaries(
-            {"device": st.sampled_from([None, "cpu", "cuda", "cuda:1"]), "bf16": st.booleans()}
+            {"device": DEVICES, "collector_device": DEVICES, "bf16": st.booleans()}
         ),
         "seed": st.none() | st.integers(0, 2**31 - 1),
         "simulators": st.fixed_dictionaries({"startup_timeout_seconds": st.none() | st.floats(0.1, 1e6)}),
@@ -351,9 +352,17 @@ def test_a_word_that_is_no_schedule_is_said_once() -> None:
     assert "'linear' or 'constant'" in problem.message
 
 
+@pytest.mark.parametrize("key", ["device", "collector_device"])
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CPU", "cpu\n", 0])
-def test_a_device_is_cpu_or_cuda(device: object) -> None:
-    assert set(codes_of(behavior() | {"torch_settings": {"device": device}})) == {"torch_settings.device"}
+def test_a_device_is_cpu_or_cuda(device: object, key: str) -> None:
+    assert set(codes_of(behavior() | {"torch_settings": {key: device}})) == {f"torch_settings.{key}"}
+
+
+@pytest.mark.parametrize("key", ["device", "collector_device"])
+def test_whoever_names_another_device_is_told_which_there_are(key: str) -> None:
+    problem = problem_of(behavior() | {"torch_settings": {key: "gpu"}})
+
+    assert (problem.code, problem.message) == ("invalid_value", 'must be cpu, cuda or cuda:N, but is "gpu"')
 
 
 @pytest.mark.parametrize("name", ["", " A", "A ", "A?team=0", "a/b", "..", ".a", "a\\b", "C:", "a\nb", "x" * 101])

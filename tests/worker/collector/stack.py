@@ -43,12 +43,14 @@ class Learner:
         lockstep: bool = True,
         network: dict[str, object] = NETWORK,
         squashed: bool = False,
+        device: str = "cpu",
     ) -> None:
         self.pool = CollectorPool(settings)
         self.size = size
         self.horizon = horizon
         self.network = network
         self.squashed = squashed
+        self.device = device
         self.lockstep = lockstep
         """Grant the next round as soon as one is collected; else tests grant."""
         self.refusals: dict[str, tuple[str, str]] = {}
@@ -92,7 +94,7 @@ class Learner:
             return
         policy = make_policy(spec, self.network, self.squashed)
         arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
-        program = PolicyProgram(self.network, policy.flat_size, self.horizon, self.squashed)
+        program = PolicyProgram(self.network, policy.flat_size, self.horizon, self.squashed, device=self.device)
         self.pool.admit(spec, program, arena)
         self.pool.publish(spec.behavior, 1, self.weights(spec))
         self.pool.grant(spec.behavior, 0, self.size)
@@ -126,7 +128,8 @@ class Learner:
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
-    own = {key: settings.pop(key) for key in ("size", "horizon", "lockstep", "network", "squashed") if key in settings}
+    keys = ("size", "horizon", "lockstep", "network", "squashed", "device")
+    own = {key: settings.pop(key) for key in keys if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     try:
         yield it

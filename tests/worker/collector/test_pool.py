@@ -618,3 +618,18 @@ def test_two_behaviors_of_one_simulator_learn_apart() -> None:
         desk.wait_for(RoundCollected, lambda notice: notice.behavior == "Cart")
         assert {notice.behavior for notice in desk.heard(SegmentsDelivered)} == {"Cart"}
         simulator.leave()
+
+
+def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch() -> None:
+    # On "meta" weights can be placed and nothing can be computed: whoever acts there can't go on.
+    memory = {"hidden_units": 8, "num_layers": 1, "memory": {"memory_size": 4}}
+    with learner(network=memory, device="meta") as desk:
+        playing = Playing(player(desk.endpoints[0].address), 2)
+        assert desk.wait_for(CollectorDied).index == 0
+        playing.stop()
+    with learner(device="meta") as desk:
+        playing = Playing(player(desk.endpoints[0].address), 2)
+        desk.wait_for(RoundCollected)
+        playing.stop()
+
+        assert not desk.heard(CollectorDied), "plain policies act in numpy"

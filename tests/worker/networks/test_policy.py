@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from tests.worker.rollouts import make_spec, random_masks
 from worker.functional.distributions import branch_bounds, masked_logits
 from worker.networks.acting import make_policy
 from worker.networks.actor import Actor
-from worker.networks.policy import Acted, ActingPolicy, Policy
+from worker.networks.policy import Acted, ActingPolicy, Policy, sample
+from worker.networks.torch_policy import TorchPolicy
 
 
 def make_pair(kind: Kind, *, deterministic: bool = False) -> tuple[Actor, Policy]:
@@ -243,6 +245,35 @@ def test_plain_actors_act_in_numpy_and_others_in_torch(name: str) -> None:
     assert type(policy).__name__ == ("ActingPolicy" if name in PLAIN else "TorchPolicy")
     assert policy.memory_size == (12 if "memory" in KINDS[name].settings else 0)
     assert set(OTHERS) | set(PLAIN) == set(KINDS)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_policy_in_torch_lies_on_the_device_that_is_named(name: str) -> None:
+    kind = OTHERS[name]
+
+    policy = make_policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, "meta")
+
+    assert isinstance(policy, TorchPolicy)
+    assert {part.device.type for part in policy._actor.state_dict().values()} == {"meta"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_acting_on_the_cpu_is_the_actor_and_the_sampling_bit_by_bit(name: str) -> None:
+    kind = OTHERS[name]
+    actor, policy = make_pair(kind)
+    observations, masks = see(kind.spec, 20)
+    memory = remember(actor, 20)
+    with torch.inference_mode():
+        head, after = actor(actor.encode(observations), memory)
+        log_sigma = None if kind.squashed else actor.log_sigma.numpy()
+
+    acted = act(policy, observations, masks, memory)
+
+    rng = np.random.default_rng(5)
+    state = None if after is None else after.numpy()
+    expected = sample(actor.layout, head.numpy(), log_sigma, masks.numpy(), rng, None, state)
+    for column, wanted in zip(astuple(acted), astuple(expected), strict=True):
+        np.testing.assert_array_equal(column, wanted)
 
 
 def test_acting_of_plain_actors_needs_no_torch() -> None:

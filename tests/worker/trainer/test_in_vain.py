@@ -1,0 +1,84 @@
+"""What a configuration asks for and a trainer can't give: it says so, or does not begin."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ludus.spec import BehaviorSpec
+from server.runs.states import StopReason
+from tests.worker.rollouts import make_spec
+from tests.worker.trainer.test_clone import show
+from worker.link import Command, EventRecord, Job, Listening, Message
+from worker.trainer.loop import Trainer
+
+PINK = {"trainer_type": "sac", "hyperparameters": {"exploration_noise": "pink"}}
+
+
+class Superior:
+    """Remembers what it is told, and cancels the run."""
+
+    def __init__(self) -> None:
+        self.told: list[Message] = []
+
+    def post(self, message: Message) -> None:
+        self.told.append(message)
+
+    def commands(self) -> list[Command]:
+        return [Command(action="cancel")]
+
+    def events(self) -> dict[str, EventRecord]:
+        events = [message for message in self.told if isinstance(message, EventRecord)]
+        assert len({event.name for event in events}) == len(events), "each is told once"
+        return {event.name: event for event in events}
+
+
+def make_trainer(superior: Superior, folder: Path, behavior: dict[str, Any], **torch_settings: Any) -> Trainer:
+    config = {"behaviors": {"Echo": behavior}, "torch_settings": torch_settings}
+    return Trainer(Job(run_id="run", epoch=1, config=config, seed=1, scratch=str(folder)), superior, [])
+
+
+def test_a_run_whose_collectors_lack_their_gpu_fails_before_anybody_can_play(tmp_path: Path) -> None:
+    lacking = f"cuda:{torch.cuda.device_count()}"
+    superior = Superior()
+
+    finished = make_trainer(superior, tmp_path, {}, device="cpu", collector_device=lacking).run()
+
+    assert (finished.outcome, finished.reason) == ("failed", StopReason.INVALID_CONFIG)
+    assert f"torch_settings.collector_device is {lacking}" in finished.detail
+    assert not [message for message in superior.told if isinstance(message, Listening)]
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_bf16_on_a_cpu_is_said_to_have_no_effect(tmp_path: Path, *, bf16: bool) -> None:
+    clone = {"trainer_type": "clone", "demo_path": show(tmp_path / "shown.npz")}
+    superior = Superior()
+
+    make_trainer(superior, tmp_path, clone, device="cpu", bf16=bf16).run()
+
+    event = superior.events().get("bf16_not_used")
+    assert (event is not None) == bf16
+    assert event is None or event.message.startswith("torch_settings.bf16 has no effect on cpu")
+
+
+@pytest.mark.parametrize(
+    ("behavior", "spec", "told"),
+    [
+        (PINK, make_spec(branches=(3,)), True),
+        (PINK, make_spec(branches=(3,), continuous=1), False),
+        ({"trainer_type": "sac"}, make_spec(branches=(3,)), False),
+    ],
+    ids=["in vain", "hybrid", "white"],
+)
+def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
+    tmp_path: Path, behavior: dict[str, Any], spec: BehaviorSpec, *, told: bool
+) -> None:
+    superior = Superior()
+    trainer = make_trainer(superior, tmp_path, behavior, device="cpu")
+
+    trainer._admit(BehaviorSpec("Echo", spec.observations, spec.actions))
+
+    assert ("exploration_noise_not_used" in superior.events()) == told
+    assert "behavior_admitted" in superior.events()
+    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
