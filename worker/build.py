@@ -44,6 +44,17 @@ LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
 """The trainers that learn from a simulator."""
 
 
+class DeviceMissing(ValueError):
+    """A configuration names a device that this worker does not have."""
+
+    def __init__(self, setting: str, gpus: int) -> None:
+        has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        super().__init__(
+            f"torch_settings.device is {setting}; this worker has {has}; "
+            "name one that it has, set cpu, leave it out, or run on a worker that has it"
+        )
+
+
 class Demonstrations:
     """The demonstrations that a job brought along. Each file is read once, when it is first asked for."""
 
@@ -167,8 +178,19 @@ def build_signal(
             assert_never(config)
 
 
-def choose_device(setting: str | None) -> torch.device:
-    """Return the device that `torch_settings.device` names; None takes the first GPU if there is one, else the CPU."""
-    if setting is not None:
-        return torch.device(setting)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def count_gpus() -> int:
+    """Return how many GPUs this process can compute on: none where torch or the driver lacks CUDA."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def choose_device(setting: str | None, gpus: int) -> torch.device:
+    """Return the device that `torch_settings.device` names; None takes the first GPU if there is one, else the CPU.
+
+    Raise `DeviceMissing` where a worker with so many `gpus` does not have it.
+    """
+    if setting is None:
+        return torch.device("cuda" if gpus else "cpu")
+    kind, _, index = setting.partition(":")
+    if kind == "cuda" and int(index or 0) >= gpus:  # torch.device("cuda:999").index is -25
+        raise DeviceMissing(setting, gpus)
+    return torch.device(setting)

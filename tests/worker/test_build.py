@@ -12,7 +12,16 @@ from server.training.config import CloneConfig, GAILConfig, RewardSignals, Signa
 from tests.worker.rollouts import make_config, make_spec
 from tests.worker.test_variants import demonstrate
 from worker.algorithms.algorithm import Compilable
-from worker.build import Demonstrations, LearningConfig, build_algorithm, build_clone, build_signals, choose_device
+from worker.build import (
+    Demonstrations,
+    DeviceMissing,
+    LearningConfig,
+    build_algorithm,
+    build_clone,
+    build_signals,
+    choose_device,
+    count_gpus,
+)
 from worker.networks.layout import UnsupportedSpec
 
 CPU = torch.device("cpu")
@@ -100,9 +109,31 @@ def test_ppo_can_be_compiled() -> None:
     assert isinstance(build_algorithm(make_config(), make_spec(branches=(2,)), CPU, 1, NONE), Compilable)
 
 
-def test_a_named_device_is_taken() -> None:
-    assert choose_device("cpu") == torch.device("cpu")
+@pytest.mark.parametrize(
+    ("setting", "gpus", "device"),
+    [
+        ("cpu", 0, "cpu"),
+        ("cpu", 2, "cpu"),
+        ("cuda", 1, "cuda"),
+        ("cuda:1", 2, "cuda:1"),
+        (None, 0, "cpu"),
+        (None, 2, "cuda"),
+    ],
+)
+def test_a_named_device_is_taken_else_a_gpu_where_there_is_one(setting: str | None, gpus: int, device: str) -> None:
+    assert choose_device(setting, gpus) == torch.device(device)
 
 
-def test_no_named_device_takes_a_gpu_where_there_is_one() -> None:
-    assert choose_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+@pytest.mark.parametrize(
+    ("setting", "gpus", "has"),
+    [("cuda", 0, "0 GPUs"), ("cuda:1", 1, "1 GPU;"), ("cuda:7", 2, "2 GPUs"), ("cuda:999", 2, "2 GPUs")],
+)
+def test_a_device_that_the_worker_lacks_is_refused_with_what_it_has(setting: str, gpus: int, has: str) -> None:
+    with pytest.raises(DeviceMissing, match=f"torch_settings.device is {setting}; this worker has {has}"):
+        choose_device(setting, gpus)
+
+
+def test_gpus_that_are_counted_can_be_used() -> None:
+    for index in range(count_gpus()):
+        assert torch.ones(1, device=f"cuda:{index}").item() == 1.0
+    assert count_gpus() > 0 or not torch.cuda.is_available()
