@@ -27,6 +27,7 @@ from server.training.config import (
     RNDConfig,
     SACConfig,
     SignalConfig,
+    TorchSettings,
 )
 from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.bc import Cloning
@@ -43,6 +44,17 @@ from worker.rewards.signals import NamedSignal, RewardSignal, SignalSet
 
 LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
 """The trainers that learn from a simulator."""
+
+
+class DeviceMissing(ValueError):
+    """A configuration names a device that this worker does not have."""
+
+    def __init__(self, key: str, setting: str, gpus: int) -> None:
+        has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        super().__init__(
+            f"torch_settings.{key} is {setting}; this worker has {has}; "
+            "name one that it has, set cpu, leave it out, or run on a worker that has it"
+        )
 
 
 class Demonstrations:
@@ -177,23 +189,31 @@ def _key(section: RewardSignals, name: str) -> str:
     return f"gail[{int(name.removeprefix('gail_')) - 1 if '_' in name else 0}]"
 
 
-def choose_device(setting: str | None) -> torch.device:
-    """Return the device that `torch_settings.device` names; None takes the first GPU if there is one, else the CPU."""
-    if setting is not None:
-        return torch.device(setting)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def count_gpus() -> int:
+    """Return how many GPUs this process can compute on: none where torch or the driver lacks CUDA."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def lacks_collector_device(setting: str | None) -> str | None:
-    """Say why collectors can't act on the device that `torch_settings.collector_device` names; None if they can.
+def choose_device(settings: TorchSettings, gpus: int) -> torch.device:
+    """Return the device that learns: the one named, else the first GPU if there is one, else the CPU.
+
+    Raise `DeviceMissing` where a worker with so many `gpus` does not have it.
+    """
+    if settings.device is None:
+        return torch.device("cuda" if gpus else "cpu")
+    return _existing("device", settings.device, gpus)
+
+
+def choose_collector_device(settings: TorchSettings, gpus: int) -> torch.device:
+    """Return the device on which collectors act: the one named, else the CPU. Raise `DeviceMissing`.
 
     They must not find out by themselves: a collector that dies of it would be started again and again.
     """
-    device = torch.device(setting or "cpu")
-    gpus = torch.cuda.device_count()
-    if device.type == "cpu" or (device.index or 0) < gpus:
-        return None
-    return (
-        f"torch_settings.collector_device is {setting}; this worker has {gpus} GPUs; name another device, "
-        "or leave the key out to act on the CPU"
-    )
+    return _existing("collector_device", settings.collector_device or "cpu", gpus)
+
+
+def _existing(key: str, setting: str, gpus: int) -> torch.device:
+    kind, _, index = setting.partition(":")
+    if kind == "cuda" and int(index or 0) >= gpus:  # torch.device("cuda:999").index is -25
+        raise DeviceMissing(key, setting, gpus)
+    return torch.device(setting)

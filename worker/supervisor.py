@@ -16,7 +16,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import assert_never
 
@@ -345,9 +345,7 @@ class Supervisor:
     def _trainer_gone(self, trainer: TrainerProcess) -> Finished:
         """The link has ended: by plan, or because the trainer died."""
         self._settle()
-        while self._copies:
-            self._copies[0][1].exception()
-            self._flush(trainer)
+        self._await_copies(trainer)
         if self._finished is not None:
             return self._finished
         if self._command == "cancel":
@@ -356,6 +354,21 @@ class Supervisor:
         return Finished(
             outcome="lost", detail=f"the trainer ended unexpectedly ({status or 'its link closed'}); its log says more"
         )
+
+    def _await_copies(self, trainer: TrainerProcess) -> None:
+        """Take over the checkpoints that are still copied, and keep the lease meanwhile. Raises `LeaseLost`."""
+        lease_until = time.monotonic() + self._settings.lease_seconds
+        next_beat = 0.0
+        while self._copies:
+            now = time.monotonic()
+            if now >= next_beat:
+                next_beat = now + self._settings.heartbeat_seconds
+                if self._beat() is not None:
+                    lease_until = now + self._settings.lease_seconds
+            if now >= lease_until:
+                raise LeaseLost(self._claim.run_id, self._claim.epoch)
+            wait([self._copies[0][1]], timeout=0.1)
+            self._flush(trainer)
 
     def _await_exit(self, trainer: TrainerProcess) -> str | None:
         """Let a trainer end by itself for a while, keep the lease meanwhile, and say how it ended; None if it lives."""

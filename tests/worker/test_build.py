@@ -8,18 +8,20 @@ import torch
 
 from ludus.demonstrations import DemonstrationError, write
 from server.training.behavior import TRAINERS
-from server.training.config import CloneConfig, GAILConfig, RewardSignals, SignalConfig
+from server.training.config import CloneConfig, GAILConfig, RewardSignals, SignalConfig, TorchSettings
 from tests.worker.rollouts import make_config, make_spec
 from tests.worker.test_variants import demonstrate
 from worker.algorithms.algorithm import Compilable
 from worker.build import (
     Demonstrations,
+    DeviceMissing,
     LearningConfig,
     build_algorithm,
     build_clone,
     build_signals,
+    choose_collector_device,
     choose_device,
-    lacks_collector_device,
+    count_gpus,
 )
 from worker.networks.layout import UnsupportedSpec
 
@@ -148,22 +150,38 @@ def test_ppo_can_be_compiled() -> None:
     assert isinstance(build_algorithm(make_config(), make_spec(branches=(2,)), CPU, 1, NONE), Compilable)
 
 
-def test_a_named_device_is_taken() -> None:
-    assert choose_device("cpu") == torch.device("cpu")
+@pytest.mark.parametrize(
+    ("setting", "gpus", "device"),
+    [
+        ("cpu", 0, "cpu"),
+        ("cpu", 2, "cpu"),
+        ("cuda", 1, "cuda"),
+        ("cuda:1", 2, "cuda:1"),
+        (None, 0, "cpu"),
+        (None, 2, "cuda"),
+    ],
+)
+def test_a_named_device_is_taken_else_a_gpu_where_there_is_one(setting: str | None, gpus: int, device: str) -> None:
+    assert choose_device(TorchSettings(device=setting), gpus) == torch.device(device)
 
 
-def test_no_named_device_takes_a_gpu_where_there_is_one() -> None:
-    assert choose_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+@pytest.mark.parametrize(("setting", "device"), [(None, "cpu"), ("cpu", "cpu"), ("cuda:1", "cuda:1")])
+def test_collectors_act_on_the_cpu_unless_a_device_is_named(setting: str | None, device: str) -> None:
+    assert choose_collector_device(TorchSettings(collector_device=setting), 2) == torch.device(device)
 
 
-@pytest.mark.parametrize("setting", [None, "cpu"])
-def test_collectors_can_act_on_the_cpu_everywhere(setting: str | None) -> None:
-    assert lacks_collector_device(setting) is None
+@pytest.mark.parametrize(
+    ("setting", "gpus", "has"),
+    [("cuda", 0, "0 GPUs"), ("cuda:1", 1, "1 GPU;"), ("cuda:7", 2, "2 GPUs"), ("cuda:999", 2, "2 GPUs")],
+)
+def test_a_device_that_the_worker_lacks_is_refused_with_what_it_has(setting: str, gpus: int, has: str) -> None:
+    with pytest.raises(DeviceMissing, match=f"torch_settings.device is {setting}; this worker has {has}"):
+        choose_device(TorchSettings(device=setting), gpus)
+    with pytest.raises(DeviceMissing, match=f"torch_settings.collector_device is {setting}; this worker has {has}"):
+        choose_collector_device(TorchSettings(collector_device=setting), gpus)
 
 
-def test_a_gpu_that_collectors_lack_is_named_with_how_many_there_are() -> None:
-    reason = lacks_collector_device(f"cuda:{torch.cuda.device_count()}")
-
-    assert reason is not None
-    assert reason.startswith(f"torch_settings.collector_device is cuda:{torch.cuda.device_count()}; this worker has ")
-    assert (lacks_collector_device("cuda") is None) == torch.cuda.is_available()
+def test_gpus_that_are_counted_can_be_used() -> None:
+    for index in range(count_gpus()):
+        assert torch.ones(1, device=f"cuda:{index}").item() == 1.0
+    assert count_gpus() > 0 or not torch.cuda.is_available()

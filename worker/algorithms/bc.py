@@ -30,7 +30,9 @@ Deviations from ML-Agents, on purpose:
  f. Beside SAC ML-Agents makes `num_epoch` whole passes for every single gradient step: with 5,000 demonstrated steps
     117 minibatches. A minibatch each is too few: where SAC's own rewards say nothing its steps, which Adam makes as
     large, undo the imitation (a walk, 500 steps, GAIL that cannot tell: 9 of 16 seeds succeed). With 3 all 16 do.
- g. An update that meets a value that is not finite is taken back and raises `Diverged`.
+ g. An update that meets a value that is not finite, or whose loss explodes (`algorithms.guards`), is taken back and
+    raises `Diverged`. The last minibatch's loss is measured once more behind the last step, so that this step is judged
+    too: however few minibatches an update has, it never leaves weights that exploded.
 
 Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps, others as in `worker.functional`.
 """
@@ -49,7 +51,7 @@ from torch.optim.adam import adam
 
 from ludus.spec import BehaviorSpec
 from server.training.config import BehavioralCloningConfig, CloneConfig
-from worker.algorithms.guards import Diverged
+from worker.algorithms.guards import Diverged, Trace
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.functional.distributions import branch_bounds, masked_logits
 from worker.functional.schedules import LEARNING_RATE_FLOOR, Schedule
@@ -231,6 +233,24 @@ class Imitator:
         )
         return loss.detach()
 
+    @torch.no_grad()
+    def conclude(self, losses: list[Tensor], chosen: Int[Tensor, " B"]) -> float:
+        """Return the mean of the losses before each step; `chosen` are the sequences of the last one.
+
+        Raise `Diverged` if one of them, or what the last step left, is not finite or explodes. Where several processes
+        share the update, they judge it alike. Waits for the device, once.
+        """
+        judged = torch.stack([*losses, self.loss(chosen)])
+        average(judged)
+        trace = Trace()
+        for loss in judged:
+            trace.add({LOSS: loss})
+        sane = trace.is_sane() & self.optimizer.all_finite()
+        well, mean = torch.stack([sane.float(), judged[:-1].mean()]).tolist()
+        if not well:
+            raise self._diagnosis(trace)
+        return float(mean)
+
     def loss(self, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """Return the loss on some sequences; that on its own share of them, where processes learn as one."""
         shown = self._shown(own_rows(chosen))
@@ -243,6 +263,14 @@ class Imitator:
         if layout.discrete_branches:
             losses = losses + cross_entropy(parts.logits, shown.discrete, shown.masks, layout.discrete_branches)
         return torch.sum(losses * shown.weights)
+
+    def _diagnosis(self, trace: Trace) -> Diverged:
+        """Return an error that names what was wrong first; what the last step did is the last minibatch's doing."""
+        last = len(trace) - 2
+        found = trace.diagnosis()
+        if found is None:
+            return Diverged("weights by imitation", last)
+        return Diverged(LOSS, min(found.minibatch or 0, last), grown=found.grown)
 
     def _noise(self, sequences: int) -> Float[Tensor, "R C"] | None:
         layout = self.actor.layout
@@ -301,25 +329,26 @@ class BehavioralCloning:
     def update(self, step: int) -> dict[str, float]:
         """Make the passes of one update at the trainer's `step`; return the metrics, none once imitation is over.
 
-        Raise `Diverged`, with the actor as before, if any value on the way is not finite.
+        Raise `Diverged`, with the actor as before, if any value on the way is not finite or the loss explodes.
         """
         if self.is_over(step):
             return {}
         before, generator = self._imitator.optimizer.snapshot(), self._generator.get_state()
-        rate = self._schedule.at(step)
-        losses = torch.stack([self._imitator.learn(chosen, rate) for chosen in self._minibatches()])
-        average(losses)  # where several processes share the update, they judge it alike
-        if not self._is_finite(losses):
+        rate, losses = self._schedule.at(step), []
+        for chosen in self._minibatches():
+            losses.append(self._imitator.learn(chosen, rate))
+        try:
+            return {LOSS: self._imitator.conclude(losses, chosen)}
+        except Diverged:
             self._imitator.optimizer.restore(before)
             self._generator.set_state(generator)
-            raise Diverged(LOSS, _first_bad(losses))
-        return {LOSS: float(losses.mean())}
+            raise
 
     def learn(self, step: int) -> Float[Tensor, ""] | None:
         """Take the gradient steps that belong to one of SAC's; return their mean loss, None once it is over.
 
-        The loss stays on the device. What is not finite is for the caller to find, with `is_finite`, and to take back,
-        with `snapshot`.
+        The loss stays on the device. What is not finite, or explodes, is for the caller to find, with `is_finite`, and
+        to take back, with `snapshot`.
         """
         if self.is_over(step):
             return None
@@ -354,15 +383,6 @@ class BehavioralCloning:
         size = min(imitator.size, taken)
         for _ in range(self._epochs):
             yield from torch.split(imitator.shuffled()[: taken // size * size], size)
-
-    def _is_finite(self, losses: Float[Tensor, " K"]) -> bool:
-        return bool(losses.isfinite().all() & self._imitator.optimizer.all_finite())
-
-
-def _first_bad(losses: Float[Tensor, " K"]) -> int:
-    """Return the first minibatch whose loss is not finite; the last one if only its step went wrong."""
-    bad = (~losses.isfinite()).nonzero()
-    return int(bad[0]) if len(bad) else len(losses) - 1
 
 
 @dataclass
@@ -420,26 +440,21 @@ class Cloning:
     def iterate(self, iterations: int = 1) -> dict[str, float]:
         """Take gradient steps; return the metrics, means over these steps.
 
-        Raise `Diverged`, with everything as before, if any value on the way is not finite.
+        Raise `Diverged` if any value on the way is not finite or the loss explodes. Weights and version are then those
+        from before, but the pass over the demonstrations goes on: taken once more, these steps meet other minibatches.
         """
-        before, state, done, version = (
-            self._imitator.optimizer.snapshot(),
-            self._generator.get_state(),
-            _Pass(self._pass.order, self._pass.at),
-            self.version,
-        )
+        before, version = self._imitator.optimizer.snapshot(), self.version
         losses = []
         for _ in range(iterations):
-            rate = self._schedule.at(self.version)
-            losses.append(self._imitator.learn(self._next(), rate))
+            rate, chosen = self._schedule.at(self.version), self._next()
+            losses.append(self._imitator.learn(chosen, rate))
             self.version += 1
-        stacked = torch.stack(losses)
-        if not bool(stacked.isfinite().all() & self._imitator.optimizer.all_finite()):
+        try:
+            return {LOSS: self._imitator.conclude(losses, chosen), "Policy/Learning Rate": rate}
+        except Diverged:
             self._imitator.optimizer.restore(before)
-            self._generator.set_state(state)
-            self._pass, self.version = done, version
-            raise Diverged(LOSS, _first_bad(stacked))
-        return {LOSS: float(stacked.mean()), "Policy/Learning Rate": rate}
+            self.version = version
+            raise
 
     def flat_weights(self) -> NDArray[np.float32]:
         """Return the actor's weights and normalizer statistics as collectors load them."""

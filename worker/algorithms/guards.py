@@ -5,6 +5,8 @@ at its end, together with its statistics. Only when something was wrong is the t
 
 A term *explodes* when it grows a million-fold within one update (from its size in the first minibatch, or from 1 if
 that is less): the first minibatch was measured with the weights from before, so nothing but the update itself did that.
+SAC's updates have one minibatch as a rule: there a term explodes when it is a million times what it was on average in
+the last update that was not taken back (`algorithms.sac_stats`).
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
@@ -29,6 +31,8 @@ class Diverged(ArithmeticError):
         """What was wrong first: `rewards`, `values`, `policy loss`, `gradient`, `weights of curiosity`, ..."""
         self.minibatch = minibatch
         """Index of the minibatch within the update, over all epochs; None if it was before the first one."""
+        self.grown = grown
+        """From what size to what; None if it is not finite."""
 
 
 class Trace:

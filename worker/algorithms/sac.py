@@ -47,8 +47,9 @@ Deviations from ML-Agents, on purpose:
  l. Beyond a termination, signals that ignore it expect the mean target value of the latest `BEGINNINGS` beginnings of
     episodes (ADR 7). ML-Agents takes that of the terminal observation, which no step begins in and nothing corrects.
 
-Guards: a round with a value that is not finite is not stored. An update that meets one, or whose value estimates grow a
-million-fold, is taken back as a whole: networks, target, coefficients, optimizers and signals are those from before.
+Guards: a round with a value that is not finite is not stored. An update that meets one, or in which value estimates, or
+what signals and cloning measure of their own steps, are a million times what they were in the last good one, is taken
+back as a whole: networks, target, coefficients, optimizers and signals are those from before.
 Either way `Diverged` names what it was. What was stored stays stored, and the next update draws other batches.
 
 Where several processes learn as one (`worker.shares`) all store the same rounds and draw the same batches and noise. Of
@@ -63,6 +64,7 @@ rows of a batch, `K` outputs of a Q network for each signal, `E` entropy coeffic
 import math
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +75,7 @@ from torch import Tensor, nn
 
 from ludus.spec import BehaviorSpec
 from server.training.config import SACConfig
-from worker.algorithms.bc import BehavioralCloning
+from worker.algorithms.bc import LOSS, BehavioralCloning
 from worker.algorithms.guards import Diverged, first_infinite
 from worker.algorithms.ppo_stats import episode_rewards
 from worker.algorithms.sac_stats import Heads, Notes
@@ -222,6 +224,8 @@ class SAC:
         self._recent: deque[set[tuple[int, int]]] = deque(maxlen=REMEMBERED_ROUNDS)
         self._values_before = [1.0] * len(signals)
         """Each signal's mean size of V in the last good update."""
+        self._losses_before: dict[str, float] = {}
+        """The mean size of what cloning and signals measured, by metric name, in the last good update that had it."""
         self._episodes = EpisodeReturns(len(signals))
         self._earned: list[NDArray[np.float64]] = []
         """By episodes that ended since the last metrics: (F, S) each."""
@@ -278,13 +282,12 @@ class SAC:
             if self._cloning is not None and (loss := self._cloning.learn(step)) is not None:
                 imitation.append(loss)
         measured = [self._signals.update(self._real_transitions()) for _ in range(signals_due)]
-        noted = self._noted(terms)
-        self._guard(noted, before)
+        noted = self._concluded(terms, imitation, measured, before)
         self._updates += due
         self._signal_updates += signals_due
         lag = self.version - float(rollout.versions.double().mean())
         self.version += bool(due)
-        metrics = noted.metrics(imitation, measured)
+        metrics = noted.metrics()
         if self._earned:
             metrics |= episode_rewards(self._signals.names, np.concatenate(self._earned))
             self._earned.clear()
@@ -306,6 +309,7 @@ class SAC:
             "critics": _copies(self._critics),
             "log_coefficients": self._log_coefficients.detach().clone(),
             "values_before": list(self._values_before),
+            "losses_before": dict(self._losses_before),
             "optimizer": self._optimizer.state_dict(),
             "signals": self._signals.state_dict(),
             "episodes": self._episodes.state_dict(),
@@ -326,6 +330,7 @@ class SAC:
         self._critics.load_state_dict(state["critics"])
         self._log_coefficients.copy_(state["log_coefficients"])
         self._values_before = list(state["values_before"])
+        self._losses_before = dict(state.get("losses_before", {}))  # older checkpoints have none
         self._optimizer.load_state_dict(state["optimizer"])
         self._signals.load_state_dict(state["signals"])
         self._episodes.load_state_dict(state["episodes"])
@@ -544,25 +549,43 @@ class SAC:
             part.copy_(saved)
         self._signals.restore(before.signals)
 
-    def _noted(self, terms: list[Float[Tensor, " terms"]]) -> Notes:
-        """Copy what the gradient steps noted from the device; the mean over processes that share them."""
-        if not terms:
-            return Notes(self._heads, [])
-        table = torch.stack(terms)
-        average(table)
-        return Notes(self._heads, table.tolist())
+    def _concluded(
+        self,
+        terms: list[Float[Tensor, " terms"]],
+        imitation: list[Float[Tensor, ""]],
+        measured: list[dict[str, Float[Tensor, ""]]],
+        before: Snapshot,
+    ) -> Notes:
+        """Copy what was noted from the device, at once; the mean over processes that share the steps.
 
-    def _guard(self, noted: Notes, before: Snapshot) -> None:
-        """Take everything back and raise if something was not finite or exploded. Waits for the device."""
-        diagnosis = noted.diagnosis(self._values_before)
-        if diagnosis is None and self._signals_learn and (spoiled := self._signals.spoiled()) is not None:
-            diagnosis = Diverged(f"weights of {spoiled}")
-        if diagnosis is None and self._cloning is not None and not bool(self._cloning.is_finite()):
-            diagnosis = Diverged("weights by imitation")
+        `terms` are those of the gradient steps, `imitation` the losses beside them, `measured` what the reward signals
+        say of their own steps. Take everything back and raise `Diverged` if something was not finite or exploded.
+        """
+        losses = {LOSS: imitation} if imitation else {}
+        for name in measured[0] if measured else ():
+            losses[name] = [one[name] for one in measured]
+        finite = [self._signals.is_finite()] if self._signals_learn else []
+        if self._cloning is not None:
+            finite.append(self._cloning.is_finite())
+        others = [torch.stack(column) for column in (*losses.values(), finite) if column]
+        flat = torch.cat([*terms, *others])
+        average(flat)
+        numbers = iter(flat.tolist())
+        noted = Notes(
+            self._heads,
+            [list(islice(numbers, len(row))) for row in terms],
+            {name: list(islice(numbers, len(column))) for name, column in losses.items()},
+        )
+        diagnosis = noted.diagnosis(self._values_before, self._losses_before)
+        if diagnosis is None and not all(flag == 1.0 for flag in numbers):
+            spoiled = self._signals.spoiled() if self._signals_learn else None
+            diagnosis = Diverged("weights by imitation" if spoiled is None else f"weights of {spoiled}")
         if diagnosis is not None:
             self._restore(before)
             raise diagnosis
         self._values_before = noted.values() or self._values_before
+        self._losses_before |= noted.sizes()
+        return noted
 
 
 def _even_weight(rows: int, device: torch.device) -> Float[Tensor, "R 1"]:

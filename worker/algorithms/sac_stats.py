@@ -13,13 +13,9 @@ without branches, has none of theirs. `S` signals, `E` coefficients: the branche
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from worker.algorithms.bc import LOSS as PRETRAINING_LOSS
 from worker.algorithms.guards import GROWTH, Diverged
 from worker.rewards.signals import title
 
@@ -61,20 +57,29 @@ class Heads(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """The terms of an update: a row for each gradient step, already copied from the device."""
+    """The terms of an update, already copied from the device."""
 
     heads: Heads
     table: list[list[float]]
+    """A row for each gradient step."""
+    losses: Mapping[str, list[float]]
+    """What behavioral cloning and the reward signals measured, by metric name: a number for each step of theirs."""
 
     def values(self) -> list[float]:
         """Return each signal's mean value over the gradient steps, its size; of none if there were none."""
         return [math.fsum(column) / len(self.table) for column in self._sizes()] if self.table else []
 
-    def diagnosis(self, before: Sequence[float]) -> Diverged | None:
+    def sizes(self) -> dict[str, float]:
+        """Return the mean size of each of the `losses`."""
+        return {name: math.fsum(map(abs, numbers)) / len(numbers) for name, numbers in self.losses.items()}
+
+    def diagnosis(self, before: Sequence[float], losses_before: Mapping[str, float]) -> Diverged | None:
         """Return an error that names the first term that was wrong, None if all is well.
 
-        Wrong is what is not finite, and a value that is a million times as large as `before` (or as 1). Values, because
-        a loss may well grow that much when a large reward is drawn; V moves by small steps only.
+        Wrong is what is not finite, and what is a million times as large as `before` (or as 1): a value, or one of the
+        `losses`, where a first one counts from what its first step measured. Values rather than the critics' losses,
+        which may well grow that much when a large reward is drawn; V moves by small steps only. What cloning and the
+        signals descend knows no rewards.
         """
         for step, row in enumerate(self.table):
             if not all(map(math.isfinite, row)):
@@ -84,21 +89,18 @@ class Notes(NamedTuple):
             for step, value in enumerate(sizes):
                 if value > GROWTH * max(size, 1.0):
                     return Diverged(f"value of {name}", step, grown=(size, value))
+        for name, numbers in self.losses.items():
+            size = losses_before.get(name, abs(numbers[0]))
+            for step, number in enumerate(numbers):
+                if not math.isfinite(number):
+                    return Diverged(name, step)
+                if abs(number) > GROWTH * max(size, 1.0):
+                    return Diverged(name, step, grown=(size, number))
         return None
 
-    def metrics(self, imitation: list[Tensor], measured: list[dict[str, Tensor]]) -> dict[str, float]:
-        """Return the means.
-
-        `imitation` are the losses of behavioral cloning, `measured` what the reward signals say of their own steps:
-        both on the device, from which they are copied here, at once.
-        """
-        parts: dict[str, Tensor] = {}
-        if imitation:
-            parts[PRETRAINING_LOSS] = torch.stack(imitation).mean()
-        for name in measured[0] if measured else ():
-            parts[name] = torch.stack([one[name] for one in measured]).mean()
-        others = torch.stack(list(parts.values())).tolist() if parts else []
-        numbers = dict(zip(parts, others, strict=True))
+    def metrics(self) -> dict[str, float]:
+        """Return the means."""
+        numbers = {name: math.fsum(column) / len(column) for name, column in self.losses.items()}
         if not self.table:
             return numbers
         means = [math.fsum(column) / len(self.table) for column in zip(*self.table, strict=True)]

@@ -14,6 +14,7 @@ from server.errors import InvalidConfig
 from server.logging import configure_logging
 from server.runs.states import StopReason
 from server.training.config import parse_document, review
+from worker.build import DeviceMissing
 from worker.checkpoint import CheckpointDamaged
 from worker.collector.pool import CollectorStartError, WarmCollector
 from worker.link import (
@@ -107,6 +108,9 @@ def _execute(job: Job, superior: Superior, warm: list[WarmCollector]) -> Finishe
     torch.manual_seed(job.seed)
     try:
         return Trainer(job, superior, warm).run()
+    except DeviceMissing as error:
+        log.warning("device_missing", reason=str(error))
+        return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=str(error))
     except CheckpointDamaged as error:
         log.exception("checkpoint_damaged")
         return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))

@@ -25,8 +25,9 @@ from worker.build import (
     LearningConfig,
     build_algorithm,
     build_clone,
+    choose_collector_device,
     choose_device,
-    lacks_collector_device,
+    count_gpus,
 )
 from worker.checkpoint import load, save
 from worker.collector.notices import (
@@ -47,7 +48,8 @@ from worker.collector.pool import CollectorPool, PolicyProgram, WarmCollector
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
-from worker.learner import BehaviorLearner, Learner, arena_steps
+from worker.export import ExportMismatch
+from worker.learner import MAX_ROLLBACKS, BehaviorLearner, Learner, arena_steps
 from worker.learner import Progress as LearnerProgress
 from worker.link import (
     CheckpointCommitted,
@@ -96,11 +98,12 @@ class Trainer:
     """One attempt of a run."""
 
     def __init__(self, job: Job, superior: Superior, warm: list[WarmCollector]) -> None:
+        """Raise `DeviceMissing` or `CheckpointDamaged` where the job cannot even begin."""
         self._job = job
         self._config = RunConfig.model_validate(job.config)
         self._superior = superior
         self._scratch = Path(job.scratch)
-        self._device = choose_device(self._config.torch_settings.device)
+        self._device = choose_device(self._config.torch_settings, count_gpus())
         self._demonstrations = Demonstrations(job.demonstrations)
         self._learners: dict[str, Learner] = {}
         self._unusable: Finished | None = None
@@ -118,14 +121,12 @@ class Trainer:
         self._next_progress = 0.0
         self._group: Group | None = None
         self._bf16 = self._config.torch_settings.bf16 and self._device.type == "cuda"
-        self._collector_device = self._config.torch_settings.collector_device or "cpu"
+        self._collector_device = str(choose_collector_device(self._config.torch_settings, count_gpus()))
         self._pool = CollectorPool(self._collector_settings(), warm)
 
     def run(self) -> Finished:
         """Train until the end, whatever it is, and say which."""
         try:
-            if (reason := lacks_collector_device(self._config.torch_settings.collector_device)) is not None:
-                return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=reason)
             self._tell_of_bf16()
             self._begin_clones()
             for endpoint in self._pool.start():
@@ -405,20 +406,35 @@ class Trainer:
 
     def _learn(self) -> Finished | None:
         """Update every behavior whose round is complete, checkpoint where due, and finish when all are done."""
-        try:
-            for learner in self._learners.values():
-                if learner.ready and (taken_back := learner.learn()) is not None:
-                    self._event("update_rolled_back", f"{learner.name}: {taken_back}", level="warning")
-        except Diverged as error:
-            return Finished(outcome="failed", reason=StopReason.DIVERGED, detail=str(error))
+        for learner in self._learners.values():
+            if not learner.ready:
+                continue
+            try:
+                taken_back = learner.learn()
+            except Diverged as error:
+                return self._diverged(learner, error)
+            if taken_back is not None:
+                self._rolled_back(learner, taken_back)
         if self._learners.keys() >= self._config.behaviors.keys() and all(one.done for one in self._learners.values()):
             return self._finish("succeeded", StopReason.COMPLETED, "every behavior reached its max_steps")
         if any(learner.checkpoint_due for learner in self._learners.values()):
             self._checkpoint("interval")
         return None
 
-    def _checkpoint(self, reason: CheckpointReason) -> str | None:
-        """Write a checkpoint of all behaviors to the scratch folder; return the folder."""
+    def _rolled_back(self, learner: Learner, reason: str) -> None:
+        self._event("update_rolled_back", f"{learner.name}: {reason}", level="warning", data={"behavior": learner.name})
+
+    def _diverged(self, learner: Learner, error: Diverged) -> Finished:
+        """Give up, and leave the weights of before: to look at, or to go on from with other hyperparameters."""
+        self._rolled_back(learner, str(error))
+        detail = f"{learner.name}: {error} ({MAX_ROLLBACKS} in a row)"
+        return self._finish("failed", StopReason.DIVERGED, detail)
+
+    def _checkpoint(self, reason: CheckpointReason, *, models_optional: bool = False) -> str | None:
+        """Write a checkpoint of all behaviors to the scratch folder; return the folder.
+
+        Raise `ExportMismatch` where a model does not do what its policy does, unless it may be left out.
+        """
         if not self._learners:
             return None
         self._checkpoints += 1
@@ -427,7 +443,12 @@ class Trainer:
             folder.mkdir(parents=True)
             save(folder, {**self._resume, **{name: learner.state() for name, learner in self._learners.items()}})
             for learner in self._learners.values():
-                learner.export(folder / f"{file_name(learner.name)}.onnx")
+                try:
+                    learner.export(folder / f"{file_name(learner.name)}.onnx")
+                except ExportMismatch as error:
+                    if not models_optional:
+                        raise
+                    self._event("model_left_out", f"{learner.name}: {error}", level="warning")
         except OSError as error:
             self._event(
                 "checkpoint_failed",
@@ -458,7 +479,11 @@ class Trainer:
     def _finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
         """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended."""
         self._refused = None
-        folder = self._checkpoint("final" if outcome == "succeeded" else "requested")
+        failed = outcome == "failed"
+        folder = self._checkpoint(
+            "final" if failed or outcome == "succeeded" else "requested",
+            models_optional=failed,  # what made updates fail (observations of 1e30) may spoil the check of a model, too
+        )
         deadline = time.monotonic() + COMMIT_SECONDS
         committed = folder is None
         while not committed and self._refused is None and time.monotonic() < deadline:
@@ -469,10 +494,14 @@ class Trainer:
                     case CheckpointRefused() if message.folder == folder:
                         self._refused = message
             time.sleep(0.01)
+        if not committed and self._refused is None:
+            log.warning("final_checkpoint_not_acknowledged", folder=folder)
+        if failed:  # for its own reason, whatever became of the checkpoint: another attempt would fail alike
+            lost = "" if self._refused is None else f"; its last checkpoint could not be stored: {self._refused.detail}"
+            return Finished(outcome=outcome, reason=reason, detail=detail + lost)
         if self._refused is not None:
             return Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=self._refused.detail)
         if not committed:
-            log.warning("final_checkpoint_not_acknowledged", folder=folder)
             return Finished(outcome="released", detail="the final checkpoint was not acknowledged in time")
         return Finished(outcome=outcome, reason=reason, detail=detail)
 

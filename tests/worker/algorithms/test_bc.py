@@ -291,6 +291,23 @@ class TestSharing:
         np.testing.assert_array_equal(weights(actor), before)
         assert torch.equal(cloning.state_dict()["generator"], state["generator"])
 
+    @pytest.mark.parametrize("minibatches", [1, 12])
+    def test_an_update_whose_loss_explodes_is_taken_back_and_tells_both_sizes(self, minibatches: int) -> None:
+        spec = make_spec(vector(2), continuous=1)
+        actor = make_actor(spec, num_layers=6)
+        size = 256 if minibatches == 1 else 64
+        epochs = 1 if minibatches == 1 else 3
+        cloning = make_cloning(actor, lesson(spec), strength=1000, batch_size=size, num_epoch=epochs)
+        before = weights(actor)
+
+        with pytest.raises(
+            Diverged, match=r"Pretraining Loss exploded from 0\.\d+ to .* in minibatch \d+;"
+        ) as diverged:
+            cloning.update(0)
+
+        assert diverged.value.minibatch in range(minibatches), "also what the last step did is told"
+        np.testing.assert_array_equal(weights(actor), before)
+
     def test_going_on_from_a_checkpoint_is_the_same_as_never_having_stopped(self) -> None:
         spec = make_spec(vector(2), continuous=1, branches=(2,))
         shown = lesson(spec)
@@ -368,6 +385,38 @@ class TestCloneRun:
 
         np.testing.assert_array_equal(clone.flat_weights(), before)
         assert clone.version == 5
+
+    def test_iterations_whose_loss_explodes_are_taken_back(self) -> None:
+        shown = lesson(make_spec(vector(2), continuous=1))
+        clone = make_clone(shown, network={"num_layers": 6}, hyperparameters={"learning_rate": 1.0})
+        before = clone.flat_weights()
+
+        with pytest.raises(Diverged, match=r"Pretraining Loss exploded from 0\.\d+ to"):
+            clone.iterate(50)
+
+        np.testing.assert_array_equal(clone.flat_weights(), before)
+        assert clone.version == 0
+
+    def test_a_large_loss_is_no_explosion_if_it_begins_so(self) -> None:
+        clone = make_clone(lesson(make_spec(vector(2), continuous=1)))
+        clone._imitator._demonstrations.transitions.continuous.fill_(1e4)
+
+        assert clone.iterate(20)[LOSS] == pytest.approx(1e8, rel=0.01)
+
+    def test_after_iterations_were_taken_back_other_minibatches_are_met(self) -> None:
+        clone = make_clone(lesson(make_spec(vector(2), branches=(2,))))  # 8 minibatches of 32
+        clone._imitator._demonstrations.transitions.observations[0][17] = torch.nan
+
+        def attempt() -> bool:
+            try:
+                clone.iterate(2)
+            except Diverged:
+                return False
+            return True
+
+        # Of each pass, four attempts, one meets the step that is spoiled.
+        assert sorted(attempt() for _ in range(4)) == [False, True, True, True]
+        assert clone.version == 6
 
     def test_a_linear_rate_ends_with_the_run(self) -> None:
         clone = make_clone(

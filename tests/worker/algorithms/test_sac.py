@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ludus.spec import BehaviorSpec
+from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.algorithms.sac_world import (
     SPACES,
     make_sac,
@@ -21,6 +22,7 @@ from tests.worker.rollouts import make_spec
 from worker import checkpoint
 from worker.algorithms.guards import Diverged
 from worker.algorithms.sac import SAC, Batch
+from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.segments import Ending
 from worker.experience.transitions import transitions_of
 from worker.networks.acting import make_policy
@@ -496,6 +498,53 @@ def test_values_that_grow_a_million_fold_are_named() -> None:
 
     with pytest.raises(Diverged, match="value of extrinsic exploded from"):
         train(sac, spec, np.random.default_rng(2), 1)
+
+
+def make_curious(**rates: float) -> tuple[SAC, BehaviorSpec]:
+    """SAC with RND that learns too fast but is worth next to nothing."""
+    spec = make_spec(observations=(3,), continuous=1)
+    rnd = {"learning_rate": 1.0, "strength": 1e-12, "network_settings": {"num_layers": 6, "hidden_units": 64}}
+    return make_sac(spec, make_sac_config(signals={"extrinsic": {"gamma": 0.9}, "rnd": rnd}, **rates)), spec
+
+
+def make_imitating() -> tuple[SAC, BehaviorSpec, DemonstrationBuffer]:
+    """SAC beside behavioral cloning."""
+    spec = make_spec(observations=(3,), continuous=1)
+    shown = DemonstrationBuffer([make_demonstration(spec, lengths=(32,))], spec)
+    return make_sac(spec, make_sac_config(cloning={"demo_path": "there"}), shown=shown), spec, shown
+
+
+@pytest.mark.parametrize("steps", [4, 1], ids=["within-an-update", "from-one-to-the-next"])
+def test_a_signal_whose_loss_explodes_is_named_with_both_sizes(steps: int) -> None:
+    sac, spec = make_curious(reward_signal_steps_per_update=16 / steps)  # of rounds of 16
+
+    with pytest.raises(Diverged, match=r"Losses/RND Loss exploded from \d+\.\d+ to .*e\+\d+ in minibatch \d;"):
+        train(sac, spec, np.random.default_rng(1), 2)
+
+    assert sac.version == (0 if steps == 4 else 1)
+
+
+def test_imitation_that_explodes_is_named_and_the_update_taken_back() -> None:
+    sac, spec, shown = make_imitating()
+    train(sac, spec, np.random.default_rng(1), 1)
+    before = sac.state_dict()
+    shown.transitions.continuous.fill_(1e5)  # the loss is 1e10, the weights are sound
+
+    with pytest.raises(Diverged, match=r"Losses/Pretraining Loss exploded from 0\.\d+ to 1e\+10 in minibatch 0;"):
+        train(sac, spec, np.random.default_rng(2), 1)
+
+    after = sac.state_dict()
+    for name in ("actor", "critics", "optimizer", "losses_before", "version"):
+        assert equal_states(before[name], after[name]), name
+
+
+def test_a_large_loss_is_no_explosion_if_it_begins_so() -> None:
+    sac, spec, shown = make_imitating()
+    shown.transitions.continuous.fill_(1e5)
+
+    metrics = train(sac, spec, np.random.default_rng(1), 3)
+
+    assert metrics["Losses/Pretraining Loss"] == pytest.approx(1e10, rel=0.01)
 
 
 def test_learning_goes_on_after_an_update_was_taken_back() -> None:

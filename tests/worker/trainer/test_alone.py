@@ -1,5 +1,6 @@
 """A trainer process by itself: several behaviors, each with its own rounds and its own end."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -107,6 +108,15 @@ def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_o
 
 
 REWARD = "Environment/Cumulative Reward"
+
+
+@pytest.mark.parametrize("key", ["device", "collector_device"])
+def test_a_device_that_the_worker_lacks_fails_the_run_before_training(start: StartTrainer, key: str) -> None:
+    messages = list(reports(start({"torch_settings": {key: "cuda:999"}, "behaviors": {"Hider": {}}})))
+
+    (finished,) = messages
+    assert (finished["outcome"], finished["reason"]) == ("failed", "invalid_config")
+    assert re.match(rf"torch_settings.{key} is cuda:999; this worker has \d+ GPUs?; .*set cpu", finished["detail"])
 
 
 def test_a_configuration_with_mistakes_is_told_in_full_and_nothing_starts(tmp_path: Path) -> None:
