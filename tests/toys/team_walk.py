@@ -5,22 +5,26 @@ for the right one is paid to the *group*, when its last walker arrives, by that 
 never sees it. So a team learns to arrive only if the early ones are credited posthumously.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
-from tests.toys.walk import BEST, PENALTY, STEP
+from tests.toys.walk import BEST, NUMBER, PENALTY, STEP, painted
 
 GROUP = 7
 
 
 class TeamWalk:
-    """Sees its goal, -1 or 1. Continuous: how far to go. Discrete: 0 goes down, 1 goes up."""
+    """Each sees its goal, -1 or 1. Continuous: how far to go. Discrete: 0 goes down, 1 goes up."""
 
-    def __init__(self, *, discrete: bool, walkers: int = 2, seed: int = 1) -> None:
+    def __init__(
+        self, *, discrete: bool, sees: Sequence[ObservationSpec] = (NUMBER,), walkers: int = 2, seed: int = 1
+    ) -> None:
         self.discrete, self.walkers = discrete, walkers
         actions = ActionSpec(discrete_branches=(2,)) if discrete else ActionSpec(1)
-        self.spec = BehaviorSpec("Walk", (ObservationSpec((1,), "goal"),), actions)
+        self.spec = BehaviorSpec("Walk", tuple(sees), actions)
         self.returns: list[float] = []
         """What each walker would have earned alone, in the order of their arrivals."""
         self._rng = np.random.default_rng(seed)
@@ -68,7 +72,7 @@ class TeamWalk:
         self.walking = np.ones(self.walkers, bool)
 
     def _see(self, who: Array) -> tuple[Array, ...]:
-        return (self.goals[who].astype(np.float32)[:, None],)
+        return painted(self.spec.observations, self.goals[who])
 
     def _decisions(self, rewards: Array) -> DecisionBatch:
         who = self.walking
