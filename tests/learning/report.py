@@ -40,8 +40,9 @@ def main() -> None:
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for task in TASKS:
         scores = [read(path) for path in sorted(folder().glob(f"{task.name}-*.json"))]
-        if scores:
-            known[task.name] = _entry(scores)
+        entry = _entry(scores) if scores else {}
+        if entry and any(entry[key] != known.get(task.name, {}).get(key) for key in ("scores", "sources")):
+            known[task.name] = entry
     RESULTS.write_text(json.dumps(known, indent=2) + "\n")
     peers = json.loads(PEERS.read_text())
     rows = (_row(task, known.get(task.name), peers.get(task.name, {}).get("scores", [])) for task in TASKS)
