@@ -185,7 +185,13 @@ def test_defaults_are_those_of_ml_agents() -> None:
             }
         },
         "environment_parameters": {},
-        "torch_settings": {"device": None, "bf16": False, "compile": False, "processes": 1},
+        "torch_settings": {
+            "device": None,
+            "collector_device": None,
+            "bf16": False,
+            "compile": False,
+            "processes": 1,
+        },
         "seed": None,
         "simulators": {"grace_seconds": 60.0, "startup_timeout_seconds": 600.0, "step_timeout_seconds": 60.0},
     }
