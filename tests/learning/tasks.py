@@ -161,7 +161,7 @@ _LANDER_PEER = {
     "ent_coef": 0.01,
 }
 _CAR = {
-    "steps": 500_000,
+    "steps": 300_000,  # at 500,000 chance has found the goal without any signal, too: -160 and -122 (two seeds)
     "buffer": 2048,
     "batch": 256,
     "epochs": 4,
