@@ -39,7 +39,8 @@ def main() -> None:
     """Take over what was scored since the last time, and write the page."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for task in TASKS:
-        scores = [read(path) for path in sorted(folder().glob(f"{task.name}-*.json"))]
+        paths = [folder() / f"{task.name}-{seed}.json" for seed in task.seeds]
+        scores = [read(path) for path in paths if path.exists()]
         entry = _entry(scores) if scores else {}
         if entry and any(entry[key] != known.get(task.name, {}).get(key) for key in ("scores", "sources")):
             known[task.name] = entry
