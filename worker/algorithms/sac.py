@@ -324,7 +324,7 @@ class SAC:
         self._step, self._updates, self._signal_updates = state["counters"]
         self._recent.clear()
         self._recent.extend({(simulator, agent) for simulator, agent in agents} for agents in state["agents"])
-        self._beginnings = list(state["beginnings"])
+        self._beginnings = list(state.get("beginnings", self._beginnings))  # older checkpoints have none
         self._generator.set_state(state["generator"].cpu())
         self._actor.load_state_dict(state["actor"])
         self._critics.load_state_dict(state["critics"])
