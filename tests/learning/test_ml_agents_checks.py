@@ -22,7 +22,7 @@ from ludus.demonstrations import write
 from ludus.spec import ActionSpec, DimensionProperty, ObservationSpec, ObservationType
 from tests.toys.playing import TRAINERS, Arcade, Training
 from tests.toys.team_walk import TeamWalk
-from tests.toys.walk import NUMBER, STEP, Line, shown_on
+from tests.toys.walk import HYPERPARAMETERS, NUMBER, STEP, Line, shown_on
 from worker.build import Demonstrations, build_algorithm
 
 DISCRETE, CONTINUOUS, HYBRID = ActionSpec(0, (2,)), ActionSpec(1), ActionSpec(1, (2,))
@@ -42,19 +42,6 @@ ENTITIES = ObservationSpec(
 GOAL = ObservationSpec((1,), "goal", type=ObservationType.GOAL_SIGNAL)
 GOAL_PICTURE = ObservationSpec((3, 20, 20), "goal", type=ObservationType.GOAL_SIGNAL)
 
-ON_POLICY: dict[str, Any] = {"batch_size": 16, "buffer_size": 64, "learning_rate": 5e-3}
-BASE: dict[str, dict[str, Any]] = {
-    "ppo": ON_POLICY,
-    "poca": ON_POLICY,
-    "sac": {
-        "batch_size": 8,
-        "buffer_size": 5000,
-        "buffer_init_steps": 100,
-        "learning_rate": 5e-3,
-        "tau": 0.01,
-        "init_entcoef": 0.01,
-    },
-}
 UNITS = {"ppo": 32, "poca": 32, "sac": 16}
 
 CALM = {"learning_rate": 3e-4}
@@ -127,7 +114,7 @@ class Check:
         """Return the behavior's section of the configuration."""
         document: dict[str, Any] = {
             "trainer_type": self.trainer,
-            "hyperparameters": {**BASE[self.trainer], "learning_rate_schedule": "constant", **self.hyper},
+            "hyperparameters": {**HYPERPARAMETERS[self.trainer], **self.hyper},
             "network_settings": {"num_layers": 1, "hidden_units": UNITS[self.trainer], **self.network},
             "max_steps": self.steps,
         }

@@ -13,6 +13,26 @@ from ludus.demonstrations import Demonstration, merge
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
 
+ON_POLICY: dict[str, Any] = {
+    "batch_size": 16,
+    "buffer_size": 64,
+    "learning_rate": 5e-3,
+    "learning_rate_schedule": "constant",
+}
+HYPERPARAMETERS: dict[str, dict[str, Any]] = {
+    "ppo": ON_POLICY,
+    "poca": ON_POLICY,
+    "sac": {
+        "batch_size": 8,
+        "buffer_size": 5000,
+        "buffer_init_steps": 100,
+        "learning_rate": 5e-3,
+        "learning_rate_schedule": "constant",
+        "tau": 0.01,
+        "init_entcoef": 0.01,
+    },
+}
+"""Of ML-Agents' own checks, by trainer."""
 STEP, PENALTY = 0.2, 0.01
 BEST = 1.0 + PENALTY * (int(1.0 / STEP) + 1)
 NUMBER = ObservationSpec((1,), "goal")

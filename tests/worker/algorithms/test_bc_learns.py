@@ -13,23 +13,10 @@ import torch
 
 from ludus.demonstrations import write
 from tests.toys.playing import TRAINERS, Arcade, Training
-from tests.toys.walk import Walk, shown
+from tests.toys.walk import HYPERPARAMETERS, Walk, shown
 from worker.build import Demonstrations, build_algorithm
 
 STEPS, BAR = 500, 0.9
-ON_POLICY = {"batch_size": 16, "buffer_size": 64, "learning_rate": 5e-3, "learning_rate_schedule": "constant"}
-HYPERPARAMETERS: dict[str, dict[str, Any]] = {
-    "ppo": ON_POLICY,
-    "poca": ON_POLICY,
-    "sac": {
-        "batch_size": 8,
-        "buffer_size": 5000,
-        "buffer_init_steps": 100,
-        "learning_rate": 5e-3,
-        "tau": 0.01,
-        "init_entcoef": 0.01,
-    },
-}
 
 
 def last_returns(folder: Path, trainer: str, *, cloning: bool, seed: int = 1, **game: bool) -> float:

@@ -7,29 +7,12 @@ import pytest
 
 from ludus.spec import BehaviorSpec
 from tests.worker.rollouts import make_spec
+from tests.worker.trainer.superior import Superior
 from tests.worker.trainer.test_clone import show
-from worker.link import Command, EventRecord, Job, Message
+from worker.link import Job
 from worker.trainer.loop import Trainer
 
 PINK = {"trainer_type": "sac", "hyperparameters": {"exploration_noise": "pink"}}
-
-
-class Superior:
-    """Remembers what it is told, and cancels the run."""
-
-    def __init__(self) -> None:
-        self.told: list[Message] = []
-
-    def post(self, message: Message) -> None:
-        self.told.append(message)
-
-    def commands(self) -> list[Command]:
-        return [Command(action="cancel")]
-
-    def events(self) -> dict[str, EventRecord]:
-        events = [message for message in self.told if isinstance(message, EventRecord)]
-        assert len({event.name for event in events}) == len(events), "each is told once"
-        return {event.name: event for event in events}
 
 
 def make_trainer(superior: Superior, folder: Path, behavior: dict[str, Any], **torch_settings: Any) -> Trainer:
@@ -40,7 +23,7 @@ def make_trainer(superior: Superior, folder: Path, behavior: dict[str, Any], **t
 @pytest.mark.parametrize("bf16", [True, False])
 def test_bf16_on_a_cpu_is_said_to_have_no_effect(tmp_path: Path, *, bf16: bool) -> None:
     clone = {"trainer_type": "clone", "demo_path": show(tmp_path / "shown.npz")}
-    superior = Superior()
+    superior = Superior(cancels=True)
 
     make_trainer(superior, tmp_path, clone, device="cpu", bf16=bf16).run()
 
@@ -61,7 +44,7 @@ def test_bf16_on_a_cpu_is_said_to_have_no_effect(tmp_path: Path, *, bf16: bool) 
 def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
     tmp_path: Path, behavior: dict[str, Any], spec: BehaviorSpec, *, told: bool
 ) -> None:
-    superior = Superior()
+    superior = Superior(cancels=True)
     trainer = make_trainer(superior, tmp_path, behavior, device="cpu")
 
     trainer._admit(BehaviorSpec("Echo", spec.observations, spec.actions))

@@ -5,23 +5,11 @@ from typing import Any
 
 import torch
 
+from tests.worker.trainer.superior import Superior
 from tests.worker.trainer.test_clone import show
 from worker import checkpoint
-from worker.link import CheckpointWritten, Command, Job, Message
+from worker.link import CheckpointWritten, Job
 from worker.trainer.loop import Trainer
-
-
-class Superior:
-    """Remembers what it is told, and wants nothing."""
-
-    def __init__(self) -> None:
-        self.told: list[Message] = []
-
-    def post(self, message: Message) -> None:
-        self.told.append(message)
-
-    def commands(self) -> list[Command]:
-        return []
 
 
 def test_a_behavior_that_nobody_has_announced_again_is_in_the_next_checkpoint_as_it_was(tmp_path: Path) -> None:
