@@ -12,7 +12,9 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 # Test processes at once. One thread each in torch and BLAS: the tests are many and small.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
-PYTEST := $(ONE_THREAD) $(PY) -m pytest
+# Bytecode is kept even where the environment forbids it: the tests start hundreds of processes, each of which would
+# compile this project anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
 HERE_ONLY := not postgres and not redis and not node and not learning and not faults and not slow
 
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet

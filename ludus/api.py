@@ -15,7 +15,7 @@ Everything that comes back is a frozen dataclass (`ludus.records`). Everything t
     ├── DownloadDamaged        a file arrived with another checksum than announced
     └── WaitTimedOut           the run is not where it was waited for
 
-POSTs carry an idempotency key, so repeating one after a lost answer does not repeat its effect.
+POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer does not repeat its effect.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -38,17 +39,26 @@ from ludus.records import (
     Checkpoint,
     ConfigDiff,
     ConfigSummary,
+    ConfigUpgrade,
     ConfigVersion,
     Demonstration,
+    EnvironmentParameters,
     Event,
+    Ladder,
     Log,
     LogText,
+    Match,
     Metric,
+    Payoffs,
     PlannedRun,
+    Player,
     ProblemDetail,
+    Rating,
+    RatingSeries,
     Run,
     Series,
     Simulator,
+    UploadedCheckpoint,
     Worker,
     read_record,
 )
@@ -250,6 +260,27 @@ class Client:
         """Return all attempts of a run, oldest first."""
         return self._all(Attempt, self._get(f"/v1/runs/{_part(run)}/attempts"), "attempts")
 
+    # Environment parameters
+
+    def environment_parameters(self, run: str) -> EnvironmentParameters:
+        """Return where each environment parameter of a run is in its lessons, and what it waits for."""
+        return self._read(EnvironmentParameters, self._get(f"/v1/runs/{_part(run)}/environment_parameters"))
+
+    def set_lesson(self, run: str, parameter: str, lesson: int | str) -> EnvironmentParameters:
+        """Begin another lesson of a parameter, by its name or its number from 1, while the run goes on.
+
+        Like `set_parameter`, this returns at once; the event `lesson_changed` says when the trainer has done it.
+        """
+        return self._change_parameter(run, parameter, {"lesson": lesson})
+
+    def set_parameter(self, run: str, parameter: str, value: float | Mapping[str, Any]) -> EnvironmentParameters:
+        """Give the present lesson of a parameter another value, a number or a sampler, while the run goes on."""
+        return self._change_parameter(run, parameter, {"value": value})
+
+    def _change_parameter(self, run: str, parameter: str, change: Mapping[str, Any]) -> EnvironmentParameters:
+        path = f"/v1/runs/{_part(run)}/environment_parameters"
+        return self._read(EnvironmentParameters, self._patch(path, {"parameters": {parameter: change}}))
+
     # Events
 
     def list_events(self, run: str, after: int = 0) -> Iterator[Event]:
@@ -304,9 +335,15 @@ class Client:
         """Return the newest value of every metric of a run."""
         return self._all(Metric, self._get(f"/v1/runs/{_part(run)}/metrics"), "metrics")
 
-    def series(self, run: str, key: str, behavior: str | None = None, points: int = 500) -> list[Series]:
-        """Return a metric over time, one series per behavior, down-sampled by the server to at most `points` each."""
+    def series(
+        self, run: str, key: str, behavior: str | None = None, points: int = 500, after_step: int | None = None
+    ) -> list[Series]:
+        """Return a metric over time, one series per behavior, down-sampled by the server to at most `points` each.
+
+        With `after_step` nothing is thinned: they are the first `points` (at most 5000) points beyond that step.
+        """
         parameters = {"key": key, "points": str(points)} | ({} if behavior is None else {"behavior": behavior})
+        parameters |= {} if after_step is None else {"after_step": str(after_step)}
         answer = self._get(f"/v1/runs/{_part(run)}/metrics/series", parameters)
         return self._all(Series, answer, "series")
 
@@ -327,6 +364,34 @@ class Client:
         """
         path = f"/v1/runs/{_part(run)}/checkpoints/{_part(checkpoint)}/files/{_part(name)}"
         return self._download(path, name, target)
+
+    def upload_checkpoint(
+        self, file: Path, *, name: str | None = None, behavior: str | None = None, idempotency_key: str | None = None
+    ) -> UploadedCheckpoint:
+        """Store a `checkpoint.pt` of ML-Agents, for configurations to name its id in `initialize_from`.
+
+        `behavior` is a note for people: which one it was trained for.
+        """
+        parameters = _without_none({"name": name, "behavior": behavior})
+        return self._read(UploadedCheckpoint, self._upload("/v1/checkpoints", file, parameters, idempotency_key))
+
+    def list_uploaded_checkpoints(
+        self,
+        filter: str = "",  # noqa: A002
+        order_by: str = "",
+        limit: int | None = None,
+    ) -> Iterator[UploadedCheckpoint]:
+        """Iterate over uploaded checkpoints, newest first unless `order_by` says otherwise."""
+        parameters = {"filter": filter, "order_by": order_by}
+        return self._items(UploadedCheckpoint, "/v1/checkpoints", "checkpoints", parameters, limit)
+
+    def get_uploaded_checkpoint(self, checkpoint: str) -> UploadedCheckpoint:
+        """Return one uploaded checkpoint."""
+        return self._read(UploadedCheckpoint, self._get(f"/v1/checkpoints/{_part(checkpoint)}"))
+
+    def delete_uploaded_checkpoint(self, checkpoint: str) -> None:
+        """Delete an uploaded checkpoint. Refused while a run that has not ended begins with it."""
+        self._delete(f"/v1/checkpoints/{_part(checkpoint)}")
 
     # Logs
 
@@ -385,24 +450,28 @@ class Client:
         parameters = {"old": str(old), "new": str(new)}
         return self._read(ConfigDiff, self._get(f"/v1/configs/{_part(name)}:diff", parameters))
 
+    def upgrade_config(
+        self,
+        config: Mapping[str, Any] | str,
+        *,
+        curriculum: Mapping[str, Any] | str | None = None,
+        sampler: Mapping[str, Any] | str | None = None,
+    ) -> ConfigUpgrade:
+        """Bring a configuration of an older ML-Agents into the format of today; nothing is stored.
+
+        `curriculum` (by behavior) and `sampler` are the files that releases up to 0.16 had beside it.
+        """
+        body = {"config": config} | _without_none({"curriculum": curriculum, "sampler": sampler})
+        return self._read(ConfigUpgrade, self._post("/v1/configs:upgrade", body))
+
     # Demonstrations
 
     def upload_demonstration(
         self, file: Path, *, name: str | None = None, idempotency_key: str | None = None
     ) -> Demonstration:
         """Store a recording: an ML-Agents `.demo` file, or a `.npz` of Ludus' own. The server reads all of it."""
-        parameters = {} if name is None else {"name": name}
-        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4()), "Content-Type": "application/octet-stream"}
-        with file.open("rb") as content:
-            request = self._http.build_request(
-                "POST",
-                "/v1/demonstrations",
-                params=parameters,
-                content=content,
-                headers=headers,
-                timeout=self._patient(),
-            )
-            return self._read(Demonstration, self._send(request))
+        parameters = _without_none({"name": name})
+        return self._read(Demonstration, self._upload("/v1/demonstrations", file, parameters, idempotency_key))
 
     def list_demonstrations(
         self,
@@ -445,12 +514,130 @@ class Client:
 
     def delete_demonstration(self, demonstration: str) -> None:
         """Delete a demonstration. Refused while a run that has not ended uses it."""
-        request = self._http.build_request("DELETE", f"/v1/demonstrations/{_part(demonstration)}")
-        try:
-            answer = self._http.send(request)
-        except httpx.TransportError as error:
-            raise ServerUnreachable(self.server, _reason(error)) from error
-        _raise_for_problem(answer, self.server)
+        self._delete(f"/v1/demonstrations/{_part(demonstration)}")
+
+    # Ladders
+
+    def create_ladder(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        initial_elo: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Ladder:
+        """Make a ladder that runs can share: they name it in `self_play.ladder`."""
+        body = _without_none({"name": name, "description": description, "initial_elo": initial_elo})
+        return self._read(Ladder, self._post("/v1/ladders", body, idempotency_key))
+
+    def list_ladders(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Ladder]:  # noqa: A002
+        """Iterate over ladders, newest first unless `order_by` says otherwise."""
+        return self._items(Ladder, "/v1/ladders", "ladders", {"filter": filter, "order_by": order_by}, limit)
+
+    def get_ladder(self, ladder: str) -> Ladder:
+        """Return a ladder by its id or name, or the one that a run (id or name) plays on."""
+        return self._read(Ladder, self._get(f"/v1/ladders/{_part(ladder)}"))
+
+    def delete_ladder(self, ladder: str) -> None:
+        """Delete a ladder with its players and matches. Refused while a run that has not ended plays on it."""
+        self._delete(f"/v1/ladders/{_part(ladder)}")
+
+    def recompute_ladder(self, ladder: str) -> Ladder:
+        """Have all ratings computed anew from the matches; `rated_through` says how far that is."""
+        return self._read(Ladder, self._post(f"/v1/ladders/{_part(ladder)}:recompute"))
+
+    def register_player(
+        self,
+        ladder: str,
+        name: str,
+        kind: str,
+        *,
+        checkpoint: str | None = None,
+        behavior: str | None = None,
+        elo: float | None = None,
+        mu: float | None = None,
+        sigma: float | None = None,
+        fixed: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Player:
+        """Register a `scripted` or `human` player, or a `checkpoint`, whose matches are reported.
+
+        The ratings are those that it begins with; of a `fixed` one they never change.
+        """
+        named = {"checkpoint_id": checkpoint, "behavior": behavior, "elo": elo, "mu": mu, "sigma": sigma}
+        body = {"name": name, "kind": kind, "fixed": fixed} | _without_none(named)
+        return self._read(Player, self._post(f"/v1/ladders/{_part(ladder)}/players", body, idempotency_key))
+
+    def list_players(
+        self,
+        ladder: str,
+        filter: str = "",  # noqa: A002
+        order_by: str = "",
+        limit: int | None = None,
+    ) -> Iterator[Player]:
+        """Iterate over a ladder's players, in the order in which they came unless `order_by` says otherwise."""
+        parameters = {"filter": filter, "order_by": order_by}
+        return self._items(Player, f"/v1/ladders/{_part(ladder)}/players", "players", parameters, limit)
+
+    def list_ratings(
+        self,
+        ladder: str,
+        filter: str = "",  # noqa: A002
+        order_by: str = "",
+        limit: int | None = None,
+    ) -> Iterator[Rating]:
+        """Iterate over a ladder's ratings, the highest Elo first unless `order_by` says otherwise."""
+        parameters = {"filter": filter, "order_by": order_by}
+        return self._items(Rating, f"/v1/ladders/{_part(ladder)}/ratings", "ratings", parameters, limit)
+
+    def rating_history(self, ladder: str, players: Sequence[int] = (), points: int = 500) -> list[RatingSeries]:
+        """Return players' ratings over their matches, at most `points` each; of none, the newest learning policies."""
+        parameters = {"player": [str(player) for player in players], "points": str(points)}
+        answer = self._get(f"/v1/ladders/{_part(ladder)}/ratings/history", parameters)
+        return self._all(RatingSeries, answer, "series")
+
+    def payoffs(self, ladder: str, players: Sequence[int] = (), limit: int = 200) -> Payoffs:
+        """Return how each of some players did against each other one; of none, the newest `limit` that have played."""
+        parameters = {"player": [str(player) for player in players], "limit": str(limit)}
+        return self._read(Payoffs, self._get(f"/v1/ladders/{_part(ladder)}/payoffs", parameters))
+
+    def list_matches(
+        self,
+        ladder: str,
+        filter: str = "",  # noqa: A002
+        order_by: str = "",
+        limit: int | None = None,
+    ) -> Iterator[Match]:
+        """Iterate over a ladder's matches, newest first; superseded ones only with `superseded = true` as `filter`."""
+        parameters = {"filter": filter, "order_by": order_by}
+        return self._items(Match, f"/v1/ladders/{_part(ladder)}/matches", "matches", parameters, limit)
+
+    def report_match(
+        self,
+        ladder: str,
+        players: Sequence[int | str],
+        *,
+        outcome: str | None = None,
+        scores: Sequence[float] | None = None,
+        teams: Sequence[int] | None = None,
+        at: datetime | None = None,
+        truncated: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Match:
+        """Enter a match that was played elsewhere, by the numbers or names of its players.
+
+        Either `outcome` says how the first one did (`win`, `draw`, `loss`), or `scores` how each did: the higher, the
+        better. Repeating it with the same `idempotency_key` enters it once.
+        """
+        seats: list[dict[str, Any]] = [
+            {"player": player, "team": index if teams is None else teams[index]} for index, player in enumerate(players)
+        ]
+        if scores is not None:
+            for seat, score in zip(seats, scores, strict=True):
+                seat["score"] = score
+        moment = None if at is None else at.isoformat()
+        body = {"seats": seats, "truncated": truncated} | _without_none({"outcome": outcome, "at": moment})
+        return self._read(Match, self._post(f"/v1/ladders/{_part(ladder)}/matches", body, idempotency_key))
 
     # The server itself
 
@@ -499,9 +686,10 @@ class Client:
         except ValueError as error:
             raise ServerUnreachable(self.server, f"it does not answer as a Ludus server: {error}") from error
 
-    def _get(self, path: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def _get(self, path: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -> dict[str, Any]:
         seconds = self._http.timeout.read
-        waits = float((parameters or {}).get("timeout", 0))
+        announced = (parameters or {}).get("timeout", "0")
+        waits = float(announced) if isinstance(announced, str) else 0.0
         timeout = httpx.Timeout(self._http.timeout.connect, read=None if seconds is None else seconds + waits)
         return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
@@ -509,10 +697,30 @@ class Client:
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
         return self._send(self._http.build_request("POST", path, json=body, headers=headers))
 
+    def _patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        return self._send(self._http.build_request("PATCH", path, json=body, headers=headers))
+
     def _make(self, path: str, body: Mapping[str, Any], key: str | None) -> dict[str, Any]:
         """Post what takes the server a while."""
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
         return self._send(self._http.build_request("POST", path, json=body, headers=headers, timeout=self._patient()))
+
+    def _upload(self, path: str, file: Path, parameters: Mapping[str, str], key: str | None) -> dict[str, Any]:
+        """Post a file as it is, streamed."""
+        headers = {"Idempotency-Key": key or str(uuid.uuid4()), "Content-Type": "application/octet-stream"}
+        with file.open("rb") as content:
+            request = self._http.build_request(
+                "POST", path, params=parameters, content=content, headers=headers, timeout=self._patient()
+            )
+            return self._send(request)
+
+    def _delete(self, path: str) -> None:
+        try:
+            answer = self._http.send(self._http.build_request("DELETE", path))
+        except httpx.TransportError as error:
+            raise ServerUnreachable(self.server, _reason(error)) from error
+        _raise_for_problem(answer, self.server)
 
     def _patient(self) -> httpx.Timeout:
         """Return time-outs for a request that the server works on before it answers."""

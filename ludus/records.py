@@ -122,7 +122,7 @@ class Series:
     behavior: str
     key: str
     total: int
-    """Points that were recorded."""
+    """Points that the entries stand for."""
     steps: tuple[int, ...]
     """Of each entry's last point, as are the times."""
     times: tuple[datetime, ...]
@@ -131,6 +131,47 @@ class Series:
     minima: tuple[float | None, ...]
     maxima: tuple[float | None, ...]
     counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EnvironmentParameter:
+    """Where one environment parameter of a run is in its lessons."""
+
+    name: str
+    lesson: int
+    """Number of the present lesson, counted from 1."""
+    lessons: int
+    lesson_name: str
+    value: float | dict[str, Any]
+    """A number, or a sampler as in configurations."""
+    waits_for: str
+    """A sentence: the lesson, and what has to happen before it ends."""
+    measure: str | None = None
+    measured: float | None = None
+    """The newest measure, smoothed if that is asked for."""
+    threshold: float | None = None
+    episodes: int = 0
+    """Finished episodes (of a metric: values) of this lesson that the measure is made of."""
+    min_lesson_length: int = 0
+
+
+@dataclass(frozen=True)
+class ParameterEdit:
+    """A change that was asked for and not carried out yet."""
+
+    seq: int
+    parameter: str
+    change: dict[str, Any]
+    """`lesson`, `value`, or both."""
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class EnvironmentParameters:
+    """The environment parameters of a run."""
+
+    parameters: tuple[EnvironmentParameter, ...]
+    pending: tuple[ParameterEdit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,6 +201,21 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class UploadedCheckpoint:
+    """A checkpoint of ML-Agents that behaviors can begin with; `modules` are what its file says is in it."""
+
+    id: str
+    name: str
+    behavior: str | None
+    format: str
+    modules: tuple[str, ...]
+    file: str
+    size: int
+    sha256: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
 class Demonstration:
     """A recording of good behavior. `summary`, absent in lists, has episodes, returns and histograms of actions."""
 
@@ -176,6 +232,132 @@ class Demonstration:
     origin: dict[str, Any]
     created_at: datetime
     summary: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """A set of players that are compared with each other; `matches` is the number of the newest one."""
+
+    id: str
+    name: str
+    description: str
+    run_id: str | None
+    """The run whose own ladder this is; None for one that was made to be shared."""
+    initial_elo: float
+    players: int
+    matches: int
+    rated_through: int
+    """All matches up to this number are in ratings and payoffs."""
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Player:
+    """A player of a ladder: a run's `policy`, a `snapshot` of it, a `checkpoint`, a `scripted` one or a `human`."""
+
+    id: int
+    name: str
+    kind: str
+    fixed: bool
+    created_at: datetime
+    run_id: str | None = None
+    behavior: str | None = None
+    snapshot: int | None = None
+    checkpoint_id: str | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Rating:
+    """How strong a player is: its Elo, and mean and deviation of what is believed of its strength."""
+
+    id: int
+    name: str
+    kind: str
+    fixed: bool
+    """The ratings are given and never change."""
+    elo: float
+    mu: float
+    sigma: float
+    ordinal: float
+    """mu - 3 sigma."""
+    games: int
+    run_id: str | None = None
+    behavior: str | None = None
+    snapshot: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class RatingSeries:
+    """A player's ratings over its matches in columns, thinned to evenly spaced ones; the last entry is the newest."""
+
+    id: int
+    name: str
+    total: int
+    games: tuple[int, ...]
+    matches: tuple[int, ...]
+    steps: tuple[int | None, ...]
+    times: tuple[datetime, ...]
+    elo: tuple[float, ...]
+    mu: tuple[float, ...]
+    sigma: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PayoffPlayer:
+    """A row and column of a payoff matrix."""
+
+    id: int
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Payoffs:
+    """How each player did against each other one: rows against columns, in the players' order."""
+
+    rated_through: int
+    players: tuple[PayoffPlayer, ...]
+    wins: tuple[tuple[int, ...], ...]
+    draws: tuple[tuple[int, ...], ...]
+    losses: tuple[tuple[int, ...], ...]
+    games: tuple[tuple[int, ...], ...]
+    scores: tuple[tuple[float | None, ...], ...]
+    """Mean score, a draw being half a win; None where they never met."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One side of a match. `rank` 1 is best; equal ones drew."""
+
+    player: int
+    name: str
+    team: int
+    rank: int
+    score: float | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """A finished match. `seq` counts in the ladder, `number` among the run's matches of the behavior that learnt."""
+
+    seq: int
+    at: datetime
+    outcome: str
+    """Of the first seat: `win`, `draw` or `loss`."""
+    truncated: bool
+    rated: bool
+    seats: tuple[Seat, ...]
+    superseded_by: int | None = None
+    run_id: str | None = None
+    epoch: int | None = None
+    behavior: str | None = None
+    number: int | None = None
+    simulator: int | None = None
+    step: int | None = None
+    elo: float | None = None
 
 
 @dataclass(frozen=True)
@@ -280,6 +462,40 @@ class ConfigDiff:
     old: int
     new: int
     changes: tuple[ConfigChange, ...]
+
+
+@dataclass(frozen=True)
+class ConfigRewrite:
+    """Something of an older configuration that is written otherwise now; `*` in a path stands for each behavior."""
+
+    path: str
+    to: str
+    why: str
+    old: Any = None
+    """None where only the place changed, as `new`."""
+    new: Any = None
+
+
+@dataclass(frozen=True)
+class ConfigDrop:
+    """Something of an older configuration that the new one does not have."""
+
+    path: str
+    why: str
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class ConfigUpgrade:
+    """A configuration in the format of today, as YAML, and what was done to it."""
+
+    document: str
+    unchanged: bool
+    """It had the format of today already."""
+    changes: tuple[ConfigRewrite, ...]
+    dropped: tuple[ConfigDrop, ...]
+    problems: tuple[ProblemDetail, ...]
+    """What is left to do before a run can be made of it."""
 
 
 def read_record(kind: type[Record], data: Any) -> Record:

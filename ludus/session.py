@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ludus.draws import EnvironmentParameters
 from ludus.spec import BehaviorSpec
 from ludus.turn import Actions, Turn
 from ludus.wire import simulation_pb2 as pb
@@ -21,6 +22,7 @@ from ludus.wire.codec import (
     encode_step,
     spec_to_message,
 )
+from ludus.wire.parameters import samplers_from_messages
 
 
 class Session:
@@ -36,6 +38,8 @@ class Session:
         """Step -> how many of its agents still wait."""
         self._waiting: dict[str, dict[int, int]] = {}
         """Behavior -> agent -> step whose answer it waits for."""
+        self.parameters = EnvironmentParameters()
+        """What the server last told."""
         self.decisions = 0
         """Decisions that were asked for."""
         self.episodes = 0
@@ -65,7 +69,7 @@ class Session:
 
     def turn(self) -> Turn:
         """Open a turn for the game to fill."""
-        return Turn(self._layouts, self._waiting)
+        return Turn(self._layouts, self._waiting, self.parameters)
 
     def requests(self, turn: Turn) -> list[pb.ConnectRequest]:
         """Build the messages that tell a turn to the server: none if nothing happened in it."""
@@ -95,8 +99,15 @@ class Session:
         messages.append(pb.ConnectRequest(step=encode_step(self._step_id, batches, turn.stats, self._reset_id)))
         return messages
 
+    def welcome(self, message: pb.Welcome) -> None:
+        """Take the server's answer to Hello."""
+        samplers = samplers_from_messages(message.samplers)
+        self.parameters = EnvironmentParameters(message.environment_parameters, samplers, message.simulator_number)
+
     def actions(self, message: pb.Actions) -> Actions:
         """Interpret an answer. Agents whose decision has become void meanwhile are left out."""
+        if message.environment_parameters:
+            self._change_parameters(message)
         asked = self._in_flight.get(message.step_id, {})
         batches = decode_actions(message, self._layouts)
         answered = Actions([self._valid(batch, message.step_id, asked.get(batch.behavior, [])) for batch in batches])
@@ -105,10 +116,14 @@ class Session:
 
     def reset(self, message: pb.Reset) -> None:
         """Carry out the server's Reset: every pending decision is void."""
+        self._change_parameters(message)
         self._reset_id = message.reset_id
         self._in_flight.clear()
         self._unanswered.clear()
         self._waiting.clear()
+
+    def _change_parameters(self, message: pb.Actions | pb.Reset) -> None:
+        self.parameters.change(message.environment_parameters, samplers_from_messages(message.samplers))
 
     def _settle(self, step_id: int, agents: int) -> None:
         """Note that so many agents of a step wait no longer; forget the step when none does."""

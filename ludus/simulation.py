@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ludus.spec import BehaviorSpec
 from ludus.turn import Actions, Turn
+from ludus.wire.batches import Outcome
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Start:
     seed: int
     """This simulator's own seed: the run's seed + `number`."""
     parameters: Mapping[str, float]
-    """Environment parameters of the run's configuration, to apply before the new episodes."""
+    """Environment parameters of the run's configuration, to apply before the new episodes. They may change while the
+    run goes on: `Turn.parameters` has the newest, for every episode that begins later."""
     number: int
     """Number of this simulator in the run, from 0."""
     run_id: str
@@ -49,3 +51,22 @@ class Simulation(ABC):
 
     def close(self) -> None:  # noqa: B027  most games hold nothing
         """Release what the game holds. Called once, when the connection has ended for good."""
+
+
+@dataclass(frozen=True)
+class Bystander:
+    """A player whose game was over before it ever acted: to a run that is no episode, but somebody won or lost."""
+
+    behavior: str
+    """As announced."""
+    reward: float
+    outcome: Outcome
+
+
+class GameSimulation(Simulation):
+    """Games that begin anew by themselves when they are over, and are counted: single episodes can be played."""
+
+    finished: int = 0
+    """Games that were played to their end since the latest reset."""
+    bystanders: Sequence[Bystander] = ()
+    """Those of the game that finished last."""

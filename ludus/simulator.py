@@ -14,21 +14,23 @@
 
     ending = connect(Catch(), run="catch")
 
-`examples/custom_simulator.py` is a whole game. Gymnasium environments need no code: `ludus.adapters.gymnasium`, or
+`examples/custom_simulator.py` is a whole game. Games of Gymnasium and PettingZoo need no code: `ludus.adapters`, or
 `ludus simulate gymnasium:CartPole-v1 --run NAME` from a shell.
 """
 
 import asyncio
 from pathlib import Path
-from typing import Final
 
-from ludus.dialer import Dialer, Ending, Target
+from ludus.dialer import Dialer, Ending
+from ludus.draws import EnvironmentParameters
+from ludus.joining import Target
 from ludus.simulation import Simulation, Start
 from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from ludus.trouble import CannotConnect, SessionRefused, SimulatorError
 from ludus.turn import Action, Actions, Turn
 from ludus.wire.batches import ActionBatch, Aggregation, DecisionBatch, Outcome, TerminalBatch
 from ludus.wire.codes import CloseCode
+from ludus.wire.options import DEFAULT_SERVER
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -43,6 +45,7 @@ __all__ = [
     "DecisionBatch",
     "DimensionProperty",
     "Ending",
+    "EnvironmentParameters",
     "ObservationSpec",
     "ObservationType",
     "Outcome",
@@ -54,9 +57,6 @@ __all__ = [
     "Turn",
     "connect",
 ]
-
-DEFAULT_SERVER: Final = "127.0.0.1:7070"
-"""Where the gateway of `ludus up` listens."""
 
 
 def connect(

@@ -3,10 +3,13 @@
 Plain immutable values without I/O. `ludus.wire.codec` turns them into protobuf messages and back.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 from typing import Literal
+
+TEAM = re.compile(r"(?:^|[?&])team=(-?\d{1,9})(?=$|&)", re.ASCII)
 
 
 class ObservationType(IntEnum):
@@ -70,3 +73,19 @@ class BehaviorSpec:
     def behavior(self) -> str:
         """The name without its team: the key in a run's configuration."""
         return self.name.partition("?")[0]
+
+    @property
+    def team(self) -> int:
+        """The team in the name; 0 where none is named."""
+        return team_of(self.name)
+
+
+def team_of(name: str) -> int:
+    """Return the team in a behavior's name (`Striker?team=1`); 0 where none is named, or what is named is no number."""
+    found = TEAM.search(name.partition("?")[2])
+    return int(found[1]) if found else 0
+
+
+def file_name(behavior: str) -> str:
+    """Return a behavior's name as it may stand in a file name: other characters become `=` and their UTF-8 bytes."""
+    return re.sub(r"[^A-Za-z0-9_-]", lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), behavior)

@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ludus.wire.codes import CloseCode
 from ludus.wire.options import REASON_METADATA, STATE_METADATA
 
 
@@ -50,6 +51,9 @@ _PERMANENT = {
 _FRESH_TICKET_HELPS = {"bad_ticket", "ticket_expired"}
 """How a gateway refuses a stream that it should relay, for instance after it was started again with another key."""
 
+_REJOINABLE = {code for code in CloseCode if code.rejoin}
+"""How a collector refuses a Unity player, whose calls have no other way to say it, when joining again makes sense."""
+
 
 def explain(error: grpc.aio.AioRpcError, address: str, *, tls: bool, token: bool) -> Failure:
     """Say what a failed call to `address` means."""
@@ -57,7 +61,7 @@ def explain(error: grpc.aio.AioRpcError, address: str, *, tls: bool, token: bool
     metadata = {str(key): str(value) for key, value in trailing}
     details = error.details() or error.code().name
     code = metadata.get(REASON_METADATA) or _PERMANENT.get(error.code(), "unavailable")
-    if code in _FRESH_TICKET_HELPS:
+    if code in _FRESH_TICKET_HELPS or code in _REJOINABLE:
         return Failure(code, details, permanent=False)
     match error.code():
         case grpc.StatusCode.UNAUTHENTICATED:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ludus.draws import EnvironmentParameters
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import (
     ActionBatch,
@@ -113,7 +114,11 @@ class Turn:
     Ends take effect before decisions: an agent may end an episode and begin the next one in the same turn.
     """
 
-    def __init__(self, layouts: Mapping[str, BehaviorLayout], waiting: Waiting) -> None:
+    def __init__(
+        self, layouts: Mapping[str, BehaviorLayout], waiting: Waiting, parameters: EnvironmentParameters | None = None
+    ) -> None:
+        self.parameters = EnvironmentParameters() if parameters is None else parameters
+        """The run's environment parameters as they are now, for the episodes that begin in this turn."""
         self._layouts = dict(layouts)
         self._waiting = waiting
         self._decisions: dict[str, _Rows | DecisionBatch] = {}

@@ -7,21 +7,31 @@
     │   ├── CheckpointNotFound   checkpoint_not_found
     │   ├── DemonstrationNotFound  demonstration_not_found
     │   ├── ArtifactNotFound     artifact_not_found
+    │   ├── LadderNotFound       ladder_not_found
     │   ├── LogNotFound          log_not_found
     │   ├── MetricNotFound       metric_not_found
+    │   ├── PlayerNotFound       player_not_found
     │   ├── SimulatorNotFound    simulator_not_found
     │   └── WorkerNotFound       worker_not_found
     ├── Gone                     kind gone
     │   └── CheckpointDeleted    checkpoint_deleted
     ├── Conflict                 kind conflict
+    │   ├── CheckpointInUse      checkpoint_in_use
     │   ├── DemonstrationInUse   demonstration_in_use
     │   ├── IllegalTransition    illegal_transition
-    │   └── LeaseLost            lease_lost
+    │   ├── LadderExists         ladder_exists
+    │   ├── LadderInUse          ladder_in_use
+    │   ├── LeaseLost            lease_lost
+    │   ├── PlayerExists         player_exists
+    │   └── RunEnded             run_ended
     ├── Invalid                  kind invalid
+    │   ├── CheckpointInvalid    invalid_checkpoint
     │   ├── DemonstrationInvalid invalid_demonstration
     │   ├── InvalidConfig        invalid_config
+    │   ├── InvalidEdit          invalid_edit
     │   ├── InvalidArtifactPath  invalid_artifact_path
-    │   └── InvalidQuery         invalid_query
+    │   ├── InvalidQuery         invalid_query
+    │   └── MatchInvalid         invalid_match
     ├── Unauthenticated          kind unauthenticated: unauthenticated
     ├── Forbidden                kind forbidden: forbidden
     ├── Exhausted                kind exhausted
@@ -99,12 +109,12 @@ class ConfigNotFound(NotFound):
 
 
 class CheckpointNotFound(NotFound):
-    """The run has no such checkpoint."""
+    """The run has no such checkpoint, or none was uploaded under this id."""
 
     code = "checkpoint_not_found"
 
     def __init__(self, checkpoint_id: str) -> None:
-        super().__init__(f"There is no checkpoint {checkpoint_id!r}. List the run's checkpoints to see what there is.")
+        super().__init__(f"There is no checkpoint {checkpoint_id!r}. List the checkpoints to see what there is.")
         self.checkpoint_id = checkpoint_id
 
 
@@ -130,6 +140,16 @@ class ArtifactNotFound(NotFound):
         self.path = path
 
 
+class LadderNotFound(NotFound):
+    """No ladder has this id or name, and no run of this id or name has one."""
+
+    code = "ladder_not_found"
+
+    def __init__(self, ladder: str) -> None:
+        super().__init__(f"There is no ladder {ladder!r}, nor a run of that name with one. List the ladders.")
+        self.ladder = ladder
+
+
 class LogNotFound(NotFound):
     """The attempt has no such log."""
 
@@ -153,6 +173,17 @@ class MetricNotFound(NotFound):
         super().__init__(f"Run {run_id} has no metric {key!r} (yet). The run's latest metrics name all keys.")
         self.run_id = run_id
         self.key = key
+
+
+class PlayerNotFound(NotFound):
+    """The ladder has no such player."""
+
+    code = "player_not_found"
+
+    def __init__(self, ladder_id: str, player: int | str) -> None:
+        super().__init__(f"Ladder {ladder_id} has no player {player!r}. List its players, or register this one.")
+        self.ladder_id = ladder_id
+        self.player = player
 
 
 class SimulatorNotFound(NotFound):
@@ -203,6 +234,20 @@ class Conflict(LudusError):
     code = "conflict"
 
 
+class CheckpointInUse(Conflict):
+    """An uploaded checkpoint cannot be deleted: a run that has not ended begins with it."""
+
+    code = "checkpoint_in_use"
+
+    def __init__(self, checkpoint_id: str, run_id: str) -> None:
+        super().__init__(
+            f"Checkpoint {checkpoint_id} is used by run {run_id}, which has not ended. Wait for its end, or cancel it, "
+            "and delete the checkpoint then."
+        )
+        self.checkpoint_id = checkpoint_id
+        self.run_id = run_id
+
+
 class DemonstrationInUse(Conflict):
     """A demonstration cannot be deleted: a run that has not ended uses it."""
 
@@ -229,6 +274,30 @@ class IllegalTransition(Conflict):
         self.to = to
 
 
+class LadderExists(Conflict):
+    """A ladder of this name was made before."""
+
+    code = "ladder_exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is a ladder {name!r} already. Use it, or choose another name.")
+        self.name = name
+
+
+class LadderInUse(Conflict):
+    """A ladder cannot be deleted: a run that has not ended plays on it."""
+
+    code = "ladder_in_use"
+
+    def __init__(self, ladder_id: str, run_id: str) -> None:
+        super().__init__(
+            f"The matches of run {run_id}, which has not ended, go to ladder {ladder_id}. Wait for its end, or cancel "
+            "it, and delete the ladder then."
+        )
+        self.ladder_id = ladder_id
+        self.run_id = run_id
+
+
 class LeaseLost(Conflict):
     """A write came from an attempt that no longer holds its run: it was ended, or a newer attempt has begun."""
 
@@ -241,6 +310,31 @@ class LeaseLost(Conflict):
         )
         self.run_id = run_id
         self.epoch = epoch
+
+
+class PlayerExists(Conflict):
+    """The ladder has a player of this name."""
+
+    code = "player_exists"
+
+    def __init__(self, ladder_id: str, name: str) -> None:
+        super().__init__(f"Ladder {ladder_id} has a player {name!r} already. Use it, or choose another name.")
+        self.ladder_id = ladder_id
+        self.name = name
+
+
+class RunEnded(Conflict):
+    """Something was to be changed in a run that has ended."""
+
+    code = "run_ended"
+
+    def __init__(self, run_id: str, state: str) -> None:
+        super().__init__(
+            f"Run {run_id} is {state}: nothing in it can be changed any more. Create another run with what you want; "
+            "`starting_lesson` in its configuration says with which lesson a parameter begins."
+        )
+        self.run_id = run_id
+        self.state = state
 
 
 class Invalid(LudusError):
@@ -260,6 +354,16 @@ class Problem:
     """What kind of mistake, from `server.training.problems.CODES`."""
     message: str
     """What is wrong and what would be right."""
+
+
+class CheckpointInvalid(Invalid):
+    """An uploaded file is no checkpoint."""
+
+    code = "invalid_checkpoint"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"The checkpoint cannot be used: {problem}.")
+        self.problem = problem
 
 
 class DemonstrationInvalid(Invalid):
@@ -286,6 +390,17 @@ class InvalidConfig(Invalid):
         super().__init__("\n".join(lines))
 
 
+class InvalidEdit(Invalid):
+    """Changes to the environment parameters of a run name what it does not have; all mistakes are listed."""
+
+    code = "invalid_edit"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        assert problems, "an invalid edit has at least one problem"
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{problem.path}: {problem.message}" for problem in self.problems))
+
+
 class InvalidArtifactPath(Invalid):
     """A path would leave the artifact store, or is not a plain relative path."""
 
@@ -307,6 +422,16 @@ class InvalidQuery(Invalid):
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"The list cannot be asked by {field!r}: {detail}.")
         self.field = field
+
+
+class MatchInvalid(Invalid):
+    """What was reported is no match."""
+
+    code = "invalid_match"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"The match cannot be entered: {problem}.")
+        self.problem = problem
 
 
 class Unauthenticated(LudusError):

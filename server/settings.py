@@ -74,6 +74,9 @@ class StorageSettings(Group):
         ge=1,
         description="Most memory that one demonstration, or those to be merged, may take: files are compressed.",
     )
+    checkpoint_bytes: int = Field(
+        default=1 << 30, ge=1, description="Largest file of another program's checkpoint that can be uploaded."
+    )
 
 
 class ApiSettings(Group):

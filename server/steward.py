@@ -5,6 +5,8 @@ Any number of stewards may run: every act is decided again in the database, unde
 The steward itself could be what is late: after an outage of the database, a pause of its host or its own start, every
 lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
+
+A thread of its own rates matches (`server.ratings.rater`), which may take long and must not hold up the rest.
 """
 
 import signal
@@ -21,6 +23,7 @@ from server.errors import Unavailable
 from server.http.repository import IdempotencyRepository
 from server.leases.repository import ExpiredLease, LeaseRepository
 from server.queue import Doorbell, make_celery
+from server.ratings.rater import Rater
 from server.runs.states import RunState
 from server.settings import Settings
 from server.workers.repository import WorkerRepository
@@ -155,7 +158,19 @@ def main(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
     database = Database.from_settings(settings.database)
+    rating = threading.Thread(target=_rate, args=(Rater(database), stop), name="rater")
+    rating.start()
     try:
         Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
     finally:
+        stop.set()
+        rating.join()
         database.close()
+
+
+def _rate(rater: Rater, stop: threading.Event) -> None:
+    """Rate matches until `stop` is set. Should that fail, the steward ends, and is started again."""
+    try:
+        rater.run(stop)
+    finally:
+        stop.set()

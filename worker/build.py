@@ -7,6 +7,7 @@ reward signals, `shown` the `DemonstrationBuffer` of its `behavioral_cloning` se
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
@@ -63,40 +64,59 @@ class Demonstrations:
     def __init__(self, paths: Mapping[str, str]) -> None:
         """`paths`: where the demonstration with each id lies."""
         self._paths = paths
-        self._known: dict[str, list[Demonstration]] = {}
+        self._known: dict[tuple[str, bool], list[Demonstration]] = {}
 
-    def of(self, section: FromDemonstrations) -> list[Demonstration]:
+    def of(self, section: FromDemonstrations, key: str = "") -> list[Demonstration]:
         """Return what a section of the configuration names: by id, or by path where a trainer runs alone.
 
-        Raise `DemonstrationError` if something is missing or damaged.
+        Raise `DemonstrationError` if something is missing or damaged. It begins with the key that names it, below the
+        section's own, `key`.
         """
-        return [demonstration for _, demonstration in self._named(section)]
+        return [demonstration for _, _, demonstration in self._named(section, key)]
 
-    def buffer(self, section: FromDemonstrations, spec: BehaviorSpec, device: torch.device) -> DemonstrationBuffer:
+    def buffer(
+        self, section: FromDemonstrations, spec: BehaviorSpec, device: torch.device, key: str = ""
+    ) -> DemonstrationBuffer:
         """Return the demonstrated steps on the device.
 
-        Raise `DemonstrationError`; where one doesn't fit the behavior, with its name and both shapes.
+        Raise `DemonstrationError` as `of`; where one doesn't fit the behavior, with its name and both shapes.
         """
-        for name, demonstration in self._named(section):
-            check_fit(demonstration.spec, spec, what=f"demonstration {name}")
-        return DemonstrationBuffer(self.of(section), spec, device)
+        for at, name, demonstration in self._named(section, key):
+            with _blaming(at):
+                check_fit(demonstration.spec, spec, what=f"demonstration {name}")
+        return DemonstrationBuffer(self.of(section, key), spec, device)
 
-    def _named(self, section: FromDemonstrations) -> Iterator[tuple[str, Demonstration]]:
-        """Iterate over what a section names, with the id or path that it says."""
-        for name in section.demonstrations:
+    def _named(self, section: FromDemonstrations, key: str) -> Iterator[tuple[str, str, Demonstration]]:
+        """Iterate over what a section names: the key that does, the id or path that it says, the demonstration."""
+        below = f"{key}." if key else ""
+        named = [(f"{below}demonstrations[{index}]", name) for index, name in enumerate(section.demonstrations)]
+        for at, name in named:
             if name not in self._paths:
-                raise DemonstrationError(f"the demonstration {name} was not handed to this trainer; upload it again")
-        named = {name: self._paths[name] for name in section.demonstrations}
+                message = f"{at}: the demonstration {name} was not handed to this trainer; upload it again"
+                raise DemonstrationError(message)
+        found = [(at, name, self._paths[name]) for at, name in named]
         if section.demo_path is not None:
-            named[section.demo_path] = section.demo_path
-        for name, path in named.items():
-            for demonstration in self._read(path):
-                yield name, demonstration
+            found.append((f"{below}demo_path", section.demo_path, section.demo_path))
+        for at, name, path in found:
+            with _blaming(at):
+                demonstrations = self._read(path, legacy_pairing=section.legacy_pairing)
+            for demonstration in demonstrations:
+                yield at, name, demonstration
 
-    def _read(self, path: str) -> list[Demonstration]:
-        if path not in self._known:
-            self._known[path] = load_demonstrations([path])
-        return self._known[path]
+    def _read(self, path: str, *, legacy_pairing: bool) -> list[Demonstration]:
+        key = (path, legacy_pairing)
+        if key not in self._known:
+            self._known[key] = load_demonstrations([path], legacy_pairing=legacy_pairing)
+        return self._known[key]
+
+
+@contextmanager
+def _blaming(key: str) -> Iterator[None]:
+    """Let a demonstration's error begin with the key of the configuration that named it."""
+    try:
+        yield
+    except DemonstrationError as error:
+        raise DemonstrationError(f"{key}: {error}") from error
 
 
 def build_algorithm(
@@ -108,7 +128,7 @@ def build_algorithm(
     what was shown does not fit it. Equal arguments give equal weights and equal updates.
     """
     section = config.behavioral_cloning
-    shown = None if section is None else demonstrations.buffer(section, spec, device)
+    shown = None if section is None else demonstrations.buffer(section, spec, device, "behavioral_cloning")
     # A seed of their own: networks of policy and signals would else begin with the same numbers.
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
     signals = build_signals(config.reward_signals, spec, device, generator, demonstrations)
@@ -151,10 +171,11 @@ def build_signals(
     """
     signals = []
     for name, config in section.active():
+        key = f"reward_signals.{_key(section, name)}"
         try:
-            signal = build_signal(name, config, spec, device, generator, demonstrations)
+            signal = build_signal(name, key, config, spec, device, generator, demonstrations)
         except UnsupportedSpec as error:
-            message = f"reward_signals.{_key(section, name)}.network_settings: {error}"
+            message = f"{key}.network_settings: {error}"
             raise UnsupportedSpec(spec.name, error.code, message) from error
         signals.append(NamedSignal(name, config.strength, config.gamma, signal))
     return SignalSet(signals, device)
@@ -162,16 +183,18 @@ def build_signals(
 
 def build_signal(
     name: str,
+    key: str,
     config: SignalConfig,
     spec: BehaviorSpec,
     device: torch.device,
     generator: torch.Generator,
     demonstrations: Demonstrations,
 ) -> RewardSignal:
-    """Return one reward signal, new."""
+    """Return one reward signal, new. `key`: where the behavior's configuration has it."""
     match config:
         case GAILConfig():
-            return GAILReward(config, spec, device, generator, demonstrations.buffer(config, spec, device), name)
+            shown = demonstrations.buffer(config, spec, device, key)
+            return GAILReward(config, spec, device, generator, shown, name)
         case CuriosityConfig():
             return CuriosityReward(config, spec, device, generator)
         case RNDConfig():

@@ -17,6 +17,7 @@ read and write: 8 bytes with the length of a JSON header, the header, the data.
 import hashlib
 import json
 import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +33,8 @@ FORMAT, FORMAT_VERSION = "ludus-checkpoint", 1
 _TENSOR, _ARRAY, _FLOAT, _TUPLE = "$tensor", "$array", "$float", "$tuple"
 CHUNK = 1 << 24
 """Bytes that are read or written, and hashed, at a time."""
+ENVIRONMENT_PARAMETERS = "?environment_parameters"
+"""Key of the run's lessons in a training state, beside the behaviors', whose names have no question mark."""
 DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -94,6 +97,30 @@ def load(folder: Path) -> dict[str, Any]:
         raise CheckpointDamaged(folder, f"{TENSORS_FILE}: {error}") from error
     state: dict[str, Any] = _decode(manifest["state"], tensors)
     return state
+
+
+def behavior_states(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states of behaviors in a training state, without what belongs to the run as a whole."""
+    return {name: each for name, each in state.items() if name != ENVIRONMENT_PARAMETERS}
+
+
+def is_packed(file: Path) -> bool:
+    """Say whether a file is a checkpoint as an archive of its two files, as `ludus learn` keeps it."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return set(archive.namelist()) == {TENSORS_FILE, MANIFEST_FILE}
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Write the two files of such an archive into an existing folder. Raise `CheckpointDamaged`."""
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            for name in (TENSORS_FILE, MANIFEST_FILE):
+                packed.extract(name, folder)
+    except (OSError, zipfile.BadZipFile, KeyError) as error:
+        raise CheckpointDamaged(archive, str(error)) from error
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

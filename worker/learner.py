@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,19 @@ class Collection(Protocol):
 
     def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
         """Free the blocks of delivered segments."""
+
+
+class Turns(Protocol):
+    """Whose turn it is to learn, in self-play: `worker.selfplay.controller.GhostController`."""
+
+    def has_turn(self, behavior: str) -> bool:
+        """Whether a team of the behavior learns now."""
+
+    def learned(self, behavior: str, step: int, *, done: bool) -> None:
+        """Take note that the policy has learnt from a round."""
+
+    def state(self, behavior: str) -> dict[str, Any]:
+        """Return what a checkpoint holds of the behavior."""
 
 
 class Learner(Protocol):
@@ -194,8 +207,12 @@ class BehaviorLearner:
         progress: Progress,
         precision: Callable[[], AbstractContextManager[None]] = nullcontext,
         before_update: Callable[[Rollout, int], None] | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """Updates run within `precision()`; `before_update` is told of each, with its round and step."""
+        """Updates run within `precision()`; `before_update` is told of each, with its round and step.
+
+        With `turns` it learns in its turns only: meanwhile it waits, with what it has collected of a round.
+        """
         self.config = config
         self.spec = spec
         self.algorithm = algorithm
@@ -203,6 +220,7 @@ class BehaviorLearner:
         self.progress = progress
         self._precision = precision
         self._before_update = before_update
+        self._turns = turns
         self._arena = arena
         self._pool = pool
         self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -210,6 +228,8 @@ class BehaviorLearner:
         self._delivered = progress.step
         self._granted = progress.step
         self._last_round = progress.round
+        self._owes_grant = False
+        """Whether a round shall be granted when its turn comes."""
         self._rollbacks = Rollbacks()
         self.sample = Sample([], None)
         self._next_checkpoint = 0
@@ -247,7 +267,12 @@ class BehaviorLearner:
             self._pool.grant_unrecorded(self.name)
         else:
             self._grant()
-            self.progress.round = self._last_round
+            self.progress.round += 1
+
+    def take_turn(self) -> None:
+        """Go on if its turn has come."""
+        if self._owes_grant and self._has_turn:
+            self._grant()
 
     def checkpointed(self) -> None:
         """Take note that everything up to now is in a checkpoint."""
@@ -273,7 +298,11 @@ class BehaviorLearner:
     @property
     def ready(self) -> bool:
         """Whether the round to learn from is complete."""
-        return not self.done and self.progress.round in self._collected
+        return not self.done and self.progress.round in self._collected and self._has_turn
+
+    @property
+    def _has_turn(self) -> bool:
+        return self._turns is None or self._turns.has_turn(self.name)
 
     def learn(self) -> str | None:
         """Improve the policy on the round and publish it.
@@ -291,6 +320,8 @@ class BehaviorLearner:
             self._grant()
         self.sample = Sample.of(rollout)
         diagnosis = self._rollbacks.attempt(lambda: self._update(rollout))
+        if self._turns is not None:
+            self._turns.learned(self.name, self.progress.step, done=self.done)
         if self.done:
             self._pool.grant_unrecorded(self.name)
         elif not self.config.threaded:
@@ -299,7 +330,10 @@ class BehaviorLearner:
 
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
-        return {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
+        state: dict[str, object] = {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
+        if self._turns is not None:
+            state["self_play"] = self._turns.state(self.name)
+        return state
 
     def export(self, path: Path) -> None:
         """Write the policy as an ONNX model, checked on observations of the last round."""
@@ -319,7 +353,10 @@ class BehaviorLearner:
         self._pool.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
 
     def _grant(self) -> None:
-        """Permit the collection of one more round, if there is anything left to collect."""
+        """Permit the collection of one more round, if there is anything left to collect; when its turn comes."""
+        self._owes_grant = not self._has_turn
+        if self._owes_grant:
+            return
         size = min(self.algorithm.round_steps(), self.config.max_steps - self._granted)
         if size > 0:
             self._last_round += 1

@@ -75,6 +75,8 @@ class Job(Message):
     """Hexadecimal key of simulator tickets. None: simulators need no ticket (a trainer run alone on loopback)."""
     demonstrations: dict[str, str] = Field(default_factory=dict)
     """Where each demonstration of the configuration lies, by its id."""
+    checkpoints: dict[str, str] = Field(default_factory=dict)
+    """The folder of each checkpoint that behaviors begin with (`initialize_from`), by its id."""
     max_message_bytes: int = 64 << 20
     lease_seconds: float = 10.0
     """Silence of the supervisor after which the trainer ends itself."""
@@ -95,6 +97,26 @@ class Command(Message):
     """
 
 
+class ParameterEdit(Message):
+    """What somebody wants of one environment parameter of a running run: another lesson, another value, or both."""
+
+    seq: int
+    """Counts the run's edits from 1. An edit that a trainer, or the checkpoint that it began with, knows is not done
+    again."""
+    parameter: str
+    lesson: int | None = None
+    """Number of the lesson to begin, from 1."""
+    value: float | dict[str, object] | None = None
+    """The lesson's new value, as configurations write it, with its seed."""
+
+
+class EditParameters(Message):
+    """Edits to carry out, in their order; answered by events and by `ParameterStates`."""
+
+    type: Literal["edit_parameters"] = "edit_parameters"
+    edits: list[ParameterEdit]
+
+
 class CheckpointCommitted(Message):
     """A checkpoint is published and has its row: it is acknowledged."""
 
@@ -111,7 +133,9 @@ class CheckpointRefused(Message):
     detail: str
 
 
-ToTrainer = Annotated[Job | Beat | Command | CheckpointCommitted | CheckpointRefused, Field(discriminator="type")]
+Order = Command | EditParameters | CheckpointCommitted | CheckpointRefused
+"""What a trainer's loop has to know."""
+ToTrainer = Annotated[Job | Beat | Order, Field(discriminator="type")]
 
 
 # Trainer to supervisor ------------------------------------------------------------------------------------------------
@@ -160,6 +184,16 @@ class EventRecord(Message):
     data: dict[str, object] = Field(default_factory=dict)
 
 
+class ParameterStates(Message):
+    """Where each environment parameter is; the whole list each time."""
+
+    type: Literal["parameter_states"] = "parameter_states"
+    parameters: list[dict[str, object]]
+    """`server.training.lessons.ParameterStatus.to_plain`."""
+    edit: int
+    """Number of the newest edit that was carried out; 0 without any."""
+
+
 class SimulatorUp(Message):
     """A simulator has opened its session."""
 
@@ -170,6 +204,16 @@ class SimulatorUp(Message):
     peer: str
     client: str
     behaviors: list[str]
+
+
+class SimulatorPlays(Message):
+    """A simulator's first step came: by now it has announced its behaviors."""
+
+    type: Literal["simulator_plays"] = "simulator_plays"
+    incarnation: str
+    behaviors: list[str]
+    agents: int
+    """Agents that asked for an action in it."""
 
 
 class SimulatorDown(Message):
@@ -183,6 +227,47 @@ class SimulatorDown(Message):
     code: str
     reason: str
     steps: int
+
+
+class Seat(Message):
+    """One side of a match."""
+
+    behavior: str
+    team: int
+    snapshot: int | None
+    """Number of the frozen policy; None: the policy that learns."""
+    step: int
+    """Steps for which the policy had learnt; of a frozen one: when it was taken."""
+
+
+class Match(Message):
+    """A match that has ended."""
+
+    number: int
+    """Counts the matches of this behavior in the run, from 1; goes on over attempts."""
+    behavior: str
+    """Whose team learnt."""
+    simulator: int
+    at: float
+    """Seconds since 1970-01-01 UTC."""
+    step: int
+    """How far the behavior was."""
+    seats: list[Seat]
+    """The learning side first."""
+    outcome: Literal["win", "draw", "loss"]
+    """Of the first seat."""
+    truncated: bool
+    rated: bool
+    """Whether it changed the Elo ratings."""
+    elo: float
+    """Of the learning policy after it."""
+
+
+class MatchesPlayed(Message):
+    """Matches that ended, in order; each is told once."""
+
+    type: Literal["matches_played"] = "matches_played"
+    matches: list[Match]
 
 
 class CheckpointWritten(Message):
@@ -211,7 +296,17 @@ class Finished(Message):
 
 
 ToSupervisor = Annotated[
-    Listening | Progress | Metrics | EventRecord | SimulatorUp | SimulatorDown | CheckpointWritten | Finished,
+    Listening
+    | Progress
+    | Metrics
+    | EventRecord
+    | ParameterStates
+    | SimulatorUp
+    | SimulatorPlays
+    | SimulatorDown
+    | MatchesPlayed
+    | CheckpointWritten
+    | Finished,
     Field(discriminator="type"),
 ]
 
@@ -293,7 +388,7 @@ class SupervisorLink:
         self._connection = connection
         self._reader = FrameReader(connection)
 
-    def send(self, message: Job | Beat | Command | CheckpointCommitted | CheckpointRefused) -> None:
+    def send(self, message: Job | Beat | Order) -> None:
         """Send one message. Raises `LinkClosed` if the trainer is gone or does not read."""
         _send(self._connection, message, SEND_SECONDS)
 
@@ -318,7 +413,7 @@ class TrainerLink:
         self._connection = connection
         self._reader = FrameReader(connection)
         self._on_silence = on_silence
-        self._inbox: deque[Command | CheckpointCommitted | CheckpointRefused] = deque()
+        self._inbox: deque[Order] = deque()
         self._outbox: deque[Message] = deque()
         self._points: list[Point] = []
         self._wake = threading.Condition()
@@ -354,7 +449,7 @@ class TrainerLink:
                 self._outbox.append(message)
             self._wake.notify()
 
-    def commands(self) -> list[Command | CheckpointCommitted | CheckpointRefused]:
+    def commands(self) -> list[Order]:
         """Return what has come in since the last call."""
         taken = []
         while self._inbox:

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from ludus.wire import batches as wire
 from worker.collector.notices import StatsReported
 from worker.link import Metrics, Point
 
 CUMULATIVE_REWARD = "Environment/Cumulative Reward"
+CUMULATIVE_REWARD_STD = "Environment/Cumulative Reward Std"
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 EVALUATION_REWARD = "Evaluation/Cumulative Reward"
 EVALUATION_LENGTH = "Evaluation/Episode Length"
@@ -68,15 +69,21 @@ class Recorder:
         strength: float | None = 1.0,
         *,
         groups: bool = False,
+        standing: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """`strength` is the extrinsic signal's, None without one; `groups`: whether agents are trained as groups."""
+        """`strength` is the extrinsic signal's, None without one; `groups`: whether agents are trained as groups.
+
+        `standing` returns what every summary has beside what was measured.
+        """
         self._behavior = behavior
         self._strength = strength
         self._groups = groups
+        self._standing = standing
         self._summary_freq = summary_freq
         self._post = post
         self._series: dict[str, _Series] = {}
         self._boundary = step - step % summary_freq
+        self._summary_returns: list[float] = []
         self._checkpoint_returns: list[float] = []
         self._since = (step, time.monotonic())
 
@@ -92,6 +99,7 @@ class Recorder:
             self.measure(GROUP_REWARD, group_return)
         if self._strength is not None:
             self.measure(EXTRINSIC_REWARD, self._strength * (episode_return + group_return))
+        self._summary_returns.append(episode_return)
         self._checkpoint_returns.append(episode_return)
 
     def evaluated(self, step: int, returns: Sequence[float], lengths: Sequence[int]) -> None:
@@ -129,8 +137,15 @@ class Recorder:
         now = time.monotonic()
         self._since = (step, now)
         self.measure(STEPS_PER_SECOND, (step - then) / max(now - since, 1e-9))
+        returns, self._summary_returns = self._summary_returns, []
+        if returns:
+            self.measure(CUMULATIVE_REWARD_STD, pstdev(returns))
         series, self._series = self._series, {}
-        self._write(boundary, {key: one.value() for key, one in series.items()})
+        self._write(boundary, {**{key: one.value() for key, one in series.items()}, **self._standing()})
+
+    def note(self, step: int, values: Mapping[str, float]) -> None:
+        """Write values down at once, at their own step."""
+        self._write(step, values)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         at = time.time()

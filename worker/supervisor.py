@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import assert_never
 
@@ -27,9 +28,11 @@ from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger
 from server.checkpoints.refs import NewCheckpoint
 from server.errors import LeaseLost, LudusError, StorageFull, Unavailable
+from server.ladders.refs import PlayedMatch, PlayedSeat
 from server.metrics.points import MetricPoint
 from server.runs.states import Intent, RunState, StopReason
 from server.settings import WorkerSettings
+from server.training.config import RunConfig
 from worker.link import (
     Action,
     Beat,
@@ -37,17 +40,24 @@ from worker.link import (
     CheckpointRefused,
     CheckpointWritten,
     Command,
+    EditParameters,
     EventRecord,
     Finished,
     Job,
     LinkClosed,
     Listening,
+    Match,
+    MatchesPlayed,
     Metrics,
+    ParameterEdit,
+    ParameterStates,
     Progress,
     SimulatorDown,
+    SimulatorPlays,
     SimulatorUp,
     ToSupervisor,
 )
+from worker.ports import PortTaken, hold_port
 from worker.process import TrainerProcess, WarmTrainer
 from worker.restore import CheckpointUnusable, DemonstrationUnusable, fetch, fetch_demonstrations
 
@@ -92,6 +102,8 @@ class Supervisor:
         self._copies: deque[tuple[CheckpointWritten, Future[tuple[str, list[FileRef]]]]] = deque()
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="artifacts")
         self._step = 0
+        self._edit = 0
+        """Newest edit of environment parameters that the trainer was told of."""
         self._command: Action | None = None
         self._patience_ends = math.inf
         self._finished: Finished | None = None
@@ -101,28 +113,35 @@ class Supervisor:
         """Execute the attempt from its claim to its last write. Nothing of the trainer lives when it returns."""
         try:
             try:
-                job = self._job()
-            except DemonstrationUnusable as error:
+                with self._ports():
+                    self._execute(warm)
+            except (DemonstrationUnusable, CheckpointUnusable, PortTaken) as error:
                 self._conclude(Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error)))
                 self._settle()
-                return
-            trainer = warm.take(job)
-            log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
-            try:
-                ending = self._watch(trainer)
-                if self._finished is not None:
-                    self._await_exit(trainer)
-            finally:
-                trainer.end()
-            self._enqueue_log()
-            self._conclude(ending)
-            self._settle()
-            log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason)
         except LeaseLost as lost:
             log.warning("lease_lost", reason=str(lost))
         finally:
             self._copier.shutdown(wait=True, cancel_futures=True)
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _execute(self, warm: WarmTrainer) -> None:
+        trainer = warm.take(self._job())
+        log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
+        try:
+            ending = self._watch(trainer)
+            if self._finished is not None:
+                self._await_exit(trainer)
+        finally:
+            trainer.end()
+        self._enqueue_log()
+        self._conclude(ending)
+        self._settle()
+        log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason)
+
+    def _ports(self) -> AbstractContextManager[None]:
+        """Keep the fixed port that the run asks for, if it does. Raises `PortTaken`."""
+        port = RunConfig.model_validate(self._claim.config).simulators.unity_port
+        return nullcontext() if port is None else hold_port(port)
 
     def _job(self) -> Job:
         self._scratch.mkdir(parents=True, exist_ok=True)
@@ -142,8 +161,14 @@ class Supervisor:
             demonstrations=fetch_demonstrations(
                 self._store, self._ledger.demonstrations(), self._scratch / "demonstrations"
             ),
+            checkpoints=self._initial(),
             lease_seconds=self._settings.lease_seconds,
         )
+
+    def _initial(self) -> dict[str, str]:
+        """Fetch the checkpoints that behaviors begin with; return the folder of each. Raises CheckpointUnusable."""
+        found = self._ledger.initial_checkpoints()
+        return {each.id: str(fetch(self._store, each, self._scratch / "initial" / each.id)) for each in found}
 
     def _resume(self) -> str | None:
         """Fetch the newest checkpoint that is good; return its folder, or None to begin anew."""
@@ -169,6 +194,7 @@ class Supervisor:
                 if intent is not None:
                     lease_until = now + self._settings.lease_seconds
                     self._obey(trainer, intent)
+                    self._pass_edits(trainer)
             if now >= lease_until:
                 raise LeaseLost(self._claim.run_id, self._claim.epoch)
             try:
@@ -228,6 +254,21 @@ class Supervisor:
         except LinkClosed:
             pass  # `receive` says so next, when everything that the trainer has sent is read
 
+    def _pass_edits(self, trainer: TrainerProcess) -> None:
+        """Hand the trainer what users want of environment parameters; from its checkpoint it knows what is done."""
+        try:
+            edits = [
+                ParameterEdit(seq=seq, parameter=parameter, **change)
+                for seq, parameter, change in self._ledger.parameter_edits(self._edit)
+            ]
+            if edits:
+                trainer.link.send(EditParameters(edits=edits))
+                self._edit = edits[-1].seq
+        except Unavailable as error:
+            log.warning("edits_not_read", error=str(error))
+        except LinkClosed:
+            pass  # `receive` says so next
+
     def _tell(self, trainer: TrainerProcess, action: Action, seconds: float) -> None:
         """Give the trainer a command, and so many seconds to finish."""
         self._command = action
@@ -250,6 +291,8 @@ class Supervisor:
                 self._writes.append(
                     lambda: self._ledger.event(message.name, message.message, level=message.level, data=message.data)
                 )
+            case ParameterStates():
+                self._writes.append(lambda: self._ledger.parameters(message.parameters, message.edit))
             case SimulatorUp():
                 if self._state is RunState.STARTING:
                     self._move(RunState.RUNNING)
@@ -263,6 +306,10 @@ class Supervisor:
                         client=message.client,
                     )
                 )
+            case SimulatorPlays():
+                self._writes.append(
+                    lambda: self._ledger.simulator_plays(message.incarnation, message.behaviors, message.agents)
+                )
             case SimulatorDown():
                 self._writes.append(
                     lambda: self._ledger.simulator_left(
@@ -273,6 +320,9 @@ class Supervisor:
                         peer=message.peer,
                     )
                 )
+            case MatchesPlayed():
+                played = [_played(match) for match in message.matches]
+                self._writes.append(lambda: self._ledger.matches(played))
             case CheckpointWritten():
                 self._checkpoints += 1
                 path = f"runs/{self._claim.run_id}/{self._claim.epoch}/checkpoints/{message.step}-{self._checkpoints}"
@@ -431,3 +481,20 @@ class Supervisor:
             log.warning("log_not_stored", error=str(error))
             return
         self._writes.append(lambda: self._ledger.log("trainer.log", path, size))
+
+
+def _played(match: Match) -> PlayedMatch:
+    """Return a match as the ledger takes it."""
+    seats = tuple(PlayedSeat(seat.behavior, seat.team, seat.snapshot, seat.step) for seat in match.seats)
+    return PlayedMatch(
+        number=match.number,
+        behavior=match.behavior,
+        simulator=match.simulator,
+        at=match.at,
+        step=match.step,
+        seats=seats,
+        outcome=match.outcome,
+        truncated=match.truncated,
+        rated=match.rated,
+        elo=match.elo,
+    )

@@ -18,13 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 
-import gymnasium
 import matplotlib as mpl
 import numpy as np
-import onnxruntime
 from matplotlib import pyplot as plt
 
+from ludus.adapters.gymnasium import make_simulation
 from ludus.api import TERMINAL_STATES, ApiError, Client
+from ludus.play.episodes import SEED_PARAMETER, play_episode
+from ludus.play.model import ModelPlayer
 from ludus.records import Run
 from server.processes import MARK, sweep
 
@@ -129,24 +130,11 @@ def show(client: Client, run: Run, step: int, latest: Mapping[str, float], secon
 
 def play(model: Path) -> list[float]:
     """Play episodes with fixed seeds, taking the model's deterministic actions; return their returns."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    returns = []
-    with gymnasium.make(ENVIRONMENT) as environment:
-        mask = np.ones((1, 2), np.float32)  # both actions are always allowed
-        inputs = {argument.name for argument in session.get_inputs()}
-        for seed in range(FIRST_SEED, FIRST_SEED + EPISODES):
-            observation, _ = environment.reset(seed=seed)
-            total, ended = 0.0, False
-            while not ended:
-                feed = {"obs_0": observation[None].astype(np.float32), "action_masks": mask}
-                (actions,) = session.run(["deterministic_discrete_actions"], {name: feed[name] for name in inputs})
-                observation, reward, terminated, truncated, _ = environment.step(int(actions[0, 0]))
-                total += float(reward)
-                ended = terminated or truncated
-            returns.append(total)
-    return returns
+    simulation = make_simulation(ENVIRONMENT, seed_parameter=SEED_PARAMETER)
+    (spec,) = simulation.behaviors
+    players = {spec.name: ModelPlayer(model, spec)}
+    seeds = range(FIRST_SEED, FIRST_SEED + EPISODES)
+    return [play_episode(simulation, players, seed)[spec.name].cumulative_reward for seed in seeds]
 
 
 def draw_curve(client: Client, run: Run, target: Path) -> None:

@@ -1,1 +1,1 @@
-"""Environments of other libraries as simulators. Each module needs the library that it adapts."""
+"""Environments of other libraries as simulators. `gymnasium` and `pettingzoo` need the library that they adapt."""

@@ -6,10 +6,14 @@ the three autoreset modes it works. Agent i is environment i. An episode that a 
 truncated, always with its final observation, never with the first one of the next episode.
 
 `info["action_mask"]` becomes the agent's action mask; `info["is_success"]` at an episode's end is reported as the
-metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`.
+metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are
+when an episode begins, and drawn anew for each later one where they have samplers; the one that seeds episodes
+(`ludus.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without `reset`,
+hear of new ones with the run's next reset only.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -17,8 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from ludus.adapters.rows import DecisionRows, TerminalRows, flat_mask
 from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, row
-from ludus.simulation import Simulation, Start
+from ludus.seeds import EpisodeSeeds, environment_seed
+from ludus.simulation import GameSimulation, Start
 from ludus.spec import BehaviorSpec
 from ludus.turn import Actions, Turn
 from ludus.wire.batches import Bytes, DecisionBatch, TerminalBatch
@@ -34,23 +40,25 @@ def behavior_name(env_id: str) -> str:
 
 
 def make_simulation(
-    env_id: str, count: int = 1, *, behavior: str | None = None, seed: int | None = None
+    env_id: str,
+    count: int = 1,
+    *,
+    behavior: str | None = None,
+    seed: int | None = None,
+    seed_parameter: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> "EnvironmentSimulation":
     """Make `count` environments of a registered id, with their time limits. Raises what `gymnasium.make` raises.
 
     `behavior` is the name in the run's configuration, by default that of the environment. `seed` replaces the seed that
-    the run gives this simulator.
+    the run gives this simulator; `seed_parameter` is the environment parameter that seeds episodes
+    (`ludus.seeds`). `arguments` are the environment's own.
     """
-    envs = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(count)]
-    return EnvironmentSimulation(envs, behavior or behavior_name(env_id), seed)
+    envs = [gymnasium.make(env_id, disable_env_checker=True, **(arguments or {})) for _ in range(count)]
+    return EnvironmentSimulation(envs, behavior or behavior_name(env_id), seed, seed_parameter)
 
 
-def environment_seed(seed: int, index: int) -> int:
-    """Seed of one environment of a simulator. Mixed, because simulators' own seeds are consecutive numbers."""
-    return int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
-
-
-class _GymnasiumSimulation(Simulation):
+class _GymnasiumSimulation(GameSimulation):
     """What single and vector environments have in common."""
 
     def __init__(self, behavior: str, observations: Any, actions: Any) -> None:
@@ -59,47 +67,49 @@ class _GymnasiumSimulation(Simulation):
         self._mask_size = self._decoder.spec.mask_size
         self.behaviors = (BehaviorSpec(behavior, self._encoder.specs, self._decoder.spec),)
 
-    def _mask(self, mask: Any) -> npt.NDArray[np.uint8]:
-        """Flatten an action mask (an array, or one array per branch) to (K,)."""
-        parts = mask if isinstance(mask, tuple | list) else (mask,)
-        return np.concatenate([np.asarray(part).reshape(-1) != 0 for part in parts]).astype(np.uint8)
-
 
 class EnvironmentSimulation(_GymnasiumSimulation):
     """Single environments, which may be answered and stepped independently of each other."""
 
-    def __init__(self, envs: Sequence[Environment], behavior: str, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        envs: Sequence[Environment],
+        behavior: str,
+        seed: int | None = None,
+        seed_parameter: str | None = None,
+    ) -> None:
         super().__init__(behavior, envs[0].observation_space, envs[0].action_space)
         self._envs = list(envs)
-        self._seed = seed
-        self._options: dict[str, Any] | None = None
+        self._seeds = EpisodeSeeds(seed, seed_parameter)
 
     def reset(self, turn: Turn, start: Start) -> None:
         """Begin an episode in every environment."""
-        self._options = dict(start.parameters) or None
-        base = start.seed if self._seed is None else self._seed
-        decisions = _Decisions()
-        for agent, env in enumerate(self._envs):
-            seed = environment_seed(base, agent) if start.first else None
-            decisions.add(agent, 0.0, *env.reset(seed=seed, options=self._options))
-        self._tell(turn, decisions, _Terminals())
+        self._seeds.restart(start)
+        self.finished = 0
+        decisions = DecisionRows()
+        for agent in range(len(self._envs)):
+            observation, info = self._begin(agent)
+            decisions.add(agent, 0.0, observation, info.get("action_mask"))
+        self._tell(turn, decisions, TerminalRows())
 
     def step(self, turn: Turn, actions: Actions) -> None:
         """Step the environments that were answered."""
-        decisions, terminals = _Decisions(), _Terminals()
+        decisions, terminals = DecisionRows(), TerminalRows()
         for batch in actions.batches:
             assert batch.agent_ids is not None
             values = self._decoder.rows(batch.continuous, batch.discrete)
             for agent, action in zip(batch.agent_ids.tolist(), values, strict=True):
-                env = self._envs[agent]
-                observation, reward, terminated, truncated, info = env.step(action)
+                observation, reward, terminated, truncated, info = self._envs[agent].step(action)
                 if terminated or truncated:
                     # The task's own end is final, even in the step in which the time ran out.
-                    terminals.add(agent, float(reward), observation, truncated=not terminated)
+                    # Copied, because an environment may reuse its array for the next episode.
+                    terminals.add(agent, float(reward), deepcopy(observation), truncated=not terminated)
                     _report_success(turn, info)
+                    self.finished += 1
                     reward = 0.0
-                    observation, info = env.reset(options=self._options)
-                decisions.add(agent, float(reward), observation, info)
+                    self._seeds.change(turn.parameters.draw())
+                    observation, info = self._begin(agent)
+                decisions.add(agent, float(reward), observation, info.get("action_mask"))
         self._tell(turn, decisions, terminals)
 
     def close(self) -> None:
@@ -107,63 +117,14 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         for env in self._envs:
             env.close()
 
-    def _tell(self, turn: Turn, decisions: "_Decisions", terminals: "_Terminals") -> None:
+    def _begin(self, agent: int) -> tuple[Any, dict[str, Any]]:
+        return self._envs[agent].reset(seed=self._seeds.next(agent), options=self._seeds.options)
+
+    def _tell(self, turn: Turn, decisions: DecisionRows, terminals: TerminalRows) -> None:
         if terminals.agents:
-            turn.end_batch(
-                TerminalBatch(
-                    np.array(terminals.agents, np.int32),
-                    np.array(terminals.rewards, np.float32),
-                    self._encoder.stack(terminals.observations),
-                    np.array(terminals.truncated, np.bool_),
-                )
-            )
+            turn.end_batch(terminals.batch(self._encoder))
         if decisions.agents:
-            turn.decide_batch(
-                DecisionBatch(
-                    np.array(decisions.agents, np.int32),
-                    np.array(decisions.rewards, np.float32),
-                    self._encoder.stack(decisions.observations),
-                    self._masks(decisions.infos),
-                )
-            )
-
-    def _masks(self, infos: Sequence[Mapping[str, Any]]) -> Bytes | None:
-        if not self._mask_size or not any("action_mask" in info for info in infos):
-            return None
-        everything = np.ones(self._mask_size, np.uint8)
-        return np.stack([self._mask(info["action_mask"]) if "action_mask" in info else everything for info in infos])
-
-
-class _Decisions:
-    """Rows in the making."""
-
-    def __init__(self) -> None:
-        self.agents: list[int] = []
-        self.rewards: list[float] = []
-        self.observations: list[Any] = []
-        self.infos: list[Mapping[str, Any]] = []
-
-    def add(self, agent: int, reward: float, observation: Any, info: Mapping[str, Any]) -> None:
-        self.agents.append(agent)
-        self.rewards.append(reward)
-        self.observations.append(observation)
-        self.infos.append(info)
-
-
-class _Terminals:
-    """Rows in the making."""
-
-    def __init__(self) -> None:
-        self.agents: list[int] = []
-        self.rewards: list[float] = []
-        self.observations: list[Any] = []
-        self.truncated: list[bool] = []
-
-    def add(self, agent: int, reward: float, observation: Any, *, truncated: bool) -> None:
-        self.agents.append(agent)
-        self.rewards.append(reward)
-        self.observations.append(observation)
-        self.truncated.append(truncated)
+            turn.decide_batch(decisions.batch(self._encoder, self._mask_size))
 
 
 def _report_success(turn: Turn, info: Mapping[str, Any]) -> None:
@@ -195,6 +156,7 @@ class VectorSimulation(_GymnasiumSimulation):
             options=dict(start.parameters) or None,
         )
         self._resetting[:] = False
+        self.finished = 0
         self._decide(turn, self._everyone(), np.zeros(len(self._agents)), observations, infos)
 
     def step(self, turn: Turn, actions: Actions) -> None:
@@ -212,6 +174,7 @@ class VectorSimulation(_GymnasiumSimulation):
         values = self._decoder.batch(self._continuous, self._discrete)
         observations, rewards, terminated, truncated, infos = self._envs.step(values)
         done = (terminated | truncated) & ~self._resetting
+        self.finished += int(done.sum())
         if done.any():
             self._end(turn, done, ~terminated, rewards, self._final(done, observations, infos))
         asking = self._everyone()
@@ -221,7 +184,7 @@ class VectorSimulation(_GymnasiumSimulation):
                 self._resetting = done
                 asking = ~done
             case AutoresetMode.DISABLED if done.any():
-                observations, infos = self._envs.reset(options={"reset_mask": done})
+                observations, infos = self._envs.reset(options={"reset_mask": done, **turn.parameters.draw()})
         if asking.any():
             self._decide(turn, asking, rewards, observations, infos)
 
@@ -274,5 +237,5 @@ class VectorSimulation(_GymnasiumSimulation):
         given = infos.get("_action_mask", self._everyone())
         masks = np.ones((len(self._agents), self._mask_size), np.uint8)
         for agent in np.flatnonzero(given).tolist():
-            masks[agent] = self._mask(row(infos["action_mask"], agent))
+            masks[agent] = flat_mask(row(infos["action_mask"], agent))
         return masks[asking]

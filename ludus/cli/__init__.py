@@ -17,8 +17,12 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "checkpoint": "ludus.cli.checkpoint:checkpoint",
     "config": "ludus.cli.config:config",
     "demonstration": "ludus.cli.demonstration:demonstration",
+    "ladder": "ludus.cli.ladder:ladder",
+    "learn": "ludus.cli.learn:learn",
+    "play": "ludus.cli.play:play",
     "run": "ludus.cli.run:run",
     "simulate": "ludus.cli.simulate:simulate",
+    "unity": "ludus.cli.unity:unity",
 }
 """Name of a command -> where it is defined."""
 
@@ -31,6 +35,7 @@ OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
 EXTRAS: Mapping[str, str] = {
     "gateway": "server",
     "migrate": "server",
+    "play": "play",
     "server": "server",
     "simulate": "gymnasium",
     "steward": "server",

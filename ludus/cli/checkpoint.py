@@ -1,4 +1,4 @@
-"""`ludus checkpoint`: list a run's checkpoints, download models."""
+"""`ludus checkpoint`: list a run's checkpoints, download models; upload those of ML-Agents to begin with."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -9,24 +9,47 @@ import click
 from ludus.api import Client
 from ludus.cli.client import ClientGroup, Failure, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import json_option
-from ludus.cli.render import ago, number, print_json, print_table, size
-from ludus.records import Checkpoint, CheckpointFile
+from ludus.cli.options import json_option, name_of
+from ludus.cli.render import ago, number, print_facts, print_json, print_table, size
+from ludus.records import Checkpoint, CheckpointFile, UploadedCheckpoint
 
 MODELS = "*.onnx"
 
 
 @click.group(cls=ClientGroup)
 def checkpoint() -> None:
-    """List a run's checkpoints and download their files."""
+    """List a run's checkpoints and download their files; upload checkpoints of ML-Agents.
+
+    A behavior begins with the networks of a checkpoint that its configuration names: `initialize_from: ckpt_...`.
+    """
+
+
+@checkpoint.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--name", help="A name for people. [the file's]")
+@click.option("--behavior", help="The behavior that it was trained for, as a note.")
+@json_option
+@connected
+def upload(client: Client, *, files: tuple[Path, ...], name: str | None, behavior: str | None, as_json: bool) -> None:
+    """Upload FILES: ML-Agents' checkpoint.pt, or any Behavior-STEP.pt beside it. Prints an id for each."""
+    stored = []
+    for file in files:
+        stored.append(client.upload_checkpoint(file, name=name or name_of(file), behavior=behavior))
+        if not as_json:
+            click.echo(stored[-1].id)
+    if as_json:
+        print_json(stored)
 
 
 @checkpoint.command("list")
-@click.argument("run")
+@click.argument("run", required=False)
 @json_option
 @connected
-def list_(client: Client, *, run: str, as_json: bool) -> None:
-    """List the checkpoints of RUN, newest first."""
+def list_(client: Client, *, run: str | None, as_json: bool) -> None:
+    """List the checkpoints of RUN, newest first; without RUN those that were uploaded."""
+    if run is None:
+        _list_uploaded(list(client.list_uploaded_checkpoints()), as_json=as_json)
+        return
     found = client.checkpoints(run)
     if as_json:
         print_json(found)
@@ -36,6 +59,29 @@ def list_(client: Client, *, run: str, as_json: bool) -> None:
         for each in found
     ]
     print_table(["id", "step", "reason", "reward", "size", "created"], rows)
+
+
+@checkpoint.command()
+@click.argument("checkpoint_id", metavar="CHECKPOINT")
+@click.option("--run", help="The run that it is of; without it CHECKPOINT was uploaded.")
+@json_option
+@connected
+def show(client: Client, *, checkpoint_id: str, run: str | None, as_json: bool) -> None:
+    """Show CHECKPOINT: what is in it, and its files."""
+    found = client.get_uploaded_checkpoint(checkpoint_id) if run is None else client.get_checkpoint(run, checkpoint_id)
+    if as_json:
+        print_json(found)
+        return
+    print_facts(_uploaded_facts(found) if isinstance(found, UploadedCheckpoint) else _facts(found))
+
+
+@checkpoint.command()
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINTS...")
+@connected
+def delete(client: Client, *, checkpoints: tuple[str, ...]) -> None:
+    """Delete uploaded CHECKPOINTS. Refused while a run that has not ended begins with them."""
+    for each in checkpoints:
+        client.delete_uploaded_checkpoint(each)
 
 
 @checkpoint.command()
@@ -82,6 +128,41 @@ def _fetch(client: Client, found: Checkpoint, file: CheckpointFile, folder: Path
         return client.download(found.run_id, found.id, file.name, target)
     except OSError as error:
         raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
+
+
+def _list_uploaded(found: Sequence[UploadedCheckpoint], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    rows = [(each.id, each.name, each.behavior or "-", size(each.size), ago(each.created_at)) for each in found]
+    print_table(["id", "name", "behavior", "size", "created"], rows)
+
+
+def _uploaded_facts(found: UploadedCheckpoint) -> list[tuple[str, str]]:
+    return [
+        ("id", found.id),
+        ("name", found.name),
+        ("behavior", found.behavior or ""),
+        ("format", found.format),
+        ("modules", ", ".join(found.modules)),
+        ("size", size(found.size)),
+        ("sha256", found.sha256),
+        ("created", ago(found.created_at)),
+    ]
+
+
+def _facts(found: Checkpoint) -> list[tuple[str, str]]:
+    return [
+        ("id", found.id),
+        ("run", found.run_id),
+        ("step", number(found.step)),
+        *((f"step of {behavior}", number(step)) for behavior, step in found.steps.items()),
+        ("reason", found.reason),
+        ("reward", _rewards(found)),
+        ("size", size(found.size)),
+        *((f"file {file.name}", size(file.size)) for file in found.files),
+        ("created", ago(found.created_at)),
+    ]
 
 
 def _rewards(found: Checkpoint) -> str:

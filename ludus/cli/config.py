@@ -1,6 +1,9 @@
 """`ludus config`: stored configurations, named, in immutable versions."""
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import click
 import yaml
@@ -9,6 +12,10 @@ from ludus.api import Client
 from ludus.cli.client import ClientGroup, connected
 from ludus.cli.options import json_option
 from ludus.cli.render import ago, print_json, print_table
+from ludus.records import ConfigUpgrade
+
+MAX_VALUE: Final = 60
+"""Characters of a value in a report."""
 
 
 @click.group(cls=ClientGroup)
@@ -81,6 +88,76 @@ def diff(client: Client, *, name: str, old: int, new: int, as_json: bool) -> Non
             click.echo(f"- {change.path}: {_value(change.old)}")
         if change.kind != "removed":
             click.echo(f"+ {change.path}: {_value(change.new)}")
+
+
+@config.command()
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option(
+    "--curriculum",
+    type=click.Path(exists=True, path_type=Path),
+    help="Curricula, up to 0.16: a YAML file by behavior, a JSON file named after its behavior, or a folder of them.",
+)
+@click.option("--sampler", type=click.File("r", encoding="utf-8"), help="File of samplers, up to 0.16.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to write it [printed].")
+@json_option
+@connected
+def upgrade(
+    client: Client, *, file: Any, curriculum: Path | None, sampler: Any, output: Path | None, as_json: bool
+) -> None:
+    """Bring FILE, of any release of ML-Agents, into the format of today (`-` is standard input).
+
+    What was changed and dropped, and what is left to do, goes to standard error. Comments are not kept.
+    """
+    lessons = None if curriculum is None else _curricula(curriculum)
+    done = client.upgrade_config(file.read(), curriculum=lessons, sampler=None if sampler is None else sampler.read())
+    if output is not None:
+        output.write_text(done.document, encoding="utf-8")
+    if as_json:
+        print_json(done)
+        return
+    if output is None:
+        click.echo(done.document, nl=not done.document.endswith("\n"))
+    for line in _report(done):
+        click.echo(line, err=True)
+
+
+def _curricula(path: Path) -> dict[str, Any] | str:
+    """Read curricula: a file, or all JSON files of a folder."""
+    if path.is_dir():
+        files = sorted(path.glob("*.json"))
+        if not files:
+            raise click.UsageError(f"there is no JSON file in {path}")
+        return {name: form for file in files for name, form in _json_curricula(file).items()}
+    return _json_curricula(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
+
+
+def _json_curricula(path: Path) -> dict[str, Any]:
+    """Read curricula by behavior; one that doesn't say for which behavior it is, its file is named after."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise click.UsageError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise click.UsageError(f"{path} holds no curriculum but a {type(content).__name__}")
+    return {path.stem: content} if "thresholds" in content else content
+
+
+def _report(done: ConfigUpgrade) -> Iterator[str]:
+    """Say what was done, one line each."""
+    if done.unchanged:
+        yield "unchanged: this is the format of today"
+    for change in done.changes:
+        values = "" if change.old is None and change.new is None else f" ({_short(change.old)} -> {_short(change.new)})"
+        yield f"~ {change.path} -> {change.to}{values}: {change.why}"
+    for drop in done.dropped:
+        yield f"- {drop.path} ({_short(drop.value)}): {drop.why}"
+    for problem in done.problems:
+        yield f"! {problem.path or '(document)'}: {problem.message}"
+
+
+def _short(value: Any) -> str:
+    text = _value(value)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
 
 
 def _value(value: Any) -> str:

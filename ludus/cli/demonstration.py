@@ -1,6 +1,5 @@
 """`ludus demonstration`: recordings of good behavior on the server: upload, look into, merge, thin, download."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import click
 from ludus.api import Client
 from ludus.cli.client import ClientGroup, Failure, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import json_option
+from ludus.cli.options import json_option, name_of
 from ludus.cli.render import ago, number, print_facts, print_json, print_table, size
 from ludus.records import Demonstration
 
@@ -26,18 +25,23 @@ def demonstration() -> None:
 
 
 @demonstration.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @name_option
 @json_option
 @connected
-def upload(client: Client, *, files: tuple[Path, ...], name: str | None, as_json: bool) -> None:
-    """Upload FILES: ML-Agents' .demo, or .npz of `ludus simulate --record`. Prints an id for each."""
-    stored = [client.upload_demonstration(file, name=name or _name_of(file)) for file in files]
+def upload(client: Client, *, paths: tuple[Path, ...], name: str | None, as_json: bool) -> None:
+    """Upload PATHS: files (ML-Agents' .demo, or .npz of `ludus simulate --record`), or folders of them.
+
+    Prints an id for each file, in the order of the names within a folder. A configuration that lists all ids learns
+    from them as from one: what ML-Agents does with a folder in `demo_path`.
+    """
+    stored = []
+    for file in [file for path in paths for file in _files_of(path)]:
+        stored.append(client.upload_demonstration(file, name=name or name_of(file)))
+        if not as_json:
+            click.echo(stored[-1].id)
     if as_json:
         print_json(stored)
-        return
-    for each in stored:
-        click.echo(each.id)
 
 
 @demonstration.command("list")
@@ -154,9 +158,14 @@ def _print_made(made: Demonstration, *, as_json: bool) -> None:
         click.echo(made.id)
 
 
-def _name_of(file: Path) -> str:
-    """Make a name of a file's: letters, digits, dots, underscores and hyphens, the first one of the first two."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("._-")[:200] or "demonstration"
+def _files_of(path: Path) -> list[Path]:
+    """Return a file, or the recordings of a folder (not of its folders)."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES.values())
+    if not files:
+        raise Failure(f"the folder {path} has no {' or '.join(SUFFIXES.values())} file", Exit.REFUSED)
+    return files
 
 
 def _origin(origin: Mapping[str, Any]) -> str:

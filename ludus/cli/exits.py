@@ -2,6 +2,12 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
+
+from ludus.wire.codes import CloseCode
+
+INTERRUPTED: Final = 130
+"""Exit code of a command that was ended by Ctrl-C or SIGTERM."""
 
 
 class Exit(IntEnum):
@@ -31,6 +37,20 @@ OUTCOMES: Mapping[str, Exit] = {
     "CANCELLED": Exit.RUN_CANCELLED,
 }
 """Final state of a run -> exit code."""
+
+_ENDS: Mapping[str, Exit] = {CloseCode.RUN_FINISHED: Exit.OK, CloseCode.RUN_FAILED: Exit.RUN_FAILED}
+_UNREACHABLE = {"nothing_listens", "unknown_host", "timeout", "unavailable", "not_a_gateway", "tls_mismatch"}
+
+
+def exit_of_end(code: CloseCode) -> Exit:
+    """Return the exit code of a command that played in a run until it ended so."""
+    return _ENDS.get(code, Exit.RUN_CANCELLED)
+
+
+def exit_of_error(code: str) -> Exit:
+    """Return the exit code of a command that could not play for this reason (`SimulatorError.code`)."""
+    return Exit.UNREACHABLE if code in _UNREACHABLE else Exit.REFUSED
+
 
 HELP = """\b
 Exit codes:

@@ -1,12 +1,17 @@
 """Options that several commands share, and the types of their values."""
 
 import re
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 import yaml
 
 from ludus.cli.require import Requirement, parse_requirement
+from ludus.wire.options import DEFAULT_SERVER
+
+TOKEN_VARIABLE: Final = "LUDUS_SIMULATOR_TOKEN"  # noqa: S105  a name
+SERVER_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
@@ -72,3 +77,31 @@ wait_option = click.option(
     "--wait", "wait_", is_flag=True, help="Wait for the end; the exit codes are those of `ludus run wait`."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+gateway_option = click.option(
+    "--server",
+    default=DEFAULT_SERVER,
+    show_default=True,
+    envvar=SERVER_VARIABLE,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="The gateway.",
+)
+token_option = click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, help="The gateway's bearer token.")
+ca_file_option = click.option(
+    "--ca-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificate authority (PEM) of a gateway that speaks TLS.",
+)
+patience_option = click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds to go on trying while the gateway can't be reached.",
+)
+
+
+def name_of(file: Path) -> str:
+    """Make a name of a file's: letters, digits, dots, underscores and hyphens, the first one of the first two."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("._-")[:200] or "file"

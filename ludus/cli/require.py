@@ -1,7 +1,8 @@
 """Requirements on a run's metrics: `reward>=475`, `Striker:Environment/Episode Length < 200`, `step>=10000`.
 
 `reward` stands for `Environment/Cumulative Reward`, the mean undiscounted return of the newest summary; `length` for
-`Environment/Episode Length`; `step` is the run's agent steps. A behavior's name before a colon says whose metric is
+`Environment/Episode Length`; `win`, `draw` and `loss` for the shares of games against scripted opponents
+(`ludus.play.scripted`); `step` is the run's agent steps. A behavior's name before a colon says whose metric is
 meant; without one it is that of the only behavior that has the metric.
 """
 
@@ -12,7 +13,13 @@ from dataclasses import dataclass
 
 from ludus.records import Metric, Run
 
-ALIASES: Mapping[str, str] = {"reward": "Environment/Cumulative Reward", "length": "Environment/Episode Length"}
+ALIASES: Mapping[str, str] = {
+    "reward": "Environment/Cumulative Reward",
+    "length": "Environment/Episode Length",
+    "win": "Environment/Win",
+    "draw": "Environment/Draw",
+    "loss": "Environment/Loss",
+}
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

@@ -11,6 +11,7 @@ import yaml
 from ludus.api import Client, StoredConfig
 from ludus.cli.client import ClientGroup, connected
 from ludus.cli.follow import await_end, logs, wait, watch
+from ludus.cli.lessons import lessons, set_lesson, set_parameter
 from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
 from ludus.cli.render import ago, event_line, max_steps, number, print_facts, print_json, print_table, span
 from ludus.cli.require import Requirement
@@ -156,6 +157,9 @@ def cancel(client: Client, *, run: str, wait_: bool, timeout: float | None, as_j
     _after_order(client, client.cancel(run), wait_, timeout, as_json)
 
 
+run.add_command(lessons)
+run.add_command(set_lesson)
+run.add_command(set_parameter)
 run.add_command(wait)
 run.add_command(watch)
 run.add_command(logs)

@@ -1,6 +1,6 @@
-"""`ludus simulate`: Gymnasium environments as simulators of a run, in supervised processes.
+"""`ludus simulate`: Gymnasium's and PettingZoo's games as simulators of a run, in supervised processes.
 
-The command checks the environment, then starts processes (`ludus.cli.simulate_process`) and keeps them running until
+The command checks the game, then starts processes (`ludus.cli.simulate_process`) and keeps them running until
 the run ends: what crashes is started again, after growing pauses, until it has crashed too often.
 """
 
@@ -12,25 +12,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from ludus.cli.exits import Exit
+from ludus.cli.exits import INTERRUPTED, Exit
+from ludus.cli.options import TOKEN_VARIABLE, ca_file_option, gateway_option, patience_option, token_option
+from ludus.cli.sources import RANDOM, ScriptedType, Source, SourceType, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
-from ludus.simulator import DEFAULT_SERVER
 
-SCHEME: Final = "gymnasium:"
-TOKEN_VARIABLE: Final = "LUDUS_SIMULATOR_TOKEN"  # noqa: S105  a name
-SERVER_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
 CRASHED: Final = 70
 """Exit code of a process that ended by an unexpected error."""
-INTERRUPTED: Final = 130
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0
@@ -43,9 +40,10 @@ TICK_SECONDS: Final = 0.1
 class Plan:
     """What one process simulates. Travels to it as JSON; the token goes through the environment."""
 
-    env_id: str
+    source: Source
     envs: int
-    behavior: str | None
+    scripted: Mapping[int, str]
+    """Team -> who plays it, here instead of in the run."""
     seed: int | None
     server: str
     run: str
@@ -59,30 +57,39 @@ class Plan:
         """Render on one line."""
         return json.dumps(asdict(self))
 
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        scripted = {int(team): player for team, player in fields["scripted"].items()}
+        return cls(**{**fields, "source": Source(**fields["source"]), "scripted": scripted})
+
 
 @click.command()
-@click.argument("source", metavar="gymnasium:ENV")
+@click.argument("source", metavar="LIBRARY:GAME", type=SourceType())
 @click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes.")
-@click.option("--envs", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Environments per process.")
+@click.option("--envs", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Games per process.")
+@gateway_option
+@token_option
+@ca_file_option
+@click.option("--behavior", help="Name of the behavior in the run's configuration. [the game's name]")
+@game_options
 @click.option(
-    "--server",
-    default=DEFAULT_SERVER,
-    show_default=True,
-    envvar=SERVER_VARIABLE,
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="The gateway.",
+    "--scripted",
+    metavar="TEAM=PLAYER",
+    type=ScriptedType(),
+    multiple=True,
+    help=f"Let a team be played here, by {RANDOM!r} or an exported model (FILE.onnx), not by the run. Can be given "
+    "several times.",
 )
-@click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, help="The gateway's bearer token.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the games, in place of the run's.")
 @click.option(
-    "--ca-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate authority (PEM) of a gateway that speaks TLS.",
+    "--seed-parameter",
+    metavar="NAME",
+    help="Environment parameter of the run whose value is the seed of the episodes begun with it.",
 )
-@click.option("--behavior", help="Name of the behavior in the run's configuration. [the environment's name]")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the environments, in place of the run's.")
-@click.option("--label", help="What people read in the list of simulators. [environment and host]")
+@click.option("--label", help="What people read in the list of simulators. [game and host]")
 @click.option(
     "--restarts",
     type=click.IntRange(min=0),
@@ -90,13 +97,7 @@ class Plan:
     show_default=True,
     help="How often in a row a process that crashes is started again.",
 )
-@click.option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    help="Seconds to go on trying while the gateway can't be reached.",
-)
+@patience_option
 @click.option(
     "--record",
     metavar="FILE",
@@ -106,7 +107,7 @@ class Plan:
 )
 def simulate(
     *,
-    source: str,
+    source: Source,
     run: str,
     count: int,
     envs: int,
@@ -114,16 +115,23 @@ def simulate(
     token: str | None,
     ca_file: Path | None,
     behavior: str | None,
+    separate: bool,
+    teams: tuple[int, ...],
+    arguments: tuple[tuple[str, Any], ...],
+    scripted: tuple[tuple[int, str], ...],
     seed: int | None,
+    seed_parameter: str | None,
     label: str | None,
     restarts: int,
     patience: float,
     record: Path | None,
 ) -> None:
-    """Play Gymnasium environments in a run until it ends: COUNT processes with ENVS environments each.
+    """Play games of Gymnasium or PettingZoo in a run until it ends: COUNT processes with ENVS games each.
 
-    For instance `ludus simulate gymnasium:CartPole-v1 --run cartpole --count 2 --envs 4`. Processes wait for the run to
-    start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
+    For instance `ludus simulate gymnasium:CartPole-v1 --run cartpole --count 2 --envs 4`, or `ludus simulate
+    pettingzoo:classic.connect_four_v3 --run connect_four`. A game of one's own is named by its module:
+    gymnasium:MODULE:ENV-ID, pettingzoo:MODULE or pettingzoo:MODULE:FACTORY. Processes wait for the run to start, come
+    back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
 
     \b
     Exit codes:
@@ -134,17 +142,25 @@ def simulate(
       4  the run failed
       5  the run was cancelled
     """
-    env_id = check_environment(source)
+    source = replace(
+        source,
+        arguments=dict(arguments),
+        behavior=behavior,
+        separate=separate,
+        teams=teams,
+        seed_parameter=seed_parameter,
+    )
+    check(source, dict(scripted))
     recordings = name_recordings(record, count)
     plans = [
         Plan(
-            env_id=env_id,
+            source=source,
             envs=envs,
-            behavior=behavior,
+            scripted=dict(scripted),
             seed=None if seed is None else seed + index,
             server=server,
             run=run,
-            label=label or f"{env_id} x{envs} on {platform.node()}"[:200],
+            label=label or f"{source.name} x{envs} on {platform.node()}"[:200],
             ca_file=None if ca_file is None else str(ca_file),
             patience_seconds=patience,
             record=None if recording is None else str(recording),
@@ -186,26 +202,6 @@ def _finish_recording(file: Path) -> None:
         return
     found = inspect(read(file))
     click.echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
-
-
-def check_environment(source: str) -> str:
-    """Return the environment's id, if it can be simulated here. Raises click.UsageError, which says why not."""
-    if not source.startswith(SCHEME) or source == SCHEME:
-        raise click.UsageError(f"{source!r} names no environments; write {SCHEME}ENV, as in gymnasium:CartPole-v1")
-    env_id = source.removeprefix(SCHEME)
-    try:
-        import gymnasium  # noqa: PLC0415  an optional package
-
-        from ludus.adapters.gymnasium import make_simulation  # noqa: PLC0415  needs it
-    except ModuleNotFoundError as error:
-        if error.name != "gymnasium":
-            raise
-        raise click.UsageError("gymnasium is not installed here; pip install 'ludus[gymnasium]'") from None
-    try:
-        make_simulation(env_id).close()
-    except (gymnasium.error.Error, ValueError, ModuleNotFoundError) as error:
-        raise click.UsageError(f"{env_id} cannot be simulated: {error}") from None
-    return env_id
 
 
 @contextmanager

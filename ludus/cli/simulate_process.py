@@ -1,10 +1,9 @@
-"""One process of `ludus simulate`: plays its environments in the run, tells what happens on standard output.
+"""One process of `ludus simulate`: plays its games in the run, tells what happens on standard output.
 
 Ends with the exit code that says how the run ended, with `CRASHED` after an unexpected error, and at once when its
 parent is gone (standard input then ends).
 """
 
-import json
 import logging
 import os
 import sys
@@ -12,37 +11,35 @@ import threading
 import traceback
 from pathlib import Path
 
-from ludus.adapters.gymnasium import make_simulation
-from ludus.cli.exits import Exit
-from ludus.cli.simulate import CRASHED, INTERRUPTED, TOKEN_VARIABLE, Plan
+from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
+from ludus.cli.options import TOKEN_VARIABLE
+from ludus.cli.simulate import CRASHED, Plan
+from ludus.cli.sources import with_scripted
 from ludus.demonstrations import RecordedSimulation
-from ludus.simulator import CloseCode, Ending, Simulation, SimulatorError, connect
-
-_UNREACHABLE = {"nothing_listens", "unknown_host", "timeout", "unavailable", "not_a_gateway", "tls_mismatch"}
-_EXITS = {CloseCode.RUN_FINISHED: Exit.OK, CloseCode.RUN_FAILED: Exit.RUN_FAILED}
+from ludus.simulator import Ending, Simulation, SimulatorError, connect
 
 
 def main() -> int:
     """Play, and return the exit code."""
-    plan = Plan(**json.loads(sys.argv[1]))
+    plan = Plan.from_json(sys.argv[1])
     _say_what_is_logged()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         ending = _play(plan)
     except SimulatorError as error:
         _say(f"{error}")
-        return Exit.UNREACHABLE if error.code in _UNREACHABLE else Exit.REFUSED
+        return exit_of_error(error.code)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception:  # noqa: BLE001  the edge of the process: the environment's own error, shown before it is restarted
         traceback.print_exc()
         return CRASHED
     _say(f"{ending.reason} ({ending.decisions} decisions, {ending.episodes} episodes)")
-    return _EXITS.get(ending.code, Exit.RUN_CANCELLED)
+    return exit_of_end(ending.code)
 
 
 def _play(plan: Plan) -> Ending:
-    simulation: Simulation = make_simulation(plan.env_id, plan.envs, behavior=plan.behavior, seed=plan.seed)
+    simulation: Simulation = with_scripted(plan.source.make(plan.envs, plan.seed), plan.scripted)
     if plan.record is not None:
         simulation = RecordedSimulation(simulation, Path(plan.record))
     return connect(

@@ -29,8 +29,9 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
-from ludus.demonstrations.pictures import decode_pictures, encode_pictures
-from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.mlagents.pictures import PictureError, encode_pictures
+from ludus.mlagents.specs import CHANNELS_FIRST, ObservationError, Sensor, action_spec, observation_values, sensor
+from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
 from ludus.wire.batches import Array, Floats, Ints
 from ludus.wire.codes import ProtocolError
 from ludus.wire.mlagents import agent_pb2 as agent
@@ -46,18 +47,18 @@ MAX_RECORD_BYTES: Final = 1 << 25
 """What one message may take in the file: decoded, a hostile one takes fifty times as much."""
 _VARINT_BYTES: Final = 5
 """The longest varint of a length below 2 GiB, protobuf's own limit."""
-_CHANNELS_LAST: Final = (
-    DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-    DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
-    DimensionProperty.NONE,
-)
-_CHANNELS_FIRST: Final = (_CHANNELS_LAST[2], *_CHANNELS_LAST[:2])
 
 
 def decode(content: bytes, *, legacy_pairing: bool, max_bytes: int) -> Demonstration:
     """Return what a file holds. Raises `DemonstrationError`, without a path."""
     reader = _Reader(content)
-    meta = reader.message(pb.DemonstrationMetaProto(), "the meta message")
+    try:
+        meta = reader.message(pb.DemonstrationMetaProto(), "the meta message")
+    except _Incomplete as error:
+        raise DemonstrationError(
+            f"it is no recording, neither Ludus' nor ML-Agents', or is cut short ({error.problem}); copy it again",
+            position=error.position,
+        ) from None
     if meta.api_version not in _API_VERSIONS:
         raise DemonstrationError(
             f"it is no ML-Agents recording, or has the unknown version {meta.api_version} (0 and 1 are known)",
@@ -176,8 +177,7 @@ class _Records:
     max_bytes: int
     spec: BehaviorSpec | None = None
     """Known with the first record."""
-    turned: tuple[bool, ...] = ()
-    """Which observations have their channels last in the file."""
+    sensors: tuple[Sensor, ...] = ()
     observations: list[list[Array]] = field(default_factory=list)
     continuous: list[Floats] = field(default_factory=list)
     discrete: list[Ints] = field(default_factory=list)
@@ -262,11 +262,16 @@ class _Records:
 
     def _begin(self, info: Any) -> None:
         """Derive the spec from the brain parameters and the first record."""
-        properties = [tuple(observation.dimension_properties) for observation in info.observations]
-        self.turned = tuple(values == _CHANNELS_LAST for values in properties)
+        sensors = []
+        for observation in info.observations:
+            try:
+                sensors.append(sensor(observation))
+            except ObservationError as error:
+                raise DemonstrationError(f"observation {observation.name!r}: {error}") from None
+        self.sensors = tuple(sensors)
         spec = BehaviorSpec(
             self.brain.brain_name or "demonstration",
-            tuple(map(_observation_spec, info.observations, self.turned)),
+            tuple(each.spec for each in sensors),
             _action_spec(self.brain),
         )
         try:
@@ -285,65 +290,25 @@ class _Records:
         self._take(sum(spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations))
         self._take(4 * (actions.continuous_size + len(actions.discrete_branches)))
         found = []
-        for index, (observation, spec) in enumerate(zip(observations, self.spec.observations, strict=True)):
+        for index, (observation, each) in enumerate(zip(observations, self.sensors, strict=True)):
             try:
-                found.append(_observation(observation, spec, turned=self.turned[index]))
-            except DemonstrationError as error:
-                raise DemonstrationError(f"observation {index} ({spec.name!r}): {error.problem}") from None
+                values = observation_values(observation, each)
+            except ObservationError as error:
+                raise DemonstrationError(f"observation {index} ({each.spec.name!r}): {error}") from None
+            if not np.isfinite(values).all():
+                raise DemonstrationError(
+                    f"observation {index} ({each.spec.name!r}): it is not finite; record the episode again, "
+                    "or repair the sensor"
+                )
+            found.append(values)
         return found
 
 
-def _observation_spec(observation: Any, turned: bool) -> ObservationSpec:
-    shape = tuple(observation.shape)
-    compressed = observation.WhichOneof("observation_data") == "compressed_data"
-    try:
-        properties = tuple(DimensionProperty(value) for value in observation.dimension_properties)
-        kind = ObservationType(observation.observation_type + 1)
-    except ValueError as error:
-        raise DemonstrationError(f"observation {observation.name!r}: {error}") from None
-    if turned and len(shape) == 3:
-        shape, properties = (shape[2], *shape[:2]), _CHANNELS_FIRST
-    if compressed and len(shape) != 3:
-        raise DemonstrationError(
-            f"observation {observation.name!r} is a picture of shape {shape}, not of three dimensions"
-        )
-    return ObservationSpec(shape, observation.name, "uint8" if compressed else "float32", kind, properties)
-
-
-def _observation(observation: Any, spec: ObservationSpec, *, turned: bool) -> Array:
-    shape = tuple(observation.shape)
-    expected = (*spec.shape[1:], spec.shape[0]) if turned else spec.shape
-    if shape != expected:
-        raise DemonstrationError(f"it has shape {shape}, in the first record it has {expected}")
-    match observation.WhichOneof("observation_data"):
-        case "compressed_data" if spec.dtype == "uint8":
-            channels, height, width = spec.shape
-            mapping = list(observation.compressed_channel_mapping)
-            return decode_pictures(observation.compressed_data, (channels, height, width), mapping)
-        case "float_data" if spec.dtype == "float32":
-            values = np.array(observation.float_data.data, np.float32)
-        case other:
-            raise DemonstrationError(f"its data are {other or 'missing'}, in the first record they are not")
-    if len(values) != spec.size:
-        raise DemonstrationError(f"it has {len(values)} numbers, its shape {shape} needs {spec.size}")
-    if not np.isfinite(values).all():
-        raise DemonstrationError("it is not finite; record the episode again, or repair the sensor")
-    values = values.reshape(shape)
-    return values.transpose(2, 0, 1) if turned else values
-
-
 def _action_spec(brain: Any) -> ActionSpec:
-    """Read the actions; files before hybrid actions have only the deprecated fields."""
-    actions = brain.action_spec
-    if actions.num_continuous_actions or actions.num_discrete_actions:
-        sizes = tuple(actions.discrete_branch_sizes)
-        if len(sizes) != actions.num_discrete_actions:
-            raise DemonstrationError(f"{actions.num_discrete_actions} branches are announced, {len(sizes)} have a size")
-        return ActionSpec(actions.num_continuous_actions, sizes)
-    sizes = tuple(brain.vector_action_size_deprecated)
-    if brain.vector_action_space_type_deprecated == agent.continuous:
-        return ActionSpec(sizes[0] if sizes else 0)
-    return ActionSpec(0, sizes)
+    try:
+        return action_spec(brain)
+    except ValueError as error:
+        raise DemonstrationError(str(error)) from None
 
 
 def _actions(action: Any, spec: ActionSpec) -> tuple[Floats, Ints]:
@@ -437,7 +402,10 @@ def _observation_message(values: Array, spec: ObservationSpec) -> Any:
     )
     if spec.dtype == "uint8" and len(spec.shape) == 3:
         message.compression_type = agent.PNG
-        message.compressed_data = encode_pictures(values)
+        try:
+            message.compressed_data = encode_pictures(values)
+        except PictureError as error:
+            raise DemonstrationError(str(error)) from None
     else:
         message.float_data.data.extend(values.astype(np.float32).reshape(-1).tolist())
     return message
@@ -449,7 +417,7 @@ def _properties(spec: ObservationSpec) -> tuple[DimensionProperty, ...]:
         case 2:
             return DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE
         case 3:
-            return _CHANNELS_FIRST
+            return CHANNELS_FIRST
         case _:
             return (DimensionProperty.NONE,) * len(spec.shape)
 

@@ -56,6 +56,7 @@ __all__ = [
     "ProtocolError",
     "StatValue",
     "TerminalBatch",
+    "all_finite",
     "array_to_tensor",
     "check_spec",
     "decode_actions",
@@ -216,7 +217,7 @@ class _Columns(NamedTuple):
                 f"expected is {tuple(shape)} in {self.rows * layout.row_bytes} bytes",
             )
         values = np.ndarray(shape, layout.dtype, data)
-        if layout.wire == pb.DTYPE_FLOAT32 and not _all_finite(values):
+        if layout.wire == pb.DTYPE_FLOAT32 and not all_finite(values):
             rows = ~np.isfinite(values.reshape(self.rows, -1)).all(axis=1)
             raise self._error(CloseCode.NOT_FINITE, f"{layout.name} holds NaN or infinity for {self._agents(rows)}")
         return values
@@ -276,7 +277,7 @@ class _Columns(NamedTuple):
         return ProtocolError(code, f"behavior {self.layout.spec.name!r}, {self.part}: {problem}")
 
 
-def _all_finite(values: Array) -> bool:
+def all_finite(values: Array) -> bool:
     """Whether there is neither NaN nor infinity.
 
     A finite dot product with itself proves it, four times as fast as `isfinite` on small arrays. It can overflow on

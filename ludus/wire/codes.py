@@ -30,6 +30,12 @@ class CloseCode(StrEnum):
     BAD_TICKET = "bad_ticket", False, "The ticket is no ticket of this installation, or of another incarnation."
     TICKET_EXPIRED = "ticket_expired", True, "The ticket has expired, or its attempt is over; join again."
     HELLO_TIMEOUT = "hello_timeout", True, "No Hello arrived in time after the stream was opened."
+    SECOND_CALL_MISSING = (
+        "second_call_missing",
+        False,
+        "A Unity player introduced itself, and did not make its second call.",
+    )
+    NO_AGENTS = "no_agents", False, "A Unity player connected, and none of its agents ever asked for a decision."
     SUPERSEDED = "superseded", False, "A newer stream of the same incarnation took this one's place."
 
     # The client broke the contract; nothing but this session is affected.
@@ -65,6 +71,11 @@ class CloseCode(StrEnum):
     ACTION_MASK = "action_mask", False, "An action mask holds other values than 0 and 1, or forbids a whole branch."
     BAD_VALUE = "bad_value", False, "A `truncated` flag, an outcome or a group id is out of its range."
     BAD_STAT = "bad_stat", False, "A stat has a malformed key, an unknown aggregation, or there are too many."
+    BAD_SIDE_CHANNEL = (
+        "bad_side_channel",
+        False,
+        "A Unity player's side channel is malformed, or one that only the trainer writes.",
+    )
     TOO_MANY_AGENTS = "too_many_agents", False, "The simulator has more agents than the server accepts."
 
     # Liveness.

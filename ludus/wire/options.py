@@ -3,6 +3,8 @@ proto/README.md."""
 
 from typing import Final
 
+DEFAULT_SERVER: Final = "127.0.0.1:7070"
+"""Where the gateway of `ludus up` listens."""
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """Largest message that a client accepts, and a server's default."""
 KEEPALIVE_SECONDS: Final = 20
@@ -14,7 +16,18 @@ MIN_PING_SECONDS: Final = 5
 DIRECT_SECONDS: Final = 2.0
 """A collector that cannot be reached within this time is reached through the gateway instead."""
 TICKET_METADATA: Final = "ludus-ticket"
-"""Metadata of Connect that repeats the ticket, so that a gateway can route the stream without decoding it."""
+"""Metadata of Connect that repeats the ticket, so that a gateway can route the stream without decoding it; a Unity
+player's calls carry it here alone."""
+INCARNATION_METADATA: Final = "ludus-incarnation"
+"""Metadata of a Unity player's calls: whose they are. Without it they belong to the connection that they come by."""
+CLIENT_METADATA: Final = "ludus-client"
+"""Metadata of a Unity player's calls: what speaks for it, such as `ludus-unity/1.0`."""
+PARKS_METADATA: Final = "ludus-parks"
+"""Metadata of the calls of a player that may fall silent for as long as it likes: an Editor, which people pause."""
+CLOSE_METADATA: Final = "ludus-close-bin"
+"""Trailing metadata of the last reply (status 400) to a Unity player: a serialised `ludus.v1.Close`."""
+EXCHANGE: Final = "/communicator_objects.UnityToExternalProto/Exchange"
+"""The only method of ML-Agents' protocol."""
 REASON_METADATA: Final = "ludus-reason"
 """Trailing metadata of a failed call: the error's stable name."""
 STATE_METADATA: Final = "ludus-run-state"

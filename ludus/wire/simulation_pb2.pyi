@@ -78,6 +78,22 @@ class JoinRequest(_message.Message):
     client: str
     def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[str] = ..., protocol_version: _Optional[int] = ..., relay: _Optional[bool] = ..., label: _Optional[str] = ..., client: _Optional[str] = ...) -> None: ...
 
+class ReportRequest(_message.Message):
+    __slots__ = ("run", "incarnation", "code", "sentence")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    incarnation: str
+    code: str
+    sentence: str
+    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class JoinResponse(_message.Message):
     __slots__ = ("assignment", "wait")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
@@ -265,7 +281,7 @@ class Stat(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run_id", "simulator_number", "seed", "environment_parameters", "max_message_bytes", "step_timeout_seconds")
+    __slots__ = ("run_id", "simulator_number", "seed", "environment_parameters", "max_message_bytes", "step_timeout_seconds", "samplers")
     class EnvironmentParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -273,27 +289,90 @@ class Welcome(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class SamplersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Sampler
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Sampler, _Mapping]] = ...) -> None: ...
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SIMULATOR_NUMBER_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLERS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     simulator_number: int
     seed: int
     environment_parameters: _containers.ScalarMap[str, float]
     max_message_bytes: int
     step_timeout_seconds: float
-    def __init__(self, run_id: _Optional[str] = ..., simulator_number: _Optional[int] = ..., seed: _Optional[int] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ..., max_message_bytes: _Optional[int] = ..., step_timeout_seconds: _Optional[float] = ...) -> None: ...
+    samplers: _containers.MessageMap[str, Sampler]
+    def __init__(self, run_id: _Optional[str] = ..., simulator_number: _Optional[int] = ..., seed: _Optional[int] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ..., max_message_bytes: _Optional[int] = ..., step_timeout_seconds: _Optional[float] = ..., samplers: _Optional[_Mapping[str, Sampler]] = ...) -> None: ...
+
+class Sampler(_message.Message):
+    __slots__ = ("seed", "uniform", "gaussian", "multi_range_uniform")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    UNIFORM_FIELD_NUMBER: _ClassVar[int]
+    GAUSSIAN_FIELD_NUMBER: _ClassVar[int]
+    MULTI_RANGE_UNIFORM_FIELD_NUMBER: _ClassVar[int]
+    seed: int
+    uniform: UniformDistribution
+    gaussian: GaussianDistribution
+    multi_range_uniform: MultiRangeUniformDistribution
+    def __init__(self, seed: _Optional[int] = ..., uniform: _Optional[_Union[UniformDistribution, _Mapping]] = ..., gaussian: _Optional[_Union[GaussianDistribution, _Mapping]] = ..., multi_range_uniform: _Optional[_Union[MultiRangeUniformDistribution, _Mapping]] = ...) -> None: ...
+
+class UniformDistribution(_message.Message):
+    __slots__ = ("min_value", "max_value")
+    MIN_VALUE_FIELD_NUMBER: _ClassVar[int]
+    MAX_VALUE_FIELD_NUMBER: _ClassVar[int]
+    min_value: float
+    max_value: float
+    def __init__(self, min_value: _Optional[float] = ..., max_value: _Optional[float] = ...) -> None: ...
+
+class GaussianDistribution(_message.Message):
+    __slots__ = ("mean", "st_dev")
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    ST_DEV_FIELD_NUMBER: _ClassVar[int]
+    mean: float
+    st_dev: float
+    def __init__(self, mean: _Optional[float] = ..., st_dev: _Optional[float] = ...) -> None: ...
+
+class MultiRangeUniformDistribution(_message.Message):
+    __slots__ = ("min_values", "max_values")
+    MIN_VALUES_FIELD_NUMBER: _ClassVar[int]
+    MAX_VALUES_FIELD_NUMBER: _ClassVar[int]
+    min_values: _containers.RepeatedScalarFieldContainer[float]
+    max_values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, min_values: _Optional[_Iterable[float]] = ..., max_values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Actions(_message.Message):
-    __slots__ = ("step_id", "behaviors")
+    __slots__ = ("step_id", "behaviors", "environment_parameters", "samplers")
+    class EnvironmentParametersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class SamplersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Sampler
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Sampler, _Mapping]] = ...) -> None: ...
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     BEHAVIORS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLERS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     behaviors: _containers.RepeatedCompositeFieldContainer[BehaviorActions]
-    def __init__(self, step_id: _Optional[int] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorActions, _Mapping]]] = ...) -> None: ...
+    environment_parameters: _containers.ScalarMap[str, float]
+    samplers: _containers.MessageMap[str, Sampler]
+    def __init__(self, step_id: _Optional[int] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorActions, _Mapping]]] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ..., samplers: _Optional[_Mapping[str, Sampler]] = ...) -> None: ...
 
 class BehaviorActions(_message.Message):
     __slots__ = ("behavior", "agent_ids", "continuous", "discrete")
@@ -308,7 +387,7 @@ class BehaviorActions(_message.Message):
     def __init__(self, behavior: _Optional[str] = ..., agent_ids: _Optional[bytes] = ..., continuous: _Optional[bytes] = ..., discrete: _Optional[bytes] = ...) -> None: ...
 
 class Reset(_message.Message):
-    __slots__ = ("reset_id", "environment_parameters")
+    __slots__ = ("reset_id", "environment_parameters", "samplers")
     class EnvironmentParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -316,11 +395,20 @@ class Reset(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class SamplersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Sampler
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Sampler, _Mapping]] = ...) -> None: ...
     RESET_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLERS_FIELD_NUMBER: _ClassVar[int]
     reset_id: int
     environment_parameters: _containers.ScalarMap[str, float]
-    def __init__(self, reset_id: _Optional[int] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    samplers: _containers.MessageMap[str, Sampler]
+    def __init__(self, reset_id: _Optional[int] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ..., samplers: _Optional[_Mapping[str, Sampler]] = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ("code", "reason", "rejoin")

@@ -40,6 +40,11 @@ class SimulationServiceStub:
                 request_serializer=ludus_dot_wire_dot_simulation__pb2.JoinRequest.SerializeToString,
                 response_deserializer=ludus_dot_wire_dot_simulation__pb2.JoinResponse.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/ludus.v1.SimulationService/Report',
+                request_serializer=ludus_dot_wire_dot_simulation__pb2.ReportRequest.SerializeToString,
+                response_deserializer=ludus_dot_wire_dot_simulation__pb2.ReportResponse.FromString,
+                _registered_method=True)
         self.Connect = channel.stream_stream(
                 '/ludus.v1.SimulationService/Connect',
                 request_serializer=ludus_dot_wire_dot_simulation__pb2.ConnectRequest.SerializeToString,
@@ -63,6 +68,15 @@ class SimulationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """Leaves word on the run of something that only the game's machine can see: a build that never dialled, that crashed, an
+        Editor that nobody plays in. It becomes an event of the run. Served by the gateway, with the token and the errors of
+        Join; what comes too often is dropped without an error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Connect(self, request_iterator, context):
         """Carries one simulator's session: observations in, actions out. The first message must be Hello. Served by collectors,
         and byte for byte by the gateway when `relay` was granted. The ticket travels twice: as `ludus-ticket` metadata, by which
@@ -81,6 +95,11 @@ def add_SimulationServiceServicer_to_server(servicer, server):
                     servicer.Join,
                     request_deserializer=ludus_dot_wire_dot_simulation__pb2.JoinRequest.FromString,
                     response_serializer=ludus_dot_wire_dot_simulation__pb2.JoinResponse.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=ludus_dot_wire_dot_simulation__pb2.ReportRequest.FromString,
+                    response_serializer=ludus_dot_wire_dot_simulation__pb2.ReportResponse.SerializeToString,
             ),
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
@@ -116,6 +135,33 @@ class SimulationService:
             '/ludus.v1.SimulationService/Join',
             ludus_dot_wire_dot_simulation__pb2.JoinRequest.SerializeToString,
             ludus_dot_wire_dot_simulation__pb2.JoinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ludus.v1.SimulationService/Report',
+            ludus_dot_wire_dot_simulation__pb2.ReportRequest.SerializeToString,
+            ludus_dot_wire_dot_simulation__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

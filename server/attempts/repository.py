@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from server.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
-from server.checkpoints.repository import CheckpointRepository, ref
+from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
 from server.db.clock import now
 from server.db.database import Database
 from server.db.texts import storable
@@ -22,9 +22,12 @@ from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.repository import ref as demonstration_ref
 from server.errors import IllegalTransition, LeaseLost
 from server.events.repository import Note, lock_run, move, record
+from server.ladders.refs import PlayedMatch
 from server.leases.repository import end_attempt, lapse
+from server.matches.repository import MatchLedger
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository
+from server.parameters.repository import ParameterRepository
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
 from server.runs.states import EVENT_OF, LEASED, Intent, RunKind, RunState, StopReason
 from server.simulators.models import Simulator
@@ -72,6 +75,21 @@ class AttemptLedger:
         """Return what the run's configuration names. Not fenced: it never changes."""
         with self._database.read() as session:
             return [demonstration_ref(each) for each in DemonstrationRepository(session).of_run(self._claim.run_id)]
+
+    def initial_checkpoints(self) -> list[CheckpointRef]:
+        """Return the checkpoints that behaviors begin with. Not fenced: which they are never changes."""
+        with self._database.read() as session:
+            return InitialCheckpoints(session).of_run(self._claim.run_id)
+
+    def parameter_edits(self, after: int) -> list[tuple[int, str, dict[str, Any]]]:
+        """Return number, parameter and change of the run's edits behind one of them. Not fenced: they never change."""
+        with self._database.read() as session:
+            edits = ParameterRepository(session).edits(self._claim.run_id, after)
+            return [(edit.seq, edit.parameter, edit.change) for edit in edits]
+
+    def parameters(self, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
+        """Publish where the run's environment parameters are, and up to which edit its trainer has come."""
+        self._fenced(lambda session, run: ParameterRepository(session).told(run.id, parameters, edit))
 
     def heartbeat(self, lease_seconds: float, step: int) -> Intent:
         """Renew the lease from now on the database's clock, note the progress, and return what is wanted."""
@@ -129,6 +147,10 @@ class AttemptLedger:
         """Append points of metrics. Handing the same points in twice is safe."""
         self._fenced(lambda session, run: MetricRepository(session).append(run.id, self._claim.epoch, points))
 
+    def matches(self, played: Sequence[PlayedMatch]) -> None:
+        """Enter finished matches into the ledger. Handing the same ones in twice is safe."""
+        self._fenced(lambda session, run: MatchLedger(session).append(run.id, self._claim.epoch, played))
+
     def checkpoint(self, checkpoint: NewCheckpoint) -> str:
         """Enter a published checkpoint; return its id. One beyond the attempt's start refills the restart budget."""
 
@@ -179,7 +201,6 @@ class AttemptLedger:
         number: int,
         collector: int,
         behaviors: Sequence[str] = (),
-        agents: int = 0,
         peer: str = "",
         label: str = "",
         client: str = "",
@@ -189,12 +210,20 @@ class AttemptLedger:
         def write(session: Session, run: Run) -> None:
             columns: dict[str, Any] = {"number": number, "collector": collector, "behaviors": list(behaviors)}
             texts = {"peer": storable(peer, 200), "label": storable(label, 200), "client": storable(client, 100)}
-            columns |= {"agents": agents} | {name: text for name, text in texts.items() if text}
+            columns |= {"agents": 0} | {name: text for name, text in texts.items() if text}
             SimulatorRepository(session).connected(run.id, self._claim.epoch, incarnation, **columns)
             data = {"incarnation": incarnation, "number": number, "collector": collector, "peer": peer}
             data["behaviors"] = list(behaviors)
             message = f"Simulator {number} connected from {peer or 'an unknown address'}."
             self._record(session, run, Note("simulator_connected", message, data=data))
+
+        self._fenced(write)
+
+    def simulator_plays(self, incarnation: str, behaviors: Sequence[str], agents: int) -> None:
+        """Note what a simulator's first step has shown: all its behaviors, and how many agents play."""
+
+        def write(session: Session, run: Run) -> None:
+            SimulatorRepository(session).plays(run.id, self._claim.epoch, incarnation, behaviors, agents)
 
         self._fenced(write)
 

@@ -1,11 +1,11 @@
-"""Checkpoints: one row per published set of files."""
+"""Checkpoints: one row per published set of files, one per uploaded file, and which runs begin with which."""
 
 from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import Base, Json, Timestamp
+from server.db.base import Base, Json, Timestamp, ordered_text
 
 
 class Checkpoint(Base):
@@ -34,3 +34,40 @@ class Checkpoint(Base):
     """Set when retention has removed the files."""
 
     __table_args__ = (Index(None, "run_id", "created_at"),)
+
+
+class UploadedCheckpoint(Base):
+    """A checkpoint that another program wrote. Neither the file nor what is known of it ever changes."""
+
+    __tablename__ = "uploaded_checkpoints"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(ordered_text(200))
+    """For people; not unique."""
+    behavior: Mapped[str | None] = mapped_column(ordered_text(200))
+    """The behavior that it was trained for, if the user said so: the file does not."""
+    format: Mapped[str] = mapped_column(String(16))
+    """`mlagents` (`checkpoint.pt`)."""
+    modules: Mapped[list[Any]] = mapped_column(Json)
+    """What the file says is in it, as in `["Policy", "Optimizer:critic"]`."""
+    path: Mapped[str] = mapped_column(Text)
+    """Its folder in the artifact store."""
+    file: Mapped[str] = mapped_column(String(200))
+    """The file in the folder."""
+    size: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(Timestamp)
+
+    __table_args__ = (Index(None, "created_at"),)
+
+
+class RunInitialCheckpoint(Base):
+    """A run was created with this checkpoint, another run's or an uploaded one, in its configuration."""
+
+    __tablename__ = "run_initial_checkpoints"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    checkpoint_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    """Of `checkpoints` or of `uploaded_checkpoints`."""
+
+    __table_args__ = (Index(None, "checkpoint_id"),)

@@ -1,20 +1,23 @@
 """Reads and keeps the rows of checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import ClassVar
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from server.artifacts import FileRef
-from server.checkpoints.models import Checkpoint
+from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
+from server.checkpoints.uploads import FILE, Stored
 from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, select_page
 from server.errors import CheckpointDeleted, CheckpointNotFound
 from server.listing import ListQuery, Order, Page
+from server.runs.models import Run
+from server.runs.states import TERMINAL
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 
@@ -62,14 +65,19 @@ class CheckpointRepository:
         return self._session.scalars(query.order_by(*order).limit(1)).one_or_none()
 
     def expired(self, run_id: str, keep: int) -> Sequence[Checkpoint]:
-        """Return what retention may remove, oldest first: all but the newest `keep` and the final ones. 0 keeps all."""
+        """Return what retention may remove, oldest first: all but the newest `keep` and the final ones. 0 keeps all.
+
+        Those that another run begins with stay until it has ended.
+        """
         if keep <= 0:
             return []
         query = select(Checkpoint).where(
             Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None), Checkpoint.reason != "final"
         )
         order = (Checkpoint.created_at.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
-        return self._session.scalars(query.order_by(*order).offset(keep)).all()[::-1]
+        old = self._session.scalars(query.order_by(*order).offset(keep)).all()[::-1]
+        used = InitialCheckpoints(self._session).in_use([each.id for each in old])
+        return [each for each in old if each.id not in used]
 
     def add(self, run_id: str, epoch: int, checkpoint: NewCheckpoint) -> tuple[Checkpoint, bool]:
         """Insert a row; return it and whether it is new. A path has one row: handing a checkpoint in again is safe."""
@@ -103,6 +111,93 @@ class CheckpointRepository:
         )
 
 
+class UploadedCheckpointRepository:
+    """Checkpoints of other programs, seen through one session. Never commits."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "created_at": UploadedCheckpoint.created_at,
+        "name": UploadedCheckpoint.name,
+        "behavior": UploadedCheckpoint.behavior,
+        "size": UploadedCheckpoint.size,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, checkpoint_id: str) -> UploadedCheckpoint:
+        """Return one uploaded checkpoint. Raises CheckpointNotFound."""
+        found = self._session.get(UploadedCheckpoint, checkpoint_id)
+        if found is None:
+            raise CheckpointNotFound(checkpoint_id)
+        return found
+
+    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[UploadedCheckpoint]:
+        """Return a page of uploaded checkpoints."""
+        return select_page(self._session, select(UploadedCheckpoint), query, self.COLUMNS, UploadedCheckpoint.id)
+
+    def add(self, stored: Stored, name: str | None, behavior: str | None) -> UploadedCheckpoint:
+        """Insert the row of a stored file. One without a name is called like its id."""
+        row = UploadedCheckpoint(
+            id=stored.id,
+            name=name or stored.id,
+            behavior=behavior,
+            format=stored.inspected.format,
+            modules=list(stored.inspected.modules),
+            path=stored.path,
+            file=FILE,
+            size=stored.inspected.size,
+            sha256=stored.inspected.sha256,
+            created_at=now(),
+        )
+        self._session.add(row)
+        self._session.flush()
+        self._session.refresh(row)
+        return row
+
+    def delete(self, checkpoint: UploadedCheckpoint) -> None:
+        """Remove a row, with the notes of its use."""
+        uses = delete(RunInitialCheckpoint).where(RunInitialCheckpoint.checkpoint_id == checkpoint.id)
+        self._session.execute(uses)
+        self._session.delete(checkpoint)
+        self._session.flush()
+
+
+class InitialCheckpoints:
+    """What runs begin with: checkpoints of other runs, and uploaded ones. Never commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def existing(self, ids: Collection[str], *, lock: bool) -> dict[str, Checkpoint | UploadedCheckpoint]:
+        """Return those of these checkpoints that have a row; with `lock` nobody deletes them before the commit."""
+        of_runs = select(Checkpoint).where(Checkpoint.id.in_(ids)).order_by(Checkpoint.id)
+        uploaded = select(UploadedCheckpoint).where(UploadedCheckpoint.id.in_(ids)).order_by(UploadedCheckpoint.id)
+        if lock:
+            of_runs, uploaded = of_runs.with_for_update(read=True), uploaded.with_for_update(read=True)
+        rows = [*self._session.scalars(of_runs), *self._session.scalars(uploaded)]
+        return {row.id: row for row in rows}
+
+    def use(self, run_id: str, ids: Iterable[str]) -> None:
+        """Note that a run begins with checkpoints."""
+        self._session.add_all(RunInitialCheckpoint(run_id=run_id, checkpoint_id=each) for each in sorted(set(ids)))
+        self._session.flush()
+
+    def of_run(self, run_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints that a run begins with, as far as they have a row."""
+        query = select(RunInitialCheckpoint.checkpoint_id).where(RunInitialCheckpoint.run_id == run_id)
+        found = self.existing(self._session.scalars(query).all(), lock=False)
+        return [uploaded_ref(row) if isinstance(row, UploadedCheckpoint) else ref(row) for row in found.values()]
+
+    def in_use(self, ids: Collection[str]) -> dict[str, str]:
+        """Return those of these checkpoints that a run which has not ended begins with, and one such run for each."""
+        query = (
+            select(RunInitialCheckpoint.checkpoint_id, Run.id)
+            .join(Run, RunInitialCheckpoint.run_id == Run.id)
+            .where(RunInitialCheckpoint.checkpoint_id.in_(ids), Run.state.not_in(TERMINAL))
+        )
+        return {row.checkpoint_id: row.id for row in self._session.execute(query)}
+
+
 def ref(checkpoint: Checkpoint) -> CheckpointRef:
     """Return a checkpoint as a value that outlives the session."""
     return CheckpointRef(
@@ -113,3 +208,9 @@ def ref(checkpoint: Checkpoint) -> CheckpointRef:
         path=checkpoint.path,
         files=tuple(FileRef(**file) for file in checkpoint.files),
     )
+
+
+def uploaded_ref(checkpoint: UploadedCheckpoint) -> CheckpointRef:
+    """Return an uploaded checkpoint as a value that outlives the session: of no attempt, at no step."""
+    file = FileRef(checkpoint.file, checkpoint.size, checkpoint.sha256)
+    return CheckpointRef(checkpoint.id, epoch=0, step=0, steps={}, path=checkpoint.path, files=(file,))

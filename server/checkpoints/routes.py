@@ -1,28 +1,42 @@
-"""Checkpoints of a run, and their files."""
+"""Checkpoints of a run, and their files; and checkpoints of other programs, which are uploaded."""
 
 import base64
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
 
 from fastapi import APIRouter, Header, Query, Response
+from fastapi import Path as InPath
 from fastapi.responses import StreamingResponse
 
 from server.artifacts import FileRef
-from server.checkpoints.models import Checkpoint
-from server.checkpoints.repository import CheckpointRepository, ref
-from server.checkpoints.schemas import CheckpointPage, CheckpointRead
+from server.checkpoints.models import Checkpoint, UploadedCheckpoint
+from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
+from server.checkpoints.schemas import CheckpointPage, CheckpointRead, UploadedCheckpointPage, UploadedCheckpointRead
+from server.checkpoints.service import CheckpointService
+from server.checkpoints.uploads import inspect, published
 from server.db.database import Session
-from server.errors import ArtifactNotFound, CheckpointDeleted, CheckpointNotFound, RunNotFound
+from server.errors import (
+    ArtifactNotFound,
+    CheckpointDeleted,
+    CheckpointInUse,
+    CheckpointInvalid,
+    CheckpointNotFound,
+    RunNotFound,
+    StorageFull,
+)
 from server.http import filters
-from server.http.errors import problems
-from server.http.fields import CheckpointKey, FileName, RunKey
+from server.http.errors import UnsupportedFileType, problems
+from server.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey
 from server.http.filters import EQUALITY, Field
+from server.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.http.services import DatabaseDep, ServicesDep
+from server.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
 from server.listing import Order
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])
+uploads = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
 
 CHECKPOINTS = ListForm(
     name="checkpoints",
@@ -35,8 +49,21 @@ CHECKPOINTS = ListForm(
     orders=frozenset({"created_at", "step"}),
     default=Order("created_at"),
 )
+UPLOADED = ListForm(
+    name="uploaded_checkpoints",
+    filters={
+        "name": Field(filters.word),
+        "behavior": Field(filters.word),
+        "size": Field(filters.integer),
+        "created_at": Field(filters.time),
+    },
+    orders=frozenset({"created_at", "name", "size"}),
+    default=Order("created_at"),
+)
 BLOCK = 256 * 1024
 LATEST = "latest"
+
+UploadedKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="An uploaded checkpoint's id.")]
 
 
 @router.get("", response_model=CheckpointPage, responses=problems(RunNotFound, *LIST_PROBLEMS))
@@ -92,6 +119,73 @@ def download_file(
         return Response(status_code=304, headers={"ETag": headers["ETag"]})
     content = _blocks(services.artifacts.open(f"{found.path}/{file.name}"))
     return StreamingResponse(content, headers=headers, media_type="application/octet-stream")
+
+
+@uploads.post(
+    "",
+    status_code=201,
+    response_model=UploadedCheckpointRead,
+    responses=problems(UnsupportedFileType, CheckpointInvalid, StorageFull, *COMMAND_PROBLEMS),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+def upload_checkpoint(
+    upload: UploadDep,
+    command: UploadCommandDep,
+    services: ServicesDep,
+    name: Annotated[Name | None, Query(description="A name for people; its id if not given.")] = None,
+    behavior: Annotated[
+        str | None,
+        Query(
+            min_length=1, max_length=200, pattern=TEXT, description="The behavior that it was trained for, for people."
+        ),
+    ] = None,
+) -> Response:
+    """Store a checkpoint for `initialize_from`: the `checkpoint.pt` of a results folder, ML-Agents' or ours.
+
+    Its form is checked here, its networks when a run begins with it.
+    """
+    with published(services.artifacts, upload.path, inspect(upload.path)) as stored:
+        return command.run(lambda session: _created(CheckpointService(session).add(stored, name, behavior)))
+
+
+@uploads.get("", response_model=UploadedCheckpointPage, responses=problems(*LIST_PROBLEMS))
+def list_uploaded_checkpoints(listing: ListingDep, database: DatabaseDep) -> UploadedCheckpointPage:
+    """List uploaded checkpoints, newest first."""
+    query = listing.query(UPLOADED)
+    with database.read() as session:
+        page = UploadedCheckpointRepository(session).list(query)
+        checkpoints = [UploadedCheckpointRead.model_validate(each) for each in page.items]
+    return UploadedCheckpointPage(checkpoints=checkpoints, next_page_token=listing.token(UPLOADED, page))
+
+
+@uploads.get("/{checkpoint:name}", response_model=UploadedCheckpointRead, responses=problems(CheckpointNotFound))
+def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> UploadedCheckpointRead:
+    """Return one uploaded checkpoint."""
+    with database.read() as session:
+        return UploadedCheckpointRead.model_validate(UploadedCheckpointRepository(session).get(checkpoint))
+
+
+@uploads.delete(
+    "/{checkpoint:name}",
+    status_code=204,
+    response_class=Response,
+    responses={204: {"description": "It is gone."}, **problems(CheckpointNotFound, CheckpointInUse)},
+)
+def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -> Response:
+    """Delete an uploaded checkpoint and its file. Refused while a run that has not ended begins with it."""
+    with services.database.write() as session:
+        gone = CheckpointService(session).delete(checkpoint)
+    services.artifacts.delete(gone.path)
+    return Response(status_code=204)
+
+
+def _created(checkpoint: UploadedCheckpoint) -> Answer:
+    return Answer(201, UploadedCheckpointRead.model_validate(checkpoint), f"/v1/checkpoints/{checkpoint.id}")
 
 
 def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:

@@ -36,3 +36,25 @@ class CheckpointPage(ListPage):
     """Checkpoints."""
 
     checkpoints: list[CheckpointRead]
+
+
+class UploadedCheckpointRead(Read):
+    """A checkpoint that another program wrote, for behaviors to begin with (`initialize_from`)."""
+
+    id: str
+    name: str = Field(description="For people; not unique.")
+    behavior: str | None = Field(description="The behavior that it was trained for, if that was said.")
+    format: str = Field(
+        description="`mlagents`: a `checkpoint.pt`; `ludus`: that of `ludus learn`, a whole checkpoint of a run."
+    )
+    modules: list[str] = Field(description="What the file says is in it, as in `Policy`, `Optimizer:critic`.")
+    file: str = Field(description="Name of the file in the artifact store.")
+    size: int = Field(description="Bytes of the file.")
+    sha256: str = Field(description="Of the file, lower-case hexadecimal.")
+    created_at: Time
+
+
+class UploadedCheckpointPage(ListPage):
+    """Uploaded checkpoints."""
+
+    checkpoints: list[UploadedCheckpointRead]

@@ -9,12 +9,17 @@ from server.configs.schemas import (
     ConfigChange,
     ConfigCreate,
     ConfigDiff,
+    ConfigDrop,
     ConfigPage,
+    ConfigProblem,
     ConfigRead,
+    ConfigRewrite,
     ConfigSummary,
+    ConfigUpgrade,
+    ConfigUpgradeRequest,
     ConfigVersionPage,
 )
-from server.configs.service import ConfigService, Stored
+from server.configs.service import ConfigService, Stored, upgrade_config
 from server.errors import ConfigNotFound, InvalidConfig
 from server.http import filters
 from server.http.bodies import EXAMPLE, BodyDep, declare_body
@@ -37,6 +42,15 @@ _FILTERS = {
 NAMES = ListForm("configs", _FILTERS, frozenset({"name", "created_at"}), Order("name", descending=False))
 VERSIONS = ListForm("config-versions", _FILTERS, frozenset({"version", "created_at"}), Order("version"))
 
+OLD_EXAMPLE = """\
+default:
+  trainer: ppo
+  use_recurrent: false
+CartPole:
+  max_steps: 150000
+"""
+"""A configuration of an older release, for the documentation."""
+
 VersionKey = Annotated[str, Path(pattern="^(latest|[1-9][0-9]{0,8})$", description="A version's number, or `latest`.")]
 
 
@@ -48,6 +62,25 @@ def list_configs(listing: ListingDep, database: DatabaseDep) -> ConfigPage:
         page = ConfigRepository(session).list_names(query)
         configs = [ConfigSummary.model_validate(each) for each in page.items]
     return ConfigPage(configs=configs, next_page_token=listing.token(NAMES, page))
+
+
+@router.post(
+    ":upgrade",
+    response_model=ConfigUpgrade,
+    responses=problems(InvalidConfig, UnsupportedMediaType, BodyInvalid),
+    openapi_extra=declare_body(ConfigUpgradeRequest, OLD_EXAMPLE),
+)
+def upgrade(body: BodyDep) -> ConfigUpgrade:
+    """Bring a configuration of an older ML-Agents into the format of today. Nothing is stored."""
+    wanted = body.read(ConfigUpgradeRequest, {})
+    done = upgrade_config(wanted.config, wanted.curriculum, wanted.sampler)
+    return ConfigUpgrade(
+        document=done.upgrade.text,
+        unchanged=done.upgrade.unchanged,
+        changes=[ConfigRewrite.model_validate(each) for each in done.upgrade.changes],
+        dropped=[ConfigDrop.model_validate(each) for each in done.upgrade.dropped],
+        problems=[ConfigProblem.model_validate(each) for each in done.problems],
+    )
 
 
 @router.get("/{name:name}:diff", response_model=ConfigDiff, responses=problems(ConfigNotFound))

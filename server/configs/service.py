@@ -4,13 +4,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
 from server.errors import InvalidConfig, Problem
 from server.training.config import Change, RunConfig, apply_overrides, diff, parse_document, resolve, review
+from server.training.unsupported import refuse_unsupported
+from server.training.upgrade import Upgrade, upgrade
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Names of stored configurations: they stand in addresses and on command lines."""
@@ -79,18 +81,42 @@ class ConfigService:
         """Resolve a document, or a stored configuration (its newest version unless one is given), under overrides.
 
         Exactly one of `document` and `name` is needed. Overrides act on what was written, before defaults are filled
-        in. Raises InvalidConfig, ConfigNotFound.
+        in. Raises InvalidConfig, also for what no run can do yet, and ConfigNotFound.
         """
         if (document is None) == (name is None):
             message = "send either a configuration or the name of a stored one"
             raise InvalidConfig([Problem("", "missing" if name is None else "contradiction", message)])
         if document is not None:
-            config, warnings = review(apply_overrides(parse_document(document), overrides or {}))
-            return Prepared(config, warnings=tuple(warnings))
+            return _prepared(document, overrides)
         assert name is not None
         stored = self._configs.get_or_raise(name, version)
-        config, warnings = review(apply_overrides(stored.document, overrides or {}))
-        return Prepared(config, stored.name, stored.version, tuple(warnings))
+        # The source: PostgreSQL does not keep the order of keys, by which environment parameters get their seeds.
+        return replace(_prepared(stored.source, overrides), name=stored.name, version=stored.version)
+
+
+def _prepared(document: Document, overrides: Mapping[str, Any] | None) -> Prepared:
+    config, warnings = review(apply_overrides(parse_document(document), overrides or {}))
+    refuse_unsupported(config)
+    return Prepared(config, warnings=tuple(warnings))
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """A configuration in the format of today."""
+
+    upgrade: Upgrade
+    problems: tuple[Problem, ...]
+    """What a run of it would be refused for."""
+
+
+def upgrade_config(document: Document, curriculum: Document | None, sampler: Document | None) -> Upgraded:
+    """Bring a document of an older release into the format of today. Raises InvalidConfig if it can't be read."""
+    upgraded = upgrade(document, curriculum=curriculum, sampler=sampler)
+    try:
+        refuse_unsupported(resolve(upgraded.document))
+    except InvalidConfig as error:
+        return Upgraded(upgraded, error.problems)
+    return Upgraded(upgraded, ())
 
 
 def digest(resolved: Mapping[str, Any]) -> str:

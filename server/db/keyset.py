@@ -1,6 +1,6 @@
 """Turns a list query into SQL: conditions, order, and a page that starts after a row (keyset, not offset)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, and_, not_, or_
@@ -12,6 +12,9 @@ from server.errors import InvalidQuery
 from server.listing import Condition, ListQuery, Operator, Page, Value
 
 Row = TypeVar("Row")
+Part = TypeVar("Part")
+PARAMETERS = 500
+"""Of one list; SQLite takes 999 in any build."""
 Column = InstrumentedAttribute[Any] | ColumnElement[Any]
 Columns = Mapping[str, Column]
 """The fields that a list can be filtered and sorted by, under the names of the model's attributes."""
@@ -44,6 +47,11 @@ def _transparent(element: opaque, compiler: Any, **options: Any) -> str:
 @compiles(opaque, "sqlite")
 def _opaque(element: opaque, compiler: Any, **options: Any) -> str:
     return "+" + str(compiler.process(element.clauses, **options))
+
+
+def parts(values: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Cut a long list for `IN (...)`: a statement takes a limited number of parameters."""
+    return (values[start : start + PARAMETERS] for start in range(0, len(values), PARAMETERS))
 
 
 def select_page(

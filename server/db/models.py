@@ -1,11 +1,21 @@
 """All models, so that the metadata is complete for migrations and their check."""
 
-from server.checkpoints.models import Checkpoint
+from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.configs.models import ConfigVersion
 from server.db.base import Base
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.http.models import IdempotencyKey
+from server.ladders.models import (
+    Ladder,
+    LadderMatch,
+    LadderPair,
+    LadderPlayer,
+    LadderSeat,
+    RatingPoint,
+    RunLadder,
+)
 from server.metrics.models import LatestMetric, MetricChunk
+from server.parameters.models import ParameterEdit, RunParameters
 from server.runs.models import Attempt, Event, Log, Run, RunTag
 from server.simulators.models import Simulator
 from server.workers.models import Worker
@@ -18,12 +28,23 @@ __all__ = [
     "Demonstration",
     "Event",
     "IdempotencyKey",
+    "Ladder",
+    "LadderMatch",
+    "LadderPair",
+    "LadderPlayer",
+    "LadderSeat",
     "LatestMetric",
     "Log",
     "MetricChunk",
+    "ParameterEdit",
+    "RatingPoint",
     "Run",
     "RunDemonstration",
+    "RunInitialCheckpoint",
+    "RunLadder",
+    "RunParameters",
     "RunTag",
     "Simulator",
+    "UploadedCheckpoint",
     "Worker",
 ]

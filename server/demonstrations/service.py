@@ -46,7 +46,8 @@ class DemonstrationService:
         """Return the ids that a configuration names; with `lock` they exist until the commit at least.
 
         Raises InvalidConfig, with a path for each id that does not exist, and for each that does not fit the first one
-        of its behavior: all that a behavior learns from, it has to be able to see and to do.
+        of its behavior: all that a behavior learns from, it has to be able to see and to do. `legacy_pairing` is for
+        ML-Agents' files only.
         """
         sections = config.demonstrations()
         found = self._demonstrations.existing({each for ids in sections.values() for each in ids}, lock=lock)
@@ -55,6 +56,9 @@ class DemonstrationService:
             named = behaviors.setdefault(_behavior(path), [])
             named += [((*path, index), each) for index, each in enumerate(ids)]
         problems = [problem for named in behaviors.values() for problem in _problems(named, found)]
+        for path, section in config.imitating().items():
+            if section.legacy_pairing:
+                problems += _unpaired(path, [found[each] for each in section.demonstrations if each in found])
         if problems:
             raise InvalidConfig(problems)
         return sorted(found)
@@ -63,6 +67,17 @@ class DemonstrationService:
 def _behavior(path: Path) -> Path:
     """Return the path of the behavior, or of the default settings, that has a section."""
     return path[:1] if path[0] == "default_settings" else path[:2]
+
+
+def _unpaired(path: Path, demonstrations: Sequence[Demonstration]) -> Iterator[Problem]:
+    """Yield what `legacy_pairing` cannot act on: in our own files the pairs are what they are."""
+    others = [each.id for each in demonstrations if each.format != "mlagents"]
+    if others:
+        message = (
+            f"legacy_pairing acts on ML-Agents' .demo files only, not on {', '.join(others)}; set it to false, or list "
+            "the .demo files that these were made from"
+        )
+        yield Problem(join_path((*path, "legacy_pairing")), "contradiction", message)
 
 
 def _problems(named: Sequence[tuple[Path, str]], found: Mapping[str, Demonstration]) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 import grpc
 import grpc.aio
 
-from ludus.wire.options import REASON_METADATA, STATE_METADATA
+from ludus.wire.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA
 from server.errors import Conflict, ErrorKind, Invalid, LudusError, Unauthenticated, Unavailable
 
 STATUS: Final = {
@@ -73,6 +73,16 @@ class BadTicket(Unauthenticated):
     """The `ludus-ticket` of a stream to be relayed is missing, wrong or of another installation."""
 
     code = "bad_ticket"
+
+
+class NoBridge(BadTicket):
+    """A Unity game calls the gateway itself, which has no way to know its run."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A Unity game cannot dial the gateway itself: run `ludus unity RUN` on the game's machine, which brings it "
+            f"to its run (it sends {TICKET_METADATA} with each call)."
+        )
 
 
 class OldTicket(Unauthenticated):

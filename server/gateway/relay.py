@@ -18,7 +18,7 @@ from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codes import CloseCode
 from ludus.wire.options import REASON_METADATA, TICKET_METADATA, client_options
 from server.gateway.errors import BadTicket, CollectorUnreachable, OldTicket
-from server.gateway.tickets import TicketExpired, TicketInvalid, verify
+from server.gateway.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
 
 CONNECT: Final = "/ludus.v1.SimulationService/Connect"
 REACH_SECONDS: Final = 5.0
@@ -44,13 +44,13 @@ class Relay:
         """Forward one stream until either side ends it. Raises LudusError before the first byte."""
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         ticket = str(metadata.get(TICKET_METADATA, ""))
-        endpoint = self._endpoint(ticket)
-        host = endpoint.rpartition(":")[0].strip("[]")
-        async with grpc.aio.insecure_channel(endpoint, client_options(host)) as channel:
-            try:
-                await asyncio.wait_for(channel.channel_ready(), REACH_SECONDS)
-            except TimeoutError:
-                raise CollectorUnreachable(endpoint) from None
+        if not ticket:
+            raise BadTicket(
+                f"A stream to the gateway needs the ticket of its assignment as metadata {TICKET_METADATA}."
+            )
+        endpoint = read_ticket(self._key, ticket).endpoint
+        async with collector_channel(endpoint) as channel:
+            await reach(channel, endpoint)
             # Without serializers gRPC hands the bytes through.
             connect: Any = channel.stream_stream
             call = connect(CONNECT)(metadata=((TICKET_METADATA, ticket),))
@@ -65,21 +65,6 @@ class Relay:
         """Tell every relayed simulator to join again."""
         self._closing.set()
 
-    def _endpoint(self, ticket: str) -> str:
-        if not ticket:
-            raise BadTicket(
-                f"A stream to the gateway needs the ticket of its assignment as metadata {TICKET_METADATA}."
-            )
-        try:
-            claims = verify(self._key, ticket, time.time())
-        except TicketInvalid as error:
-            raise BadTicket(str(error)) from None
-        except TicketExpired as error:
-            raise OldTicket(str(error)) from None
-        if not claims.endpoint:
-            raise BadTicket("The ticket names no collector. Join again.")
-        return claims.endpoint
-
     async def _pump(self, context: Context, call: Any) -> None:
         upward = asyncio.ensure_future(_upward(context, call))
         downward = asyncio.ensure_future(_downward(context, call))
@@ -90,12 +75,38 @@ class Relay:
                 downward.result()
             else:
                 await _stop(downward)
-                await context.write(_going_away())
+                await context.write(pb.ConnectResponse(close=going_away()).SerializeToString())
                 return
         finally:
             for task in (upward, downward, closing):
                 await _stop(task)
         await _pass_on_status(context, call)
+
+
+def read_ticket(key: bytes, ticket: str) -> TicketClaims:
+    """Return what a ticket of this gateway says. Raises BadTicket or OldTicket."""
+    try:
+        claims = verify(key, ticket, time.time())
+    except TicketInvalid as error:
+        raise BadTicket(str(error)) from None
+    except TicketExpired as error:
+        raise OldTicket(str(error)) from None
+    if not claims.endpoint:
+        raise BadTicket("The ticket names no collector. Join again.")
+    return claims
+
+
+def collector_channel(endpoint: str) -> grpc.aio.Channel:
+    """Return a channel to a collector."""
+    return grpc.aio.insecure_channel(endpoint, client_options(endpoint.rpartition(":")[0].strip("[]")))
+
+
+async def reach(channel: grpc.aio.Channel, endpoint: str) -> None:
+    """Wait until a collector answers. Raises CollectorUnreachable."""
+    try:
+        await asyncio.wait_for(channel.channel_ready(), REACH_SECONDS)
+    except TimeoutError:
+        raise CollectorUnreachable(endpoint) from None
 
 
 async def _upward(context: Context, call: Any) -> None:
@@ -127,10 +138,10 @@ async def _pass_on_status(context: Context, call: Any) -> None:
         await context.abort(code, await call.details(), ((REASON_METADATA, reason),) if reason else ())
 
 
-def _going_away() -> bytes:
-    close = pb.Close(
+def going_away() -> pb.Close:
+    """Return what a simulator hears whose relay shuts down."""
+    return pb.Close(
         code=CloseCode.COLLECTOR_CLOSING,
-        reason="The gateway that relays this stream is shutting down; join again.",
+        reason="The gateway that relays this simulator is shutting down; join again.",
         rejoin=True,
     )
-    return pb.ConnectResponse(close=close).SerializeToString()

@@ -1,4 +1,4 @@
-"""The gateway's gRPC service: Join, relayed Connect, and health.
+"""The gateway's gRPC service: Join, relayed Connect, relayed calls of Unity games, and health.
 
 One event loop; the desk's transactions run on a few threads, so that no slow commit holds up a relayed stream. Messages
 are taken as bytes: Join is parsed here, so that garbage gets an answer, and Connect is not parsed at all.
@@ -9,6 +9,8 @@ import hmac
 import re
 import secrets
 import time
+from collections import deque
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -19,9 +21,10 @@ from google.protobuf.message import DecodeError
 
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import PROTOCOL_VERSION
-from ludus.wire.options import REASON_METADATA
+from ludus.wire.options import EXCHANGE, REASON_METADATA
 from server.errors import LudusError, RunNotFound
 from server.gateway.balancer import Balancer
+from server.gateway.calls import CallRelay
 from server.gateway.errors import BadJoin, ProtocolNotSpoken, RunEnded, TokenRefused, abort
 from server.gateway.health import Health
 from server.gateway.relay import Context, Relay
@@ -34,11 +37,17 @@ RETRY_SECONDS: Final = 0.5
 """When a simulator whose run is not ready asks again. Waiting costs the database one read."""
 DESK_THREADS: Final = 8
 MAX_JOIN_BYTES: Final = 4096
+MAX_REPORT_BYTES: Final = 8192
+MAX_RUN: Final = 200
+MAX_SENTENCE: Final = 4000
+REPORTS_PER_MINUTE: Final = 30
+"""Of one run."""
 
 INTERNAL_ERROR: Final = ((REASON_METADATA, "internal_error"),)
 
 _INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_LIMITS: Final = {"run": 200, "label": 200, "client": 100}
+_CODE = re.compile(r"[0-9a-z_]{1,64}")
+_LIMITS: Final = {"label": 200, "client": 100}
 """Longest text of each field in bytes."""
 _log = structlog.get_logger(__name__)
 
@@ -55,45 +64,76 @@ class Gateway:
         self._key = settings.ticket_key.get_secret_value().encode() if settings.ticket_key else secrets.token_bytes(32)
         self._balancer = Balancer()
         self.relay = Relay(self._key)
+        self.calls = CallRelay(self._key)
+        self._reports = ReportLimit()
         self.health = Health(SERVICE)
 
     def handlers(self) -> list[Any]:
         """Everything that the server answers."""
         methods: Any = {
             "Join": grpc.unary_unary_rpc_method_handler(self._join),
+            "Report": grpc.unary_unary_rpc_method_handler(self._report),
             "Connect": grpc.stream_stream_rpc_method_handler(self._connect),
         }
-        return [grpc.method_handlers_generic_handler(SERVICE, methods), self.health.handler()]
+        unity, _, method = EXCHANGE[1:].partition("/")
+        calls: Any = {method: grpc.unary_unary_rpc_method_handler(self._exchange)}
+        return [
+            grpc.method_handlers_generic_handler(SERVICE, methods),
+            grpc.method_handlers_generic_handler(unity, calls),
+            self.health.handler(),
+        ]
 
     def close(self) -> None:
         """Stop: say so to relayed simulators and to whoever asks for health."""
         self.health.stop()
         self.relay.close()
+        self.calls.close()
 
     def release(self) -> None:
         """End the threads, once no call is under way."""
         self._threads.shutdown(wait=False)
 
     async def _join(self, request: bytes, context: Context) -> bytes:
+        async def join() -> bytes:
+            response = await self._assign(_parse(request), str(context.peer()))
+            return response.SerializeToString()
+
+        return await self._answer(join, context)
+
+    async def _report(self, request: bytes, context: Context) -> bytes:
+        async def report() -> bytes:
+            await self._take_report(_parse_report(request))
+            return pb.ReportResponse().SerializeToString()
+
+        return await self._answer(report, context)
+
+    async def _answer(self, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:
+        """Answer a unary call of somebody who has the token; what goes wrong becomes a named status."""
         try:
             self._authenticate(context)
-            message = _parse(request)
-            response = await self._assign(message, str(context.peer()))
+            return await answer()
         except LudusError as error:
-            _log.info("join_refused", code=error.code, detail=str(error), peer=context.peer())
+            _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
             await abort(context, error)
         except Exception:  # noqa: BLE001  the edge of the process: a defect is logged, and the simulator tries again
-            _log.exception("join_failed", peer=context.peer())
+            _log.exception("call_failed", peer=context.peer())
             await context.abort(
                 grpc.StatusCode.INTERNAL, "The gateway made a mistake; its log has the details.", INTERNAL_ERROR
             )
-        return response.SerializeToString()
+        raise AssertionError("abort raises")
 
     async def _connect(self, _: Any, context: Context) -> None:
         try:
             await self.relay.forward(context)
         except LudusError as error:
             _log.info("relay_refused", code=error.code, detail=str(error), peer=context.peer())
+            await abort(context, error)
+
+    async def _exchange(self, request: bytes, context: Context) -> bytes:
+        try:
+            return await self.calls.forward(request, context)
+        except LudusError as error:
+            _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
             await abort(context, error)
 
     def _authenticate(self, context: Context) -> None:
@@ -103,6 +143,17 @@ class Gateway:
         given = str(metadata.get("authorization", ""))
         if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             raise TokenRefused(given=bool(given))
+
+    async def _take_report(self, request: pb.ReportRequest) -> None:
+        if not self._reports.admit(request.run):
+            _log.warning("report_dropped", run=request.run, code=request.code)
+            return
+
+        def report() -> bool:
+            return self._desk.report(request.run, request.incarnation, request.code, request.sentence)
+
+        if not await asyncio.get_running_loop().run_in_executor(self._threads, report):
+            raise RunNotFound(request.run)
 
     async def _assign(self, request: pb.JoinRequest, peer: str) -> pb.JoinResponse:
         def join() -> Any:
@@ -151,6 +202,49 @@ class Gateway:
         )
 
 
+class ReportLimit:
+    """Lets so many reports of a run through in a minute: a game that crashes in a loop must not fill the database."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, deque[float]] = {}
+
+    def admit(self, run: str) -> bool:
+        """Whether another report of this run may pass now."""
+        horizon = time.monotonic() - 60.0
+        for other in [other for other, times in self._times.items() if times[-1] < horizon]:
+            del self._times[other]
+        times = self._times.setdefault(run, deque(maxlen=REPORTS_PER_MINUTE))
+        if len(times) == REPORTS_PER_MINUTE and times[0] > horizon:
+            return False
+        times.append(time.monotonic())
+        return True
+
+
+def _parse_report(request: bytes) -> pb.ReportRequest:
+    """Check a ReportRequest. Raises BadJoin."""
+    if len(request) > MAX_REPORT_BYTES:
+        raise BadJoin("*", f"has {len(request)} bytes, at most {MAX_REPORT_BYTES} are possible")
+    try:
+        message = pb.ReportRequest.FromString(request)
+    except DecodeError:
+        raise BadJoin("*", "is not a valid message") from None
+    _check_identity(message)
+    if not _CODE.fullmatch(message.code):
+        raise BadJoin("code", "must have 1 to 64 characters of [0-9a-z_]")
+    if not 1 <= len(message.sentence.encode()) <= MAX_SENTENCE:
+        raise BadJoin("sentence", f"must have 1 to {MAX_SENTENCE} bytes")
+    return message
+
+
+def _check_identity(message: pb.JoinRequest | pb.ReportRequest) -> None:
+    if not message.run:
+        raise BadJoin("run", "is missing; name a run or give its id")
+    if len(message.run.encode()) > MAX_RUN or not message.run.isprintable():
+        raise BadJoin("run", f"must be printable and have at most {MAX_RUN} bytes")
+    if not _INCARNATION.fullmatch(message.incarnation):
+        raise BadJoin("incarnation", "must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance")
+
+
 def _parse(request: bytes) -> pb.JoinRequest:
     """Check a JoinRequest. Raises BadJoin or ProtocolNotSpoken."""
     if len(request) > MAX_JOIN_BYTES:
@@ -161,10 +255,7 @@ def _parse(request: bytes) -> pb.JoinRequest:
         raise BadJoin("*", "is not a valid message") from None
     if message.protocol_version != PROTOCOL_VERSION:
         raise ProtocolNotSpoken(PROTOCOL_VERSION, message.protocol_version)
-    if not message.run:
-        raise BadJoin("run", "is missing; name a run or give its id")
-    if not _INCARNATION.fullmatch(message.incarnation):
-        raise BadJoin("incarnation", "must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance")
+    _check_identity(message)
     for field, limit in _LIMITS.items():
         text = getattr(message, field)
         if len(text.encode()) > limit or not text.isprintable():

@@ -84,6 +84,10 @@ def _encode(data: bytes) -> str:
 
 def _decode(text: str) -> bytes:
     try:
-        return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise TicketInvalid("this is no ticket; join at the gateway to get one") from None
+        data = None
+    # Decoding also takes `+` for `-`, `/` for `_` and ignores spare bits: only the spelling that `_encode` writes counts.
+    if data is None or _encode(data) != text:
+        raise TicketInvalid("this is no ticket; join at the gateway to get one")
+    return data

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from server.attempts.routes import router as attempts
 from server.checkpoints.routes import router as checkpoints
+from server.checkpoints.routes import uploads
 from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.errors import LudusError
@@ -22,7 +23,9 @@ from server.http.openapi import describe
 from server.http.routes import router as operation
 from server.http.services import Services
 from server.http.waits import LIMIT as WAITERS
+from server.ladders.routes import router as ladders
 from server.metrics.routes import router as metrics
+from server.parameters.routes import router as parameters
 from server.runs.routes import router as runs
 from server.settings import Settings
 from server.simulators.routes import router as simulators
@@ -30,13 +33,16 @@ from server.workers.routes import router as workers
 
 ROUTERS: tuple[APIRouter, ...] = (
     runs,
+    parameters,
     events,
     metrics,
     checkpoints,
+    uploads,
     attempts,
     simulators,
     configs,
     demonstrations,
+    ladders,
     workers,
     operation,
 )
@@ -68,7 +74,10 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     app.add_middleware(
         BodyLimit,
         limit=BODY_LIMIT_BYTES,
-        files={demonstrations.prefix: settings.storage.demonstration_bytes},
+        files={
+            demonstrations.prefix: settings.storage.demonstration_bytes,
+            uploads.prefix: settings.storage.checkpoint_bytes,
+        },
     )
     app.add_middleware(
         Authentication,

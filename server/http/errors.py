@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Scope
 
-from server.errors import DatabaseUnavailable, ErrorKind, InvalidConfig, LudusError, Unavailable
+from server.errors import DatabaseUnavailable, ErrorKind, InvalidConfig, InvalidEdit, LudusError, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -150,8 +150,8 @@ class BodyTooLarge(RequestError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"The body is larger than {limit} bytes, which is the limit. Configurations are small texts; for the files "
-            "of demonstrations the server's operator sets the limit (LUDUS_STORAGE__DEMONSTRATION_BYTES)."
+            f"The body is larger than {limit} bytes, which is the limit. Configurations are small texts; for files the "
+            "server's operator sets the limits (LUDUS_STORAGE__DEMONSTRATION_BYTES, LUDUS_STORAGE__CHECKPOINT_BYTES)."
         )
         self.limit = limit
 
@@ -178,7 +178,7 @@ class UnsupportedFileType(UnsupportedMediaType):
         RequestError.__init__(
             self,
             f"A body of type {given[:100]!r} is not understood here. Send the file itself as application/octet-stream "
-            "(not as a form): `ludus demonstration upload FILE` does.",
+            "(not as a form): `ludus demonstration upload FILE` and `ludus checkpoint upload FILE` do.",
         )
 
 
@@ -353,10 +353,11 @@ def _items(error: LudusError) -> list[ProblemItem]:
             ProblemItem(path=name, code=reason.code, message=str(reason), location="server")
             for name, reason in error.reasons.items()
         ]
-    if not isinstance(error, InvalidConfig):
+    if not isinstance(error, InvalidConfig | InvalidEdit):
         return []
+    location = "config" if isinstance(error, InvalidConfig) else "body"
     return [
-        ProblemItem(path=found.path, code=found.code, message=found.message, location="config")
+        ProblemItem(path=found.path, code=found.code, message=found.message, location=location)
         for found in error.problems
     ]
 

@@ -97,6 +97,13 @@ def integer(text: str) -> int:
     return int(text)
 
 
+def flag(text: str) -> bool:
+    """Read `true` or `false`."""
+    if text not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text == "true"
+
+
 def time(text: str) -> float:
     """Read an RFC 3339 time (a missing zone means UTC) or seconds since 1970; returns seconds."""
     if re.fullmatch(r"[0-9]{1,12}(\.[0-9]+)?", text):

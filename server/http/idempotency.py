@@ -1,4 +1,4 @@
-"""Commands: one writing transaction per POST, and `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header).
+"""Commands: one writing transaction per POST or PATCH, and `Idempotency-Key` (draft-ietf-httpapi-idempotency-key).
 
 The key is stored in the same transaction as the effect, so there is never one without the other. A repetition gets the
 first answer again, with `Idempotency-Replayed: true`; the same key with other content is refused (422); while the first
@@ -74,7 +74,7 @@ class InFlight:
 
 
 class Command:
-    """One POST: runs its effect once."""
+    """One POST or PATCH: runs its effect once."""
 
     def __init__(self, database: Database, in_flight: InFlight, mark: RequestMark) -> None:
         self._database = database

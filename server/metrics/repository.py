@@ -41,20 +41,25 @@ class MetricRepository:
             found[metric.run_id].append(metric)
         return found
 
-    def series(self, run_id: str, behavior: str, key: str, points: int = 500) -> Series:
-        """Return a metric's history in at most `points` buckets (`server.metrics.points`). Raises MetricNotFound."""
+    def series(self, run_id: str, behavior: str, key: str, points: int = 500, after_step: int | None = None) -> Series:
+        """Return a metric's history in at most `points` buckets (`server.metrics.points`). Raises MetricNotFound.
+
+        With `after_step` nothing is thinned: they are the first `points` points beyond that step.
+        """
         history = self.history(run_id, behavior, key)
         if history is None:
             raise MetricNotFound(run_id, key)
+        if after_step is not None:
+            history = history.after(after_step)[:points]
         return thin(behavior, key, history, points)
 
-    def all_series(self, run_id: str, key: str, points: int = 500) -> list[Series]:
+    def all_series(self, run_id: str, key: str, points: int = 500, after_step: int | None = None) -> list[Series]:
         """Return the history of a key for each behavior that has it (and the run as a whole). Raises MetricNotFound."""
         query = select(LatestMetric.behavior).where(LatestMetric.run_id == run_id, LatestMetric.key == key)
         behaviors = self._session.scalars(query.order_by(LatestMetric.behavior)).all()
         if not behaviors:
             raise MetricNotFound(run_id, key)
-        return [self.series(run_id, behavior, key, points) for behavior in behaviors]
+        return [self.series(run_id, behavior, key, points, after_step) for behavior in behaviors]
 
     def history(self, run_id: str, behavior: str, key: str) -> Points | None:
         """Return all points that no later attempt superseded, or None when there never was one."""

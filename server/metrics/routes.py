@@ -37,15 +37,24 @@ def metric_series(
         str | None, Query(max_length=200, pattern=TEXT, description="Only of this behavior; empty = of the run.")
     ] = None,
     points: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Most entries per series.")] = 500,
+    after_step: Annotated[
+        int | None,
+        Query(
+            ge=-1,
+            le=2**62,
+            description="Only what lies beyond this step, and its first `points` points as they were recorded instead "
+            "of all thinned: to read a whole history piece by piece, or to keep up with it.",
+        ),
+    ] = None,
 ) -> SeriesList:
     """Return a metric over time, one series per behavior, in at most `points` entries each."""
     with database.read() as session:
         metrics = MetricRepository(session)
         run_id = RunRepository(session).id_of(run)
         if behavior is None:
-            found = metrics.all_series(run_id, key, points)
+            found = metrics.all_series(run_id, key, points, after_step)
         else:
-            found = [metrics.series(run_id, behavior, key, points)]
+            found = [metrics.series(run_id, behavior, key, points, after_step)]
     return SeriesList(series=[_series(each) for each in found])
 
 

@@ -26,7 +26,7 @@ class SeriesRead(Read):
 
     behavior: str
     key: str
-    total: int = Field(description="Points that were recorded.")
+    total: int = Field(description="Points that the entries stand for.")
     steps: list[int] = Field(description="Of each entry's last point, as are the times.")
     times: list[Time]
     values: list[float | None] = Field(description="Means.")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from server.checkpoints.service import CheckpointService
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, Prepared
 from server.db.database import Database
@@ -18,6 +19,7 @@ from server.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.http.waits import MAX_SECONDS, states_of
+from server.ladders.service import LadderService
 from server.listing import Order
 from server.runs.models import Run
 from server.runs.repository import RunRepository
@@ -75,12 +77,14 @@ def create_run(
         lambda session: _created(
             RunService(session, services.bell).create(
                 prepared.config.model_dump(mode="json"),
-                name=wanted.name,
+                name=_name(wanted, prepared),
                 tags=wanted.tags,
                 priority=wanted.priority,
                 config_name=prepared.name,
                 config_version=prepared.version,
                 demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
+                checkpoints=CheckpointService(session).check(prepared.config, lock=True),
+                ladder=LadderService(session).check(prepared.config, lock=True),
                 warnings=prepared.warnings,
             )
         )
@@ -148,6 +152,8 @@ def _prepare(database: Database, wanted: RunCreate) -> Prepared:
             wanted.config, name=wanted.config_name, version=wanted.config_version, overrides=wanted.overrides
         )
         DemonstrationService(session).check(prepared.config)
+        CheckpointService(session).check(prepared.config)
+        LadderService(session).check(prepared.config)
     kind = RunKind.of(prepared.config.model_dump(mode="json"))
     if wanted.kind not in {None, kind}:
         raise InvalidConfig(
@@ -156,10 +162,15 @@ def _prepare(database: Database, wanted: RunCreate) -> Prepared:
     return prepared
 
 
+def _name(wanted: RunCreate, prepared: Prepared) -> str | None:
+    """Return the name that was asked for, else what the configuration calls the run."""
+    return wanted.name or prepared.config.name
+
+
 def _plan(wanted: RunCreate, prepared: Prepared) -> RunPlan:
     return RunPlan(
         kind=RunKind.of(prepared.config.model_dump(mode="json")),
-        name=wanted.name,
+        name=_name(wanted, prepared),
         tags=sorted(set(wanted.tags)),
         priority=wanted.priority,
         config_name=prepared.name,

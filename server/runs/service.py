@@ -9,13 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from server.checkpoints.repository import InitialCheckpoints
 from server.db.database import Session, after_commit
 from server.demonstrations.repository import DemonstrationRepository
 from server.errors import IllegalTransition, Problem
 from server.events.repository import Note, record
+from server.ladders.service import LadderService
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.states import EVENT_OF, LEASED, TERMINAL, Intent, RunKind, RunState, StopReason
+from server.training.config import RunConfig
 
 
 class Bell(Protocol):
@@ -44,18 +47,22 @@ class RunService:
         config_name: str | None = None,
         config_version: int | None = None,
         demonstrations: Iterable[str] = (),
+        checkpoints: Iterable[str] = (),
+        ladder: str | None = None,
         warnings: Iterable[Problem] = (),
     ) -> Run:
-        """Queue a run. `config` is resolved, as JSON; a `seed` of None in it is drawn now, and stored in it.
+        """Queue a run. `config` is resolved, as JSON; a `seed` of None in it is drawn now, and stored in it with
+        the seeds of samplers.
 
-        What kind of run it is, its configuration says. `demonstrations` are the ids that it names, which exist;
-        `warnings` about it become events.
+        What kind of run it is, its configuration says. `demonstrations` and `checkpoints` are the ids that it names,
+        which exist, and `ladder` the id of the one that it names; `warnings` about it become events.
         """
         seed = config.get("seed")
         if seed is None:
             seed = secrets.randbelow(2**31)
+        resolved = RunConfig.model_validate(config).with_seed(seed)
         run = self._runs.insert(
-            {**config, "seed": seed},
+            resolved.model_dump(mode="json"),
             seed=int(seed),
             name=name,
             tags=tags,
@@ -65,6 +72,8 @@ class RunService:
             config_version=config_version,
         )
         DemonstrationRepository(self._session).use(run.id, demonstrations)
+        InitialCheckpoints(self._session).use(run.id, checkpoints)
+        LadderService(self._session).join(run.id, resolved, ladder)
         for warning in warnings:
             note = Note("config_doubted", f"{warning.path}: {warning.message}.", "warning", asdict(warning))
             record(self._session, run.id, note)

@@ -13,7 +13,7 @@ from server.db.database import Database
 from server.db.keyset import Columns, select_page
 from server.db.texts import storable
 from server.errors import SimulatorNotFound
-from server.events.repository import Note, lock_run, move
+from server.events.repository import Note, lock_run, move, record
 from server.listing import ListQuery, Order, Page
 from server.runs.models import Attempt, Run
 from server.runs.states import LEASED, TERMINAL, RunState, StopReason
@@ -97,6 +97,16 @@ class SimulatorDesk:
             locked = lock_run(session, found.id)
             return _waiting(session, locked) or _assign(session, locked, incarnation, label, client, peer, relay=relay)
 
+    def report(self, run: str, incarnation: str, code: str, sentence: str) -> bool:
+        """Note on a run what is wrong on a game's machine; False if there is no such run."""
+        with self._database.write() as session:
+            found = SimulatorRepository(session).find_run(run)
+            if found is None:
+                return False
+            data = {"incarnation": incarnation, "code": code}
+            record(session, found.id, Note("simulator_trouble", storable(sentence, 4000), "warning", data))
+            return True
+
     def _wake(self, run_id: str) -> JoinAnswer:
         """Queue a run again that had paused because all its simulators were gone: here is one."""
         with self._database.write() as session:
@@ -150,6 +160,14 @@ class SimulatorRepository:
             dialect.insert(Simulator)
             .values(row)
             .on_conflict_do_update(index_elements=[Simulator.run_id, Simulator.incarnation], set_=values)
+        )
+
+    def plays(self, run_id: str, epoch: int, incarnation: str, behaviors: Sequence[str], agents: int) -> None:
+        """Note the behaviors and agents of a simulator in this attempt."""
+        self._session.execute(
+            update(Simulator)
+            .where(Simulator.run_id == run_id, Simulator.incarnation == incarnation, Simulator.epoch == epoch)
+            .values(behaviors=list(behaviors), agents=agents)
         )
 
     def left(self, run_id: str, epoch: int, incarnation: str, *, code: str, reason: str, steps: int) -> None:

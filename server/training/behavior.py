@@ -9,7 +9,7 @@ buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
 from server.training.hyperparameters import (
     MAX_STEPS,
@@ -30,7 +30,8 @@ from server.training.rewards import (
     RNDConfig,
     SignalConfig,
 )
-from server.training.values import OWN, Flag, Section, Steps, Whole, mistake
+from server.training.selfplay import SelfPlaySettings
+from server.training.values import OWN, Flag, Section, Steps, Text, Whole, mistake
 
 __all__ = [
     "BehaviorConfig",
@@ -54,6 +55,7 @@ __all__ = [
     "RewardSignals",
     "SACConfig",
     "SACHyperparameters",
+    "SelfPlaySettings",
     "SignalConfig",
     "TrainerConfig",
 ]
@@ -94,6 +96,30 @@ class TrainerConfig(Section):
         le=MAX_STEPS,
         description="Agent steps between checkpoints; `max_steps` // `keep_checkpoints` if `even_checkpoints`.",
     )
+    init_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
+        default=None,
+        description="What `initialize_from` is for, as a path on the disk of a trainer that runs alone (`python -m "
+        "worker.trainer CONFIG`): a `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A server refuses it: "
+        "upload the file, and name it in `initialize_from`.",
+    )
+    initialize_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
+        default=None,
+        description="Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one of "
+        "ML-Agents that was uploaded (`ludus checkpoint upload FILE`). They must be those that are configured here. Of "
+        "a run's checkpoint the behavior of the same name counts, or the only one.",
+        json_schema_extra=OWN,
+    )
+
+    @field_validator("initialize_from")
+    @classmethod
+    def _one_source(cls, initialize_from: str | None, info: ValidationInfo) -> str | None:
+        if initialize_from is not None and info.data.get("init_path") is not None:
+            raise mistake(
+                "contradiction",
+                "init_path and initialize_from both say what to begin with; keep one",
+                at="initialize_from",
+            )
+        return initialize_from
 
     @field_validator("network_settings")
     @classmethod
@@ -146,6 +172,9 @@ class ReinforcementConfig(TrainerConfig):
     threaded: Flag = Field(
         default=False,
         description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
+    )
+    self_play: SelfPlaySettings | None = Field(
+        default=None, description="Teams learn in turns, against earlier versions of the policy; null = all at once."
     )
 
 

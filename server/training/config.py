@@ -26,21 +26,26 @@ from server.training.behavior import (
     RNDConfig,
     SACConfig,
     SACHyperparameters,
+    SelfPlaySettings,
     SignalConfig,
     TrainerConfig,
 )
+from server.training.builds import EngineSettings, EnvironmentSettings
 from server.training.document import parse_document
 from server.training.resolution import Change, apply_overrides, diff, resolve, review
-from server.training.run import RunConfig, SimulatorsConfig, TorchSettings
+from server.training.run import CheckpointSettings, RunConfig, SimulatorsConfig, TorchSettings
 from server.training.values import Schedule
 
 __all__ = [
     "BehaviorConfig",
     "BehavioralCloningConfig",
     "Change",
+    "CheckpointSettings",
     "CloneConfig",
     "CloneHyperparameters",
     "CuriosityConfig",
+    "EngineSettings",
+    "EnvironmentSettings",
     "ExtrinsicConfig",
     "FromDemonstrations",
     "GAILConfig",
@@ -58,6 +63,7 @@ __all__ = [
     "SACConfig",
     "SACHyperparameters",
     "Schedule",
+    "SelfPlaySettings",
     "SignalConfig",
     "SimulatorsConfig",
     "TorchSettings",

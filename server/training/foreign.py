@@ -1,15 +1,24 @@
-"""What ML-Agents' format has and Ludus does not: each key with what to do instead.
+"""What ML-Agents' format has, or had, and a document for a server may not have: each key with what to do instead.
 
 A key listed here is never ignored silently. It is accepted only where it can't matter: null, its default in ML-Agents
-(exported files print every default), or a value that means what Ludus does anyway.
+(exported files print every default), or a value that means what Ludus does anyway. What is legal but can't be run yet
+is in `server.training.unsupported`.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from server.training.behavior import ExtrinsicConfig, POCAHyperparameters, SACHyperparameters, TrainerConfig
-from server.training.run import RunConfig
+from server.training.behavior import (
+    ExtrinsicConfig,
+    FromDemonstrations,
+    POCAHyperparameters,
+    SACHyperparameters,
+    TrainerConfig,
+)
+from server.training.builds import EnvironmentSettings
+from server.training.run import CheckpointSettings, RunConfig
 from server.training.values import Section
 
 _REASONS: Final = {
@@ -38,81 +47,26 @@ class Foreign:
             return True
         return any(isinstance(value, bool) == isinstance(item, bool) and value == item for item in self.neutral)
 
-    def message(self, key: str) -> str:
-        """Say what is wrong and what to do."""
-        return f"`{key}` {_REASONS[self.code]}: {self.instead}"
-
-
-def _unsupported(instead: str, *neutral: object) -> Foreign:
-    return Foreign("unsupported", instead, neutral)
+    def message(self, key: str, value: object = None) -> str:
+        """Say what is wrong and what to do; a file that is given stands for FILE."""
+        file = shlex.quote(value) if isinstance(value, str) and 0 < len(value) <= 300 else "FILE"
+        return f"`{key}` {_REASONS[self.code]}: {self.instead.replace('FILE', file)}"
 
 
 def _path(instead: str, *neutral: object) -> Foreign:
     return Foreign("path_refused", instead, neutral)
 
 
-_UPGRADE: Final = "convert the file with `python -m mlagents.trainers.upgrade_config` first"
-_HOST: Final = "remove it, and start the game with this setting on its own host"
-_EACH: Final = "remove it; simulators are started where they run, in any number"
-_RUN: Final = "remove it; this is said when the run is created"
-_DEMO_PATH: Final = "upload the file with `ludus demonstration upload FILE`, and name its id in `demonstrations` here"
-
-SAMPLERS: Final = frozenset({"uniform", "gaussian", "multirangeuniform"})
-"""Values of `sampler_type` beside `constant`, which is supported as a plain number."""
-
-ENV_SETTINGS: Final[Mapping[str, Foreign]] = {
-    "env_path": _path("start the game yourself and let it dial in (`ludus simulate`)"),
-    "env_args": _unsupported(_HOST),
-    "base_port": _unsupported("remove it; simulators dial in, and the gateway tells them the address", 5005),
-    "num_envs": _unsupported(_EACH, 1),
-    "num_areas": _unsupported(_HOST, 1),
-    "timeout_wait": _unsupported("use `simulators.startup_timeout_seconds` and `simulators.step_timeout_seconds`", 60),
-    "seed": _unsupported("use `seed` at the top of the document", -1),
-    "max_lifetime_restarts": _unsupported(_EACH, 10),
-    "restarts_rate_limit_n": _unsupported(_EACH, 1),
-    "restarts_rate_limit_period_s": _unsupported(_EACH, 60),
-}
-
-ENGINE_SETTINGS: Final[Mapping[str, Foreign]] = {
-    "width": _unsupported(_HOST, 84),
-    "height": _unsupported(_HOST, 84),
-    "quality_level": _unsupported(_HOST, 5),
-    "time_scale": _unsupported(_HOST, 20),
-    "target_frame_rate": _unsupported(_HOST, -1),
-    "capture_frame_rate": _unsupported(_HOST, 60),
-    "no_graphics": _unsupported(_HOST, False),
-    "no_graphics_monitor": _unsupported(_HOST, False),
-}
-
-CHECKPOINT_SETTINGS: Final[Mapping[str, Foreign]] = {
-    "run_id": _unsupported("remove it, and give the run a name when it is created", "ppo"),
-    "initialize_from": _path("remove it; starting from a checkpoint of another run is not supported yet"),
-    "load_model": _unsupported(_RUN, False),
-    "resume": _unsupported("remove it; a run that loses its worker resumes by itself", False),
-    "force": _unsupported("remove it; every run has an id of its own, nothing is overwritten", False),
-    "train_model": _unsupported(_RUN, False),
-    "inference": _unsupported("remove it; download the model and play it with onnxruntime", False),
-    "results_dir": _path("remove it, and download checkpoints from the server", "results"),
-}
-
-SECTIONS: Final[Mapping[str, Mapping[str, Foreign]]] = {
-    "env_settings": ENV_SETTINGS,
-    "engine_settings": ENGINE_SETTINGS,
-    "checkpoint_settings": CHECKPOINT_SETTINGS,
-}
-"""Whole sections at the top of a document, with their keys."""
+UPGRADE: Final = "convert the file first: `ludus config upgrade FILE`"
+"""What to do about a file of an older format."""
 
 KEYS: Final[Mapping[type[Section], Mapping[str, Foreign]]] = {
     RunConfig: {
-        "debug": _unsupported("remove it; the log's level is set where the server is started", False),
-        "parameter_randomization": Foreign("old_format", _UPGRADE),
-        "curriculum": Foreign("old_format", _UPGRADE),
+        "parameter_randomization": Foreign("old_format", UPGRADE),
+        "curriculum": Foreign("old_format", UPGRADE),
     },
     TrainerConfig: {
-        "init_path": _path("remove it; starting from a checkpoint of another run is not supported yet"),
-        "output_path": _path("remove it, and download checkpoints from the server"),
-        "self_play": _unsupported("remove it; the teams of a behavior train one policy together"),
-        "framework": _unsupported("remove it; PyTorch is the only one", "pytorch"),
+        "output_path": Foreign("unknown_key", "remove it; ML-Agents 1.1.0 refuses it, too"),
     },
     SACHyperparameters: {
         "shared_critic": Foreign(
@@ -130,12 +84,42 @@ KEYS: Final[Mapping[type[Section], Mapping[str, Foreign]]] = {
         "network_settings": Foreign("unsupported", "remove it; extrinsic rewards need no network", inert=True),
     },
 }
-"""Keys of sections that Ludus has, and of those derived from them."""
+"""Keys that sections of Ludus, and those derived from them, don't have."""
 
-DEMO_PATH: Final = _path(_DEMO_PATH)
-"""`demo_path`, which only a trainer that runs alone may read."""
+PATHS: Final[Mapping[type[Section], Mapping[str, Foreign]]] = {
+    EnvironmentSettings: {
+        "env_path": _path("start the game yourself and let it dial in (`ludus unity --env`, `ludus simulate`)")
+    },
+    CheckpointSettings: {
+        "initialize_from": _path(
+            "remove it, and name the id of a checkpoint of that run in `initialize_from` of each behavior"
+        ),
+        "results_dir": _path("remove it, and download checkpoints from the server", "results"),
+    },
+    TrainerConfig: {
+        "init_path": _path(
+            "upload the file with `ludus checkpoint upload FILE`, and name its id, or that of a run's checkpoint, in "
+            "`initialize_from` here"
+        ),
+    },
+    FromDemonstrations: {
+        "demo_path": _path(
+            "upload the file with `ludus demonstration upload FILE`, and name its id in `demonstrations` here"
+        )
+    },
+}
+"""Keys that sections have, but that are paths: only a trainer that runs alone may be given them."""
 
 
 def foreign_keys(section: type[Section]) -> dict[str, Foreign]:
     """Return the foreign keys of a section, its own and those of its parents."""
-    return {key: foreign for parent in section.__mro__ for key, foreign in KEYS.get(parent, {}).items()}
+    return _of(KEYS, section)
+
+
+def path_keys(section: type[Section]) -> dict[str, Foreign]:
+    """Return the keys of a section that are paths, its own and those of its parents."""
+    return _of(PATHS, section)
+
+
+def _of(table: Mapping[type[Section], Mapping[str, Foreign]], section: type[Section]) -> dict[str, Foreign]:
+    return {key: foreign for parent in section.__mro__ for key, foreign in table.get(parent, {}).items()}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from server.training.values import OWN, Real, Section, Steps, Whole, mistake
+from server.training.values import OWN, Flag, Real, Section, Steps, Whole, mistake
 
 MAX_DEMONSTRATIONS = 1000
 """Most demonstrations of one section."""
@@ -24,6 +24,13 @@ class FromDemonstrations(Section):
         max_length=MAX_DEMONSTRATIONS,
         description="Ids of uploaded demonstrations (`ludus demonstration upload FILE`), read as one. This or "
         "`demo_path` is needed.",
+        json_schema_extra=OWN,
+    )
+
+    legacy_pairing: Flag = Field(
+        default=False,
+        description="Pair what was seen with what was done as ML-Agents 1.1.0 reads its `.demo` files: each "
+        "observation with the action *before* it. Repeats its results; for nothing else.",
         json_schema_extra=OWN,
     )
 

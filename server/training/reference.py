@@ -28,12 +28,28 @@ from server.training.behavior import (
     SACConfig,
     SACHyperparameters,
 )
+from server.training.builds import EngineSettings, EnvironmentSettings
 from server.training.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
-from server.training.foreign import DEMO_PATH, SAMPLERS, SECTIONS, Foreign, foreign_keys
+from server.training.foreign import Foreign, foreign_keys, path_keys
+from server.training.parameters import (
+    CompletionCriteria,
+    ConstantParameters,
+    ConstantSampler,
+    Curriculum,
+    GaussianParameters,
+    GaussianSampler,
+    Lesson,
+    MultiRangeUniformParameters,
+    MultiRangeUniformSampler,
+    UniformParameters,
+    UniformSampler,
+)
 from server.training.presets import list_presets, read_preset
 from server.training.problems import CODES
-from server.training.run import RunConfig, SimulatorsConfig, TorchSettings
+from server.training.run import CheckpointSettings, RunConfig, SimulatorsConfig, TorchSettings
 from server.training.screening import MAX_PROBLEMS
+from server.training.selfplay import SelfPlaySettings
+from server.training.unsupported import UNSUPPORTED
 from server.training.values import OWN, Section
 
 PATHS: Final[Mapping[type[Section], str]] = {
@@ -54,6 +70,21 @@ PATHS: Final[Mapping[type[Section], str]] = {
     GAILConfig: "behaviors.NAME.reward_signals.gail",
     RNDConfig: "behaviors.NAME.reward_signals.rnd",
     BehavioralCloningConfig: "behaviors.NAME.behavioral_cloning",
+    SelfPlaySettings: "behaviors.NAME.self_play",
+    EnvironmentSettings: "env_settings",
+    EngineSettings: "engine_settings",
+    ConstantSampler: "`environment_parameters.NAME` with `sampler_type: constant`",
+    ConstantParameters: "`environment_parameters.NAME.sampler_parameters` of `constant`",
+    UniformSampler: "`environment_parameters.NAME` with `sampler_type: uniform`",
+    UniformParameters: "`environment_parameters.NAME.sampler_parameters` of `uniform`",
+    GaussianSampler: "`environment_parameters.NAME` with `sampler_type: gaussian`",
+    GaussianParameters: "`environment_parameters.NAME.sampler_parameters` of `gaussian`",
+    MultiRangeUniformSampler: "`environment_parameters.NAME` with `sampler_type: multirangeuniform`",
+    MultiRangeUniformParameters: "`environment_parameters.NAME.sampler_parameters` of `multirangeuniform`",
+    Curriculum: "environment_parameters.NAME",
+    Lesson: "environment_parameters.NAME.curriculum",
+    CompletionCriteria: "environment_parameters.NAME.curriculum.completion_criteria",
+    CheckpointSettings: "checkpoint_settings",
     TorchSettings: "torch_settings",
     SimulatorsConfig: "simulators",
 }
@@ -69,6 +100,7 @@ def render() -> str:
         *(_section(section, path) for section, path in PATHS.items()),
         _DEFAULTS,
         _refused(),
+        _unsupported(),
         _mistakes(),
         _DIFFERENCES,
         *_presets(),
@@ -111,6 +143,12 @@ def _type(schema: Mapping[str, Any]) -> str:
     return " or ".join(dict.fromkeys(_variant_type(variant) for variant in _variants(schema)))
 
 
+def _types(schema: Mapping[str, Any]) -> str:
+    """Write what several values may be, in the plural: `texts`, `lists of numbers`."""
+    kinds = dict.fromkeys(_variant_type(variant) for variant in _variants(schema))
+    return " or ".join(f"lists{kind[4:]}" if kind.startswith("list of") else f"{kind}s" for kind in kinds)
+
+
 def _variant_type(variant: Mapping[str, Any]) -> str:
     match variant:
         case {"const": value}:
@@ -120,9 +158,9 @@ def _variant_type(variant: Mapping[str, Any]) -> str:
         case {"$ref": _}:
             return "section"
         case {"type": "object", "additionalProperties": inner}:
-            return f"mapping of names to {_type(inner)}s"
+            return f"mapping of names to {_types(inner)}"
         case {"type": "array", "items": inner}:
-            return f"list of {_type(inner)}s"
+            return f"list of {_types(inner)}"
         case {"type": "null"}:
             return "null"
         case _:
@@ -161,18 +199,15 @@ def _description(section: type[Section], key: str) -> str:
 
 
 def _refused() -> str:
-    groups: list[tuple[str, Mapping[str, Foreign]]] = [
-        *((path, foreign_keys(section)) for section, path in PATHS.items()),
-        *SECTIONS.items(),
-    ]
-    rows = [row for path, keys in groups for row in _refused_rows(path, keys)]
-    rows += _refused_rows("behaviors.NAME.*", {"demo_path": DEMO_PATH})
-    rows += [
-        (f"`environment_parameters.NAME` as {what}", "`unsupported`", "", "write a number")
-        for what in ["a curriculum of several lessons", *(f"`sampler_type: {name}`" for name in sorted(SAMPLERS))]
-    ]
+    rows = [row for section, path in PATHS.items() for row in _refused_rows(path, foreign_keys(section))]
+    rows += [row for section, path in PATHS.items() for row in _refused_rows(path, path_keys(section))]
     table = _table(["key", "code", "accepted values", "instead"], dict.fromkeys(rows))
     return f"{_REFUSED.strip()}\n\n{table}"
+
+
+def _unsupported() -> str:
+    rows = [(f"`{key}`", instead) for key, instead in UNSUPPORTED.items()]
+    return f"{_UNSUPPORTED.strip()}\n\n{_table(['key', 'instead'], rows)}"
 
 
 def _refused_rows(path: str, keys: Mapping[str, Foreign]) -> Iterator[tuple[str, str, str, str]]:
@@ -211,7 +246,7 @@ A run is configured by a document in the format of Unity ML-Agents (Python packa
 same keys, the same defaults. Keys that Ludus adds are marked. The shortest document is `behaviors: {{CartPole: {{}}}}`.
 
 - An unknown key is a mistake, never ignored; the answer names the nearest known one. What Ludus does not support yet
-  is refused by name. All mistakes are reported at once, each with its path
+  resolves, and is refused by name when a run is made of it. All mistakes are reported at once, each with its path
   (`behaviors.CartPole.hyperparameters.batch_size`), a code and what to do. A key that holds a dot stands in quotes:
   `behaviors."my.bot".max_steps`.
 - Numbers may be text that denotes a number, since YAML 1.1 reads `3e-4` and `1e5` as text. A whole number may be
@@ -228,12 +263,18 @@ same keys, the same defaults. Keys that Ludus adds are marked. The shortest docu
 _DEFAULTS: Final = """
 ## `default_settings`
 
-Each behavior starts from `default_settings` as it was written; its own keys go on top: mappings merge key by key,
-anything else replaces. Where ML-Agents fills in the template's defaults before it merges, Ludus merges first, so that
+Each behavior starts from `default_settings` with every default of the template filled in, as in ML-Agents; its own keys
+go on top: mappings merge key by key, anything else replaces. So
 
-- a schedule that nobody wrote copies the behavior's `learning_rate_schedule`,
-- a behavior with another `trainer_type` does not inherit hyperparameters of the template's trainer, nor keys that its
-  own trainer does not have,
+- a schedule that nobody wrote is that of the template, not a copy of the behavior's `learning_rate_schedule`; the same
+  holds for `team_change` and `reward_signal_steps_per_update`,
+- a template that lists no reward signals has `extrinsic`, and so has each of its behaviors,
+- an `encoding_size` has no effect in a signal that the template has, too.
+
+Two documents that ML-Agents refuses have a meaning here:
+
+- a behavior with another `trainer_type` inherits what the template says itself, without hyperparameters and keys that
+  its own trainer does not have,
 - a behavior drops an inherited reward signal by setting it to null.
 
 A behavior that a simulator announces and `behaviors` does not name is trained by `default_settings`, where they are
@@ -241,14 +282,22 @@ given; else the simulator is refused.
 """
 
 _REFUSED: Final = """
-## Keys of ML-Agents that Ludus refuses
+## Keys that are refused
 
 Accepted is only what changes nothing: null, and the values listed (mostly ML-Agents' defaults, which every exported
 `configuration.yaml` spells out). A path never means the server's disk. A trainer that runs alone
-(`python -m worker.trainer CONFIG`) reads `demo_path` from its own.
+(`python -m worker.trainer CONFIG`) reads `demo_path` and `init_path` from its own. Older formats are brought up to
+date by `ludus config upgrade FILE`.
 
 `encoding_size` in a reward signal is accepted with a warning: as in ML-Agents it stands for
-`network_settings: {hidden_units: ...}` where no `network_settings` is given.
+`network_settings: {hidden_units: ...}` where no `network_settings` is given. `framework` is accepted with a warning.
+"""
+
+_UNSUPPORTED: Final = """
+## Keys that no run can have yet
+
+They resolve, and can be stored, but are refused by name when a run is made of them. Each is supported where it asks for
+nothing (null, false, its default).
 """
 
 _MISTAKES: Final = f"""
@@ -262,10 +311,13 @@ _DIFFERENCES: Final = """
 ## What ML-Agents accepts and Ludus does not
 
 - Numbers that make no sense: a `batch_size` above `buffer_size` (never learns), a negative `learning_rate`,
-  `summary_freq: 0`, `keep_checkpoints: 0` (with `even_checkpoints` a division by zero), `num_layers: 0` (which builds
-  one layer), and all others outside the ranges above.
+  `summary_freq: 0`, `keep_checkpoints: 0` (with `even_checkpoints` a division by zero), and all others outside the
+  ranges above.
 - `'false'` as text for a truth value (ML-Agents reads it as true), and whole numbers with a fraction (it cuts them).
-- Unknown keys in `network_settings`, `memory`, `behavioral_cloning` and `torch_settings` (it ignores them).
+- Unknown keys in `network_settings`, `memory`, `self_play`, `behavioral_cloning`, `completion_criteria`,
+  `torch_settings` and beside `sampler_type` (it ignores them).
+- An interval of three values (it drops the third), and a curriculum without lessons (it fails when training begins).
+- A criterion on a behavior that is not trained (its lesson would never end).
 - `memory` in a reward signal's `network_settings`, and `shared_critic: false` under `sac` and `poca`, are dropped.
 - Behavior names with `?team=`, and names that can't be part of a file's name.
 """

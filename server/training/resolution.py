@@ -4,17 +4,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from server.errors import InvalidConfig, Problem
 from server.training.advice import advise
-from server.training.behavior import TRAINERS
+from server.training.behavior import TRAINERS, BehaviorConfig, TrainerConfig
+from server.training.curricula import problems_of
 from server.training.document import Path, parse_document
+from server.training.parameters import FORMS
 from server.training.problems import CODES, join_path, show, split_path
 from server.training.run import RunConfig
 from server.training.screening import check_count, screen
 
+_TEMPLATE: Final[TypeAdapter[TrainerConfig]] = TypeAdapter(BehaviorConfig)
 _MISSING: Final = {
     "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`",
     "reward_signals": "has no signal; a behavior needs at least one of extrinsic, curiosity, gail and rnd, as "
@@ -27,7 +30,8 @@ _MISSING: Final = {
 def resolve(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> RunConfig:
     """Read a configuration (YAML or JSON text, or a mapping) and fill in every default.
 
-    `local` accepts the paths of demonstrations: a trainer that runs alone reads them from its own disk.
+    Legal is what ML-Agents has; what of that can't be run yet, `server.training.unsupported` says. `local` accepts
+    paths: a trainer that runs alone reads demonstrations and checkpoints from its own disk.
     Raises InvalidConfig with every mistake, each with its path.
     """
     return review(document, local=local)[0]
@@ -39,33 +43,47 @@ def review(document: str | bytes | Mapping[str, Any], *, local: bool = False) ->
     defaults = cleaned.get("default_settings")
     behaviors = cleaned.get("behaviors")
     if isinstance(behaviors, dict):
-        base = defaults if isinstance(defaults, dict) else {}
-        cleaned["behaviors"] = {name: merge_behavior(base, own) for name, own in behaviors.items()}
+        cleaned["behaviors"] = merge_behaviors(defaults if isinstance(defaults, dict) else None, behaviors)
     try:
         config = RunConfig.model_validate(cleaned)
     except ValidationError as error:
         problems += _own_problems(error, behaviors)
     else:
+        problems += problems_of(config)
         if not problems:
             return config, [*warnings, *advise(config)]
     check_count(problems)
     raise InvalidConfig(problems)
 
 
-def merge_behavior(defaults: Mapping[str, Any], own: Any) -> Any:
-    """Return a behavior's section on top of `default_settings`: maps merge, everything else replaces.
+def merge_behaviors(defaults: Mapping[str, Any] | None, behaviors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return behaviors' sections on top of `default_settings`: maps merge, everything else replaces.
 
-    Unlike in ML-Agents, defaults are merged as they were written: a schedule that is not given copies
-    `learning_rate_schedule` in a behavior too, hyperparameters of another trainer and keys that only it has are not
-    inherited, and a reward signal set to null is dropped. What isn't a mapping is returned for the model to refuse.
+    As in ML-Agents, a template is merged with all of its defaults filled in: what a schedule copies, it copied from the
+    template, and `extrinsic` is inherited where the template lists no signals. What ML-Agents refuses has a meaning
+    here: a behavior with another trainer inherits what was written, without hyperparameters and what only the
+    template's trainer has, and a signal that is null is dropped. What isn't a mapping is left for the model to refuse.
     """
+    filled = None if defaults is None else _filled(defaults)
+    return {name: _merge_behavior(defaults or {}, filled or {}, own) for name, own in behaviors.items()}
+
+
+def _filled(defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a template with every default; as it is if it has mistakes, which are reported where it stands."""
+    try:
+        return _TEMPLATE.validate_python(defaults).model_dump(mode="json")
+    except ValidationError:
+        return defaults
+
+
+def _merge_behavior(written: Mapping[str, Any], filled: Mapping[str, Any], own: Any) -> Any:
     if not isinstance(own, dict):
         return own
-    inherited = dict(defaults)
-    trainer = defaults.get("trainer_type", "ppo")
+    trainer = written.get("trainer_type", "ppo")
+    inherited = filled
     if (wanted := own.get("trainer_type", trainer)) != trainer:
         legal = TRAINERS[wanted].model_fields.keys() - {"hyperparameters"}
-        inherited = {key: value for key, value in defaults.items() if key in legal}
+        inherited = {key: value for key, value in written.items() if key in legal}
     merged = _merge(inherited, own)
     signals = merged.get("reward_signals")
     if isinstance(signals, dict):
@@ -185,6 +203,8 @@ def _is_variant(path: Path, part: str | int) -> bool:
     """Say whether a part of a model's location is no key, but names the member of a union that was chosen."""
     if path == ("default_settings",) or (len(path) == 2 and path[0] == "behaviors"):
         return part in TRAINERS
+    if path[:1] == ("environment_parameters",) and (len(path) == 2 or (path[-1] == "value" and len(path) == 5)):
+        return part in FORMS
     return path[-1:] == ("gail",) and part in {"one", "several"}
 
 
@@ -215,7 +235,7 @@ def _problem(item: ErrorDetails, path: Path) -> Problem:
         case "literal_error":
             code, message = "invalid_value", f"must be {limits['expected']}, but is {given}"
         case "string_pattern_mismatch" if path[-1] in {"device", "collector_device"}:
-            code, message = "invalid_value", f"must be cpu, cuda or cuda:N, but is {given}"
+            code, message = "invalid_value", f"must be cpu, cuda or cuda:N (N is 0 to 999), but is {given}"
         case "string_pattern_mismatch":
             code, message = "invalid_value", f"must be the id of an uploaded demonstration (dem_...), but is {given}"
         case _:

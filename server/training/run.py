@@ -1,13 +1,24 @@
 """The configuration of a whole run: its behaviors, and what they share."""
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
+from ludus.environment_parameters import ParameterValue
 from server.training.behavior import BehaviorConfig, FromDemonstrations
+from server.training.builds import EngineSettings, EnvironmentSettings
 from server.training.document import Path
-from server.training.values import OWN, BehaviorName, Flag, PositiveReal, Real, Section, Seed, Whole
+from server.training.parameters import (
+    EnvironmentParameter,
+    Lesson,
+    ParameterName,
+    first_lesson_of,
+    lessons_of,
+    seeded,
+)
+from server.training.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, mistake
 
 
 class SimulatorsConfig(Section):
@@ -26,10 +37,22 @@ class SimulatorsConfig(Section):
     )
     step_timeout_seconds: PositiveReal = Field(
         default=60.0,
-        description="Seconds that a simulator may take for any later step before it is given up.",
+        description="Seconds that a simulator may take for any later step before it is given up. Not given, it is "
+        "`env_settings.timeout_wait`.",
+        json_schema_extra=OWN,
+    )
+    unity_port: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Port on the worker's own host where Unity builds dial in without a bridge, as they do with "
+        "ML-Agents (the Editor: 5004); null = builds come through `ludus unity`.",
         json_schema_extra=OWN,
     )
 
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""Names of runs: they stand in addresses and on command lines."""
 
 Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")]
 
@@ -71,6 +94,37 @@ class TorchSettings(Section):
     )
 
 
+class CheckpointSettings(Section):
+    """Which run this is, and which one it goes on from."""
+
+    run_id: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
+        default="ppo", description="The run's name, if it is given none when it is created; `ppo` stands for none."
+    )
+    initialize_from: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
+        default=None, description="Folder in `results_dir` of a run to start from. A path, which a server refuses."
+    )
+    load_model: Flag = Field(default=False, description="The former name of `resume`.")
+    resume: Flag = Field(default=False, description="Go on with the run of this `run_id`.")
+    force: Flag = Field(
+        default=False, description="Overwrite an earlier run. On a server nothing is overwritten: runs have ids."
+    )
+    train_model: Flag = Field(default=False, description="Without effect, here and in ML-Agents.")
+    inference: Flag = Field(
+        default=False,
+        description="Play without learning, until the run is stopped or nobody plays any more: summaries are written, "
+        "checkpoints are not. Together with `resume_from`, else the policy has not learnt anything.",
+    )
+    results_dir: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = Field(
+        default="results", description="Where results are written. A path, which a server refuses."
+    )
+    resume_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
+        default=None,
+        description="Go on exactly where this checkpoint of another run was taken, at its step and with all that it "
+        "remembers. Behaviors that it does not have begin as they are configured.",
+        json_schema_extra=OWN,
+    )
+
+
 class RunConfig(Section):
     """A run's configuration with every default filled in: what is stored with the run and what the worker reads."""
 
@@ -87,18 +141,56 @@ class RunConfig(Section):
         max_length=256,
         description="The behaviors to train, by their names in the game (without `?team=`); `Name: {}` = all defaults.",
     )
-    environment_parameters: dict[Annotated[str, StringConstraints(min_length=1, max_length=200)], Real] = Field(
-        default={}, max_length=1000, description="Constants that every simulator is told when it connects and resets."
+    env_settings: EnvironmentSettings = Field(
+        default=EnvironmentSettings(), description="Which Unity build is started how often."
+    )
+    engine_settings: EngineSettings = Field(
+        default=EngineSettings(), description="How the engine of Unity builds runs."
+    )
+    environment_parameters: dict[ParameterName, EnvironmentParameter] = Field(
+        default={},
+        max_length=1000,
+        description="Numbers that every simulator is told when it connects and resets: fixed, drawn, or by lessons.",
+    )
+    checkpoint_settings: CheckpointSettings = Field(
+        default=CheckpointSettings(), description="Which run this is, and which one it goes on from."
     )
     torch_settings: TorchSettings = Field(default=TorchSettings(), description="Where PyTorch computes.")
+    debug: Flag = Field(default=False, description="Log the trainer's every step.")
     seed: Seed | None = Field(
         default=None,
-        description="Seed of everything random; simulator number n gets seed + n. Null = drawn at creation.",
+        description="Seed of everything random; simulator number n gets seed + n. Not given, it is "
+        "`env_settings.seed`. Null = drawn at creation.",
         json_schema_extra=OWN,
     )
     simulators: SimulatorsConfig = Field(
         default=SimulatorsConfig(), description="How patiently the trainer waits for simulators.", json_schema_extra=OWN
     )
+
+    @field_validator("seed")
+    @classmethod
+    def _one_seed(cls, seed: int | None, info: ValidationInfo) -> int | None:
+        environment = info.data.get("env_settings")
+        said = -1 if environment is None else environment.seed
+        if said in {-1, seed}:
+            return seed
+        if seed is None:
+            return int(said)
+        raise mistake(
+            "contradiction", f"is {seed}, but env_settings.seed is {said}; both mean the run's seed: remove one of them"
+        )
+
+    @field_validator("simulators", mode="before")
+    @classmethod
+    def _as_patient_as_ml_agents(cls, simulators: Any, info: ValidationInfo) -> Any:
+        environment = info.data.get("env_settings")
+        if environment is None:
+            return simulators
+        if isinstance(simulators, SimulatorsConfig):
+            simulators = simulators.model_dump(exclude_unset=True)
+        if not isinstance(simulators, dict):
+            return simulators
+        return {"step_timeout_seconds": environment.timeout_wait, **simulators}
 
     def behavior(self, name: str) -> BehaviorConfig | None:
         """Return how a behavior of this name (without `?team=`) is trained; None if it is not to be trained."""
@@ -106,12 +198,63 @@ class RunConfig(Section):
 
     def demonstrations(self) -> Mapping[Path, list[str]]:
         """Return the ids of the demonstrations that are needed, by the paths of the keys that list them."""
-        found: dict[Path, list[str]] = {}
+        return {
+            (*path, "demonstrations"): section.demonstrations
+            for path, section in self.imitating().items()
+            if section.demonstrations
+        }
+
+    def imitating(self) -> Mapping[Path, FromDemonstrations]:
+        """Return the sections that need demonstrations, by their paths."""
+        found: dict[Path, FromDemonstrations] = {}
         if self.default_settings is not None:
-            found |= _demonstrations(self.default_settings, ("default_settings",))
+            found |= _imitating(self.default_settings, ("default_settings",))
         for name, behavior in self.behaviors.items():
-            found |= _demonstrations(behavior, ("behaviors", name))
+            found |= _imitating(behavior, ("behaviors", name))
         return found
+
+    def initial_checkpoints(self) -> Mapping[Path, str]:
+        """Return the ids of the checkpoints that the run begins with, by the paths of the keys that name them."""
+        resumed = self.checkpoint_settings.resume_from
+        sections: dict[Path, BehaviorConfig | None] = {("default_settings",): self.default_settings}
+        sections |= {("behaviors", name): behavior for name, behavior in self.behaviors.items()}
+        found: dict[Path, str] = {
+            (*path, "initialize_from"): section.initialize_from
+            for path, section in sections.items()
+            if section is not None and section.initialize_from is not None
+        }
+        return found if resumed is None else {**found, ("checkpoint_settings", "resume_from"): resumed}
+
+    @property
+    def name(self) -> str | None:
+        """What the document calls the run; None if nothing, or nothing that can be a run's name."""
+        run_id = self.checkpoint_settings.run_id
+        return run_id if run_id != "ppo" and NAME.fullmatch(run_id) else None
+
+    def lessons(self) -> dict[str, list[Lesson]]:
+        """Return the lessons of each environment parameter; a plain value is the only lesson of its parameter."""
+        return {name: lessons_of(name, parameter) for name, parameter in self.environment_parameters.items()}
+
+    def first_lessons(self) -> dict[str, int]:
+        """Return the index, from 0, of the lesson that each environment parameter begins with."""
+        return {name: first_lesson_of(parameter) for name, parameter in self.environment_parameters.items()}
+
+    def samplers(self, seed: int) -> dict[str, ParameterValue]:
+        """Return what each environment parameter is at the beginning of the run: the value of its first lesson.
+
+        Samplers without a seed get theirs from the run's, `seed`, as `with_seed` says.
+        """
+        first = self.first_lessons()
+        return {name: lessons[first[name]].sampler for name, lessons in self.with_seed(seed).lessons().items()}
+
+    def with_seed(self, seed: int) -> "RunConfig":
+        """Return the configuration of a run with this seed: every sampler has one of its own.
+
+        To be called while the parameters stand in the document's order, which a database may not keep.
+        """
+        return self.model_copy(
+            update={"seed": seed, "environment_parameters": seeded(self.environment_parameters, seed)}
+        )
 
     @property
     def max_steps(self) -> int:
@@ -119,13 +262,12 @@ class RunConfig(Section):
         return sum(behavior.max_steps for behavior in self.behaviors.values())
 
 
-def _demonstrations(section: Section, path: Path) -> dict[Path, list[str]]:
-    """Return what a section, and those inside it, need."""
-    own = section.demonstrations if isinstance(section, FromDemonstrations) else []
-    found = {(*path, "demonstrations"): own} if own else {}
+def _imitating(section: Section, path: Path) -> dict[Path, FromDemonstrations]:
+    """Return those of a section and the sections inside it that need demonstrations."""
+    found = {path: section} if isinstance(section, FromDemonstrations) else {}
     for key in type(section).model_fields:
         for below, inner in _sections(getattr(section, key), (*path, key)):
-            found |= _demonstrations(inner, below)
+            found |= _imitating(inner, below)
     return found
 
 

@@ -19,7 +19,8 @@ from server.training.behavior import (
     TrainerConfig,
 )
 from server.training.document import Path
-from server.training.foreign import DEMO_PATH, SAMPLERS, SECTIONS, Foreign, foreign_keys
+from server.training.foreign import UPGRADE, Foreign, foreign_keys, path_keys
+from server.training.parameters import SAMPLERS, Curriculum, Lesson
 from server.training.problems import join_path, show
 from server.training.run import RunConfig
 from server.training.values import Section
@@ -50,12 +51,9 @@ class Screened(NamedTuple):
 
 
 def screen(document: Mapping[str, Any], *, local: bool = False) -> Screened:
-    """Check a document's keys. `local`: the paths of demonstrations are meant for this disk."""
+    """Check a document's keys. `local`: paths are meant for this disk."""
     if _is_old(document):
-        message = (
-            "this is a format of ML-Agents before 0.17, without `behaviors`; convert it with "
-            "`python -m mlagents.trainers.upgrade_config` first"
-        )
+        message = f"this is a format of ML-Agents before 0.17, without `behaviors`; {UPGRADE}"
         raise InvalidConfig([Problem("", "old_format", message)])
     screening = _Screening(document, local=local)
     return Screened(screening.cleaned, screening.problems, screening.warnings)
@@ -82,6 +80,8 @@ class _Screening:
         self._local = local
         defaults = document.get("default_settings")
         self._inherited_trainer = defaults.get("trainer_type", "ppo") if isinstance(defaults, dict) else "ppo"
+        signals = defaults.get("reward_signals") if isinstance(defaults, dict) else None
+        self._inherited_signals = frozenset(signals) if isinstance(signals, dict) else frozenset()
         self.cleaned: dict[str, Any] = self._section(RunConfig, dict(document), ())
 
     def _add(self, path: Path, code: str, message: str) -> None:
@@ -104,8 +104,8 @@ class _Screening:
                 cleaned[key] = self._value(section, key, item, (*path, key))
             elif key in foreign:
                 self._foreign(foreign[key], key, item, (*path, key))
-            elif section is RunConfig and key in SECTIONS:
-                self._foreign_section(key, item, (key,))
+            elif issubclass(section, TrainerConfig) and key == "framework":
+                self._warn((*path, key), "deprecated", "`framework` has no effect: PyTorch is the only one; remove it")
             else:
                 self._unknown(section, key, path)
         if section is RewardSignals and value and not cleaned:
@@ -115,13 +115,16 @@ class _Screening:
     def _value(self, section: type[Section], key: str, value: Any, path: Path) -> Any:
         """Screen the sections inside a key's value."""
         if section is RunConfig and key == "environment_parameters":
-            return self._parameters(value, path)
+            return {} if value is None else self._parameters(value, path)
         if section is RunConfig and key == "default_settings":
             return self._behavior(value, path)
         if section is RunConfig and key == "behaviors" and isinstance(value, dict):
             return {name: self._behavior(item, (*path, name)) for name, item in value.items()}
-        if key == "demo_path" and value is not None and not self._local:
-            self._add(path, DEMO_PATH.code, DEMO_PATH.message(key))
+        if section is Lesson and key == "value":
+            return self._parameter(value, path)
+        refused = None if self._local else path_keys(section).get(key)
+        if refused is not None and not refused.accepts(value):
+            self._add(path, refused.code, refused.message(key, value))
             return "refused"  # whatever it was: the models have nothing to add
         inner = _inner_section(section.model_fields[key].annotation)
         if inner is None:
@@ -151,8 +154,11 @@ class _Screening:
         size = modern.pop("encoding_size", None)
         if size is not None:
             message = "`encoding_size` is deprecated: write `network_settings: {hidden_units: ...}`"
+            if path[0] == "behaviors" and path[3] in self._inherited_signals:
+                message += "; here it has no effect, since `default_settings` says what the signal's network is"
+            else:
+                modern.setdefault("network_settings", {"hidden_units": size})
             self._warn((*path, "encoding_size"), "deprecated", message)
-            modern.setdefault("network_settings", {"hidden_units": size})
         network = modern.get("network_settings")
         if isinstance(network, dict) and network.get("memory") is not None:
             message = "reward signals have no memory; it is dropped, as ML-Agents does"
@@ -165,21 +171,8 @@ class _Screening:
             return
         self._add(path, foreign.code, foreign.message(key))
 
-    def _foreign_section(self, name: str, value: Any, path: Path) -> None:
-        if value is None:
-            return
-        if not isinstance(value, dict):
-            self._add(path, "wrong_type", f"must be a mapping, but is {show(value)}")
-            return
-        for key, item in value.items():
-            if key in SECTIONS[name]:
-                self._foreign(SECTIONS[name][key], key, item, (*path, key))
-            else:
-                self._add((*path, key), "unknown_key", _unknown_message(key, sorted(SECTIONS[name]), []))
-
     def _unknown(self, section: type[Section], key: str, path: Path) -> None:
-        foreign = [*foreign_keys(section), *(SECTIONS if section is RunConfig else ())]
-        message = _unknown_message(key, list(section.model_fields), foreign)
+        message = _unknown_message(key, list(section.model_fields), list(foreign_keys(section)))
         if home := next((home for home, inner in _homes(section) if key in _known(inner)), None):
             message = f"{show(key)} is not a key here; it belongs under `{home}`"
         elif others := _trainers_with(section, key):
@@ -189,19 +182,20 @@ class _Screening:
         self._add((*path, key), "unknown_key", message)
 
     def _parameters(self, value: Any, path: Path) -> Any:
-        """Screen `environment_parameters`: constants, however they are written, are numbers."""
-        if value is None:
-            return {}
+        """Screen `environment_parameters`, each by the form that it has."""
         if not isinstance(value, dict):
             return value
-        cleaned = {}
-        for name, form in value.items():
-            constant = _constant(form)
-            if (what := _variable(constant)) is not None:
-                self._add((*path, name), "unsupported", Foreign("unsupported", "write a number").message(what))
-            else:
-                cleaned[name] = constant
-        return cleaned
+        return {name: self._parameter(form, (*path, name)) for name, form in value.items()}
+
+    def _parameter(self, form: Any, path: Path) -> Any:
+        """Screen a sampler or a curriculum. Anything else is left to the model."""
+        match form:
+            case {"curriculum": _}:
+                return self._section(Curriculum, form, path)
+            case {"sampler_type": str(kind)} if kind in SAMPLERS:
+                return self._section(SAMPLERS[kind], form, path)
+            case _:
+                return form
 
 
 def _inner_section(annotation: Any) -> type[Section] | None:
@@ -239,28 +233,6 @@ def _hyperparameters(trainer: type[TrainerConfig]) -> type[Section]:
     found = _inner_section(trainer.model_fields["hyperparameters"].annotation)
     assert found is not None, "every trainer has hyperparameters"
     return found
-
-
-def _variable(form: Any) -> str | None:
-    """Name the way in which a parameter varies; None if it doesn't, or is nonsense."""
-    match form:
-        case {"curriculum": _}:
-            return "curriculum"
-        case {"sampler_type": str(kind)} if kind in SAMPLERS:
-            return f"sampler_type: {kind}"
-        case _:
-            return None
-
-
-def _constant(form: Any) -> Any:
-    """Return the number behind a parameter that is constant, and any other form as it is."""
-    match form:
-        case {"curriculum": [{"value": only}]}:
-            return _constant(only)
-        case {"sampler_type": "constant", "sampler_parameters": {"value": value}}:
-            return value
-        case _:
-            return form
 
 
 def _unknown_message(key: str, legal: list[str], foreign: list[str]) -> str:

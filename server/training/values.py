@@ -68,6 +68,10 @@ def _truncated(value: object) -> int:
     return int(number)
 
 
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 def _flag(value: object) -> object:
     if isinstance(value, bool):
         return value
@@ -78,12 +82,16 @@ Real: TypeAlias = Annotated[float, BeforeValidator(_real)]
 """A finite number."""
 PositiveReal: TypeAlias = Annotated[float, Field(gt=0), BeforeValidator(_real)]
 """A finite number above 0."""
+SingleReal: TypeAlias = Annotated[float, Field(ge=-3.4e38, le=3.4e38), BeforeValidator(_real)]
+"""A finite number that single precision holds."""
 Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 """A whole number; 64.0 and "1e5" are ones."""
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_whole)]
 """A seed: 31 bits, which every generator of random numbers takes."""
 Steps: TypeAlias = Annotated[int, BeforeValidator(_truncated)]
 """A number of steps, read as `int(float(value))` like ML-Agents' `max_steps`: a fraction is cut."""
+Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
+"""Text; what YAML takes for a number is text here, as in ML-Agents."""
 Flag: TypeAlias = Annotated[StrictBool, BeforeValidator(_flag)]
 """true or false, never text or a number."""
 

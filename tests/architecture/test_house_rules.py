@@ -33,6 +33,18 @@ def calls_method(name: str) -> Callable[[ast.AST], bool]:
     return lambda node: isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
 
 
+POSIX_ONLY = {
+    *("add_signal_handler", "killpg", "setsid", "setpgid", "getpgid", "fork", "forkpty", "waitpid", "mkfifo", "getuid"),
+    *("geteuid", "chown", "fchmod", "memfd_create", "sendmsg", "recvmsg", "sched_getaffinity", "AF_UNIX", "SIGKILL"),
+    *("SIGHUP", "SIGCHLD", "SIGSTOP", "SIGCONT", "SIGUSR1", "SIGUSR2", "SIGQUIT", "WNOHANG", "SO_REUSEPORT"),
+}
+
+
+def names_what_only_posix_has(node: ast.AST) -> bool:
+    """Match `anything.name` for names that Windows lacks."""
+    return isinstance(node, ast.Attribute) and node.attr in POSIX_ONLY
+
+
 def imports_annotations(node: ast.AST) -> bool:
     """Match `from __future__ import annotations`."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
@@ -61,6 +73,12 @@ RULES = [
     ),
     Rule("locals", calls("locals"), lambda _path: True, "pass a typed object"),
     Rule("print", calls("print"), lambda _path: True, "commands use click.echo, processes log"),
+    Rule(
+        "posix",
+        names_what_only_posix_has,
+        lambda path: path.startswith("ludus/"),
+        "what users install runs on Windows, too",
+    ),
     Rule("future", imports_annotations, lambda _path: True, "annotations are evaluated at run time"),
 ]
 
@@ -96,6 +114,7 @@ def test_no_file_breaks_the_rule(rule: Rule) -> None:
         ("item", "loss.item()"),
         ("locals", "save(locals())"),
         ("print", "print(1)"),
+        ("posix", "loop.add_signal_handler(number, stop)"),
         ("future", "from __future__ import annotations"),
     ],
 )

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GROUPS = "Environment|Evaluation|Policy|Losses|Performance"
+GROUPS = "Environment|Evaluation|Policy|Losses|Performance|Self-play"
 NAME = re.compile(rf"^({GROUPS})/\S.*$")
 
 
@@ -32,7 +32,7 @@ def written() -> frozenset[str]:
 def explained() -> frozenset[str]:
     """Return the names in the page, variable parts as `*`."""
     names = re.findall(rf"`((?:{GROUPS})/[^`]+)`", (ROOT / "docs" / "metrics.md").read_text())
-    return frozenset(re.sub(r"SIGNAL|(?<=Branch )N", "*", name) for name in names)
+    return frozenset(re.sub(r"SIGNAL|PARAMETER|(?<=Branch )N", "*", name) for name in names)
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -63,6 +63,19 @@ def reset_between(peer: Peer) -> Responses:
     yield peer.close()
 
 
+def new_parameters(peer: Peer) -> Responses:
+    """Tell other environment parameters with an answer, and go on: nothing is reset."""
+    peer.hello()
+    yield peer.welcome({"gravity": 9.81})
+    yield from peer.play(5)
+    answer = peer.answer(*peer.step())
+    answer.actions.environment_parameters.update({"gravity": 1.62, "wind": 0.5})
+    answer.actions.samplers["wind"].uniform.max_value = 1.0
+    yield answer
+    yield from peer.play(10)
+    yield peer.close()
+
+
 def wait_before_answering(peer: Peer) -> Responses:
     """Say Wait before each answer."""
     peer.hello()
@@ -184,6 +197,7 @@ SCENARIOS = (
     Scenario("accepts answers for a part of its agents", (partial_answers,)),
     Scenario("reads answers in the order that the server names", (reversed_answers,)),
     Scenario("begins new episodes after a reset", (reset_between,)),
+    Scenario("plays on with other parameters", (new_parameters,)),
     Scenario("goes on after a wait", (wait_before_answering,)),
     Scenario("ignores messages that it does not know", (unknown_messages,)),
     Scenario("waits for a run that is not ready", (finish_after(3),), wait_twice, least_joins=3, most_joins=3),

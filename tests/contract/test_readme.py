@@ -9,11 +9,12 @@ from ludus.wire import options, specs
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
 from server.errors import DatabaseUnavailable, LudusError, RunNotFound
+from server.gateway import calls
 from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
 from server.gateway.service import MAX_JOIN_BYTES
 from server.settings import GatewaySettings
-from worker.collector import hub, session, tracker
+from worker.collector import native, session, tracker
 from worker.collector.settings import CollectorSettings
 
 README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
@@ -80,7 +81,7 @@ def test_times_are_those_of_the_code() -> None:
     settings = CollectorSettings(run_id="", epoch=1, seed=0)
 
     assert f"| reaching a collector's address | {options.DIRECT_SECONDS:g} s |" in times
-    assert f"`Hello` | {hub.HELLO_SECONDS:g} s |" in times
+    assert f"`Hello` | {native.HELLO_SECONDS:g} s |" in times
     assert f"({settings.startup_timeout:g} s; may be off)" in times
     assert f"({settings.step_timeout:g} s unless configured)" in times
     assert f"nothing for {options.KEEPALIVE_SECONDS} s sends a ping" in times
@@ -130,3 +131,13 @@ def test_the_examples_are_written_as_protobuf_writes_them() -> None:
         ("Close", pb.ConnectResponse),
     ]:
         assert message.FromString(example(name)).SerializeToString(deterministic=True) == example(name)
+
+
+def test_the_metadata_of_unity_players_are_all_listed() -> None:
+    named = {name for name in vars(options) if name.endswith("_METADATA")} - {"REASON_METADATA", "STATE_METADATA"}
+    table = rows(section("14. Bridges of Unity players"))
+    documented = {cells[0].strip("`") for cells in table if cells[0].startswith("`")}
+
+    assert documented == {vars(options)[name] for name in named}
+    assert options.EXCHANGE in section("14. Bridges of Unity players")
+    assert f"no call for {calls.IDLE_SECONDS / 60:.0f} minutes" in README

@@ -1,6 +1,7 @@
 """One embedded stack for the tests that leave it as they found it, and players that never outlive a test."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def play(stack: LudusUp) -> Iterator[Callable[..., Player]]:
     """Start players; they are ended with the test."""
     players: list[Player] = []
 
-    def start(run: str, **options: int) -> Player:
-        players.append(Player(stack, run, **options))
+    def start(run: str, *options: str, **settings: Any) -> Player:
+        players.append(Player(stack, run, *options, **settings))
         return players[-1]
 
     yield start

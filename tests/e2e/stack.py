@@ -113,11 +113,18 @@ class LudusUp:
 class Player:
     """A simulator in a process of its own."""
 
-    def __init__(self, stack: LudusUp, run: str, *, environments: int = 4, environment_id: str = "CartPole-v1") -> None:
+    def __init__(
+        self,
+        stack: LudusUp,
+        run: str,
+        *options: str,
+        environments: int = 4,
+        game: str = "gymnasium:CartPole-v1",
+    ) -> None:
         self.process = subprocess.Popen(
             [
-                *(*LUDUS, "simulate", f"gymnasium:{environment_id}", "--run", run, "--server", stack.gateway),
-                *("--count", "1", "--envs", str(environments)),
+                *(*LUDUS, "simulate", game, "--run", run, "--server", stack.gateway),
+                *("--count", "1", "--envs", str(environments), *options),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

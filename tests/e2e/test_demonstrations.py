@@ -136,9 +136,10 @@ def test_a_demonstration_that_does_not_fit_the_game_ends_its_run_and_is_named(
 
     assert (ended.state, ended.stop_reason, ended.step) == ("FAILED", "invalid_config", 0)
     (refusal,) = [event for event in client.list_events(run.id) if event.type == "behavior_refused"]
+    assert refusal.message.startswith("behaviors.CartPole.behavioral_cloning.demonstrations[0]: ")
     assert f"of demonstration {narrow} has shape (2,)" in refusal.message
     assert "of behavior 'CartPole' has shape (4,)" in refusal.message
-    assert ended.stop_detail == f"behavior CartPole: {refusal.message}"
+    assert ended.stop_detail == refusal.message
     assert [attempt.outcome for attempt in client.attempts(run.id)] == ["invalid_config"], "it is not tried again"
     assert (client.metrics(run.id), client.checkpoints(run.id)) == ([], [])
     (simulator,) = client.simulators(run.id)

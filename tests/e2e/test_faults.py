@@ -82,6 +82,36 @@ def test_a_killed_trainer_is_replaced_and_resumes_from_the_checkpoint(
     assert list(series.steps) == sorted(set(series.steps)), "one curve, without the steps that were lost twice"
 
 
+def test_lessons_and_what_users_changed_outlive_a_killed_trainer(stack: LudusUp, client: Client, play: Play) -> None:
+    def lesson(value: float, threshold: float) -> dict[str, object]:
+        criteria = {"behavior": "CartPole", "threshold": threshold, "min_lesson_length": 10}
+        return {"name": f"L{value:g}", "value": value, "completion_criteria": criteria}
+
+    lessons = [lesson(1, 8), lesson(2, 1e6), lesson(3, 1e6), {"name": "end", "value": 4}]
+    parameters = {"pole": {"curriculum": lessons}, "wind": 0.5}
+    run = client.create_run({**cartpole(), "environment_parameters": parameters})
+    play(run.id)
+    eventually(lambda: client.environment_parameters(run.id).parameters[0].lesson == 2, "the second lesson", 60)
+    assert client.set_parameter(run.id, "wind", 0.25).pending[0].parameter == "wind"
+    eventually(lambda: not client.environment_parameters(run.id).pending, "the trainer has changed it")
+    saved = len(client.checkpoints(run.id))
+    eventually(lambda: len(client.checkpoints(run.id)) > saved, "a checkpoint with all of it")
+
+    the(stack.processes("worker.trainer")).kill()
+    client.set_lesson(run.id, "pole", 3)
+    eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt")
+    eventually(lambda: not client.environment_parameters(run.id).pending, "the second trainer has changed it", 60)
+
+    pole, wind = sorted(client.environment_parameters(run.id).parameters, key=lambda each: each.name)
+    assert pole.lesson == 3
+    assert pole.waits_for.startswith("lesson 3 of 4 'L3': ")
+    assert wind.value == 0.25
+    changes = [event for event in client.list_events(run.id) if event.type in {"lesson_changed", "parameter_changed"}]
+    done = [(event.data["parameter"], event.data["cause"]) for event in changes]
+    assert done == [("pole", "completed"), ("wind", "edited"), ("pole", "edited")], "nothing was done twice"
+    assert finish(client, run).state == "SUCCEEDED"
+
+
 def test_a_killed_worker_leaves_the_run_to_its_successor(stack: LudusUp, client: Client, play: Play) -> None:
     run = playing(client, play)
     acknowledged = max(checkpoint.step for checkpoint in client.checkpoints(run.id))

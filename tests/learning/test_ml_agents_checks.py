@@ -190,9 +190,7 @@ def newest_five(check: Check, seed: int, folder: Path) -> float:
     learning = Training(algorithm, Arcade(game, config, max(algorithm.round_steps(), 256), seed))
     while learning.step < check.steps:
         learning.arcade.steps = min(algorithm.round_steps(), check.steps - learning.step)
-        rollout = learning.arcade.collect(algorithm.flat_weights(), algorithm.version)
-        learning.step += rollout.steps
-        algorithm.update(rollout, learning.step)
+        learning.advance()
     assert learning.step == check.steps
     return fmean(game.returns[-5:])
 

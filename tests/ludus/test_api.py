@@ -115,7 +115,8 @@ def test_metrics_checkpoints_logs_attempts_simulators_and_workers_are_typed(
     trainer.measure("Environment/Cumulative Reward", [1.0, 3.0])
     trainer.save(100, {"CartPole.onnx": b"model"}, tmp_path)
     trainer.write_log("trainer.log", b"hello\n", tmp_path)
-    trainer.ledger.simulator_connected("one", number=0, collector=0, behaviors=["CartPole"], agents=2)
+    trainer.ledger.simulator_connected("one", number=0, collector=0)
+    trainer.ledger.simulator_plays("one", ["CartPole"], 2)
     run = trainer.run_id
 
     [series] = client.series(run, "Environment/Cumulative Reward")
@@ -263,3 +264,32 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
             client.wait("x", timeout=20)
         with pytest.raises(ServerUnreachable):
             list(client.follow_events("x"))
+
+
+CURRICULUM = {
+    **CARTPOLE,
+    "environment_parameters": {
+        "pole": {
+            "curriculum": [
+                {"name": "short", "value": 1, "completion_criteria": {"behavior": "CartPole", "threshold": 100}},
+                {"name": "long", "value": 2},
+            ]
+        }
+    },
+}
+
+
+def test_lessons_are_seen_and_changed(client: Client) -> None:
+    run = client.create_run(CURRICULUM)
+
+    (pole,) = client.environment_parameters(run.id).parameters
+    assert (pole.name, pole.lesson, pole.lessons, pole.lesson_name, pole.value) == ("pole", 1, 2, "short", 1.0)
+    client.set_lesson(run.id, "pole", "long")
+    sampler = {"sampler_type": "uniform", "sampler_parameters": {"seed": 1}}
+    asked = client.set_parameter(run.id, "pole", sampler)
+
+    assert asked.pending[0].change == {"lesson": 2}
+    assert asked.pending[1].change["value"]["sampler_type"] == "uniform"
+    with pytest.raises(ProblemAnswer) as caught:
+        client.set_lesson(run.id, "pole", 3)
+    assert (caught.value.code, caught.value.errors[0].path) == ("invalid_edit", "parameters.pole.lesson")

@@ -35,7 +35,11 @@ assert not loaded, loaded
         "ludus.cli.run",
         "ludus.cli.simulate",
         "ludus.cli.simulate_process",
+        "ludus.cli.unity",
+        "ludus.unity.fleet",
         "ludus.adapters.gymnasium",
+        "ludus.adapters.pettingzoo",
+        "ludus.cli.play",
         "ludus.demonstrations",
     ],
 )
@@ -47,7 +51,9 @@ def test_the_package_imports_without_what_only_posix_has(module: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_the_sdk_needs_no_gymnasium() -> None:
-    script = "import sys; sys.modules['gymnasium'] = None; import ludus.simulator, ludus.cli.simulate"
+def test_the_sdk_and_the_commands_need_no_games_and_no_runtime_to_be_imported() -> None:
+    blocked = "for name in ('gymnasium', 'pettingzoo', 'onnxruntime'): sys.modules[name] = None"
+    imported = "import ludus.simulator, ludus.cli.simulate, ludus.cli.play, ludus.play.model, ludus.play.scripted"
+    script = f"import sys\n{blocked}\n{imported}"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ludus.environment_parameters import Uniform
 from ludus.session import Session
 from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire import simulation_pb2 as pb
@@ -134,3 +135,23 @@ def test_decisions_and_episodes_are_counted(session: Session) -> None:
     ask(session, 1, ending=(1, 2))
 
     assert (session.decisions, session.episodes) == (3, 2)
+
+
+def test_a_game_always_sees_the_newest_parameters(session: Session) -> None:
+    turn = session.turn()
+    assert dict(turn.parameters) == {}
+    wind = pb.Sampler(seed=1, uniform=pb.UniformDistribution(min_value=2, max_value=3))
+    welcome = pb.Welcome(simulator_number=4, environment_parameters={"wind": 0.5, "mass": 1}, samplers={"wind": wind})
+    session.welcome(welcome)
+    assert dict(session.turn().parameters) == {"wind": 0.5, "mass": 1.0}
+    assert session.turn().parameters.samplers == {"wind": Uniform(2.0, 3.0, 1)}
+
+    ask(session, 1)
+    turn = session.turn()
+    session.actions(pb.Actions(step_id=1, environment_parameters={"wind": 7, "mass": 2}))
+    assert dict(turn.parameters.draw()) == {"wind": 7.0, "mass": 2.0}, "the sampler is gone"
+
+    session.actions(pb.Actions(step_id=1))
+    assert dict(session.turn().parameters) == {"wind": 7.0, "mass": 2.0}, "an answer without news changes nothing"
+    session.reset(pb.Reset(reset_id=1, environment_parameters={"mass": 3}))
+    assert dict(session.turn().parameters) == {"mass": 3.0}

@@ -1,5 +1,6 @@
 """`connect` plays a game in a run: what the game hears, what it can report, and how its own errors end it."""
 
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -10,7 +11,7 @@ from ludus.simulator import Actions, CloseCode, Outcome, SessionRefused, Start, 
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.batches import Aggregation
 from tests.contract.scenarios import close_for_rejoin, reset_between, unreachable
-from tests.fakes import RUN_ID, FakeServer, Peer, assign, finish_after
+from tests.fakes import RUN_ID, FakeServer, Peer, assign, finish_after, refuse
 from tests.toys.catch import Catch
 
 
@@ -60,6 +61,26 @@ def test_a_collector_that_died_is_no_reason_to_ask_for_relay() -> None:
         play(Catch(), server)
 
     assert [join.relay for join in server.joins] == [False, False, False]
+
+
+def test_patience_begins_when_the_connection_is_lost_and_not_before() -> None:
+    def play_for_long(peer: Peer) -> Iterator[pb.ConnectResponse]:
+        peer.hello()
+        yield peer.welcome()
+        for _ in range(6):
+            time.sleep(0.2)
+            yield from peer.play(1)
+        yield peer.close(CloseCode.COLLECTOR_CLOSING, "an upgrade")
+
+    def join(server: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+        if len(server.joins) == 2:
+            refuse(context, grpc.StatusCode.UNAVAILABLE, "database_unavailable", "the database does not answer")
+        return assign(server, request, context)
+
+    with FakeServer(play_for_long, finish_after(3), join=join) as server:
+        ending = connect(Catch(), run="catch", server=server.address, patience_seconds=0.9)
+
+    assert ending.finished
 
 
 class Reporting(Catch):

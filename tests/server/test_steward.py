@@ -1,6 +1,11 @@
 """The steward: takes runs only from the dead, wakes workers only when needed, forgets the old."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,12 +14,14 @@ from sqlalchemy import text
 from server.attempts.repository import AttemptLedger
 from server.db.clock import now
 from server.db.database import Database
+from server.db.migrate import upgrade_database
 from server.http.models import IdempotencyKey
 from server.runs.states import RunState
 from server.settings import Settings
 from server.steward import Steward, Watch
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.factories import RecordingBell, make_claim, make_ledger, make_run, read_run
+from tests.server.ladders.played import get_ladder, make_match, make_player
 
 LEASE = 0.6
 
@@ -200,3 +207,25 @@ def test_a_steward_runs_until_it_is_told_to_stop(database: Database, steward: St
     thread.join(10)
 
     assert not thread.is_alive()
+
+
+def test_the_steward_process_rates_matches_and_ends_when_told_to(tmp_path: Path) -> None:
+    database = Database.from_settings(Settings(home=tmp_path).database)
+    upgrade_database(database)
+    ledger = make_player(database, name="run")
+    command = [sys.executable, "-m", "ludus.cli", "steward"]
+    process = subprocess.Popen(command, env={**os.environ, "LUDUS_HOME": str(tmp_path)}, stderr=subprocess.DEVNULL)
+    try:
+        ledger.matches([make_match(1), make_match(2)])
+        deadline = time.monotonic() + 60
+        while get_ladder(database, "run").rated_through < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        rated = get_ladder(database, "run").rated_through
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+        database.close()
+
+    assert (rated, code) == (2, 0)

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from ludus.spec import BehaviorSpec
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.batches import Array, BehaviorBatch
-from ludus.wire.codec import BehaviorLayout, decode_actions
+from ludus.wire.batches import Array, BehaviorBatch, Floats, Ints
 from server.training.config import POCAConfig, PPOConfig, SACConfig
+from tests.toys.shapes import shapes_checked_now_and_then
 from worker.algorithms.algorithm import Algorithm
 from worker.build import Demonstrations, build_algorithm
 from worker.collector.batcher import Lane
@@ -46,13 +45,11 @@ class Game(Protocol):
 class Console:
     """The simulator's end of a session: takes actions and keeps them until the game is ready."""
 
-    spec: BehaviorSpec
     actions: tuple[Array, Array] | None = None
 
-    def answer(self, response: bytes) -> None:
-        actions = pb.ConnectResponse.FromString(response).actions
-        (batch,) = decode_actions(actions, {self.spec.name: BehaviorLayout(self.spec)})
-        self.actions = batch.continuous, batch.discrete
+    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        assert agents is None, "the game waits with all of its agents"
+        self.actions = continuous, discrete
 
 
 @dataclass
@@ -73,7 +70,7 @@ class Arcade:
     def __post_init__(self) -> None:
         spec, settings = self.game.spec, self.config.network_settings.model_dump()
         policy = make_policy(spec, settings, squashed=isinstance(self.config, SACConfig))
-        self.console, self.rounds = Console(spec), Rounds()
+        self.console, self.rounds = Console(), Rounds()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
         tracker = Tracker(self.arena, self.config.time_horizon, self.rounds)
         self.free = tracker.blocks
@@ -134,11 +131,16 @@ class Training:
         """Play and learn; return how well each round was played."""
         scores = []
         for _ in range(updates):
-            rollout = self.arcade.collect(self.algorithm.flat_weights(), self.algorithm.version)
+            self.advance()
             scores.append(self.arcade.game.score())
+        return scores
+
+    def advance(self) -> None:
+        """Play one round and learn from it."""
+        with shapes_checked_now_and_then(self.algorithm):
+            rollout = self.arcade.collect(self.algorithm.flat_weights(), self.algorithm.version)
             self.step += rollout.steps
             self.metrics = self.algorithm.update(rollout, self.step) or self.metrics
-        return scores
 
     def reach(self, bar: float, updates: int) -> bool:
         """Play and learn until a whole round was played at least that well; false if none of so many was.

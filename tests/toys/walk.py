@@ -71,7 +71,7 @@ class Line:
         self.lines = actions.continuous_size + len(actions.discrete_branches)
         self.returns: list[float] = []
         self._rng = np.random.default_rng(seed)
-        self._deal()
+        self.deal()
 
     def score(self) -> float:
         """Return the mean return of the episodes that ended since the last call."""
@@ -92,10 +92,11 @@ class Line:
             return BehaviorBatch("Walk", self._decision(reward), None)
         self.returns.append(self._earned)
         end = TerminalBatch(np.zeros(1, np.int32), np.array([reward], np.float32), self.see(), np.zeros(1, bool))
-        self._deal()
+        self.deal()
         return BehaviorBatch("Walk", self._decision(0.0), end)
 
-    def _deal(self) -> None:
+    def deal(self) -> None:
+        """Begin anew."""
         self.goal, self.positions = float(self._rng.choice([-1, 1])), np.zeros(self.lines)
         self._earned, self._moves = 0.0, 0
 

@@ -125,15 +125,47 @@ def test_a_demonstration_that_does_not_fit_is_refused_by_its_id_with_both_shapes
     else:
         config = type(config).model_validate({**config.model_dump(), "behavioral_cloning": named})
 
-    with pytest.raises(DemonstrationError, match=rf"demonstration {SHOWN} .*\(4,\).*'Walker'.*\(7,\)"):
+    key = rf"(reward_signals\.)?{section}\.demonstrations\[0\]"
+    with pytest.raises(DemonstrationError, match=rf"^{key}: .*demonstration {SHOWN} .*\(4,\).*'Walker'.*\(7,\)"):
         build_algorithm(config, make_spec(observations=(7,), branches=(2,)), CPU, 1, shown)
 
 
 def test_a_demonstration_that_was_not_handed_over_is_named() -> None:
     config = CloneConfig.model_validate({"demonstrations": [SHOWN]})
 
-    with pytest.raises(DemonstrationError, match=SHOWN):
+    with pytest.raises(DemonstrationError, match=rf"^demonstrations\[0\]: .*{SHOWN}"):
         build_clone(config, "Walker", CPU, 1, NONE)
+
+
+def test_the_error_of_a_demonstration_names_the_signal_of_several_that_it_is_for(
+    shown: Demonstrations, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.demo"
+    damaged.write_bytes(b"hello")
+    gails = [{"demonstrations": [SHOWN]}, {"demonstrations": [SHOWN], "demo_path": str(damaged)}]
+    config = make_config().model_copy(update={"reward_signals": RewardSignals.model_validate({"gail": gails})})
+
+    key = r"reward_signals\.gail\[1\]\.demo_path"
+    with pytest.raises(
+        DemonstrationError, match=rf"^{key}: .*damaged\.demo, byte 0: it is no recording.*copy it again"
+    ):
+        build_algorithm(config, make_spec(branches=(2,)), CPU, 1, shown)
+
+
+def test_recordings_are_paired_as_ml_agents_did_where_that_is_asked_for(tmp_path: Path) -> None:
+    """A record holds what was done before it: correctly read, the first state goes with the second record's action."""
+    demonstration = demonstrate(make_spec(branches=(2,)))
+    write(demonstration, tmp_path / "shown.demo")
+    shown = Demonstrations({SHOWN: str(tmp_path / "shown.demo")})
+
+    rows = {}
+    for legacy in (False, True):
+        config = CloneConfig.model_validate({"demonstrations": [SHOWN], "legacy_pairing": legacy})
+        rows[legacy] = build_clone(config, "Walker", CPU, 1, shown)[2].transitions.discrete[:, 0].tolist()
+
+    acted = demonstration.discrete[:, 0].tolist()
+    assert rows[False] == acted
+    assert rows[True][:2] == [0, acted[0]], "nothing yet, then what was done at the first state"
 
 
 def test_a_clone_sees_and_does_what_was_shown(shown: Demonstrations) -> None:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ludus.results.folder import pack
 from worker import checkpoint
 from worker.checkpoint import MANIFEST_FILE, TENSORS_FILE, CheckpointDamaged
 
@@ -55,6 +56,29 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         assert torch.equal(weights[name], tensor)
     assert isinstance(masks, np.ndarray)
     np.testing.assert_array_equal(masks, STATE["masks"])
+
+
+def test_a_checkpoint_packed_by_ludus_learn_is_unpacked_as_it_was(tmp_path: Path) -> None:
+    files = [saved(tmp_path) / name for name in (TENSORS_FILE, MANIFEST_FILE)]
+    pack(files, tmp_path / "checkpoint.pt")
+    (tmp_path / "unpacked").mkdir()
+
+    checkpoint.unpack(tmp_path / "checkpoint.pt", tmp_path / "unpacked")
+
+    assert checkpoint.is_packed(tmp_path / "checkpoint.pt")
+    assert not checkpoint.is_packed(files[0])
+    assert checkpoint.load(tmp_path / "unpacked")["name"] == STATE["name"]
+
+
+def test_a_packed_checkpoint_that_was_altered_is_refused(tmp_path: Path) -> None:
+    pack([saved(tmp_path) / name for name in (TENSORS_FILE, MANIFEST_FILE)], tmp_path / "checkpoint.pt")
+    content = bytearray((tmp_path / "checkpoint.pt").read_bytes())
+    content[200] ^= 1
+    (tmp_path / "checkpoint.pt").write_bytes(content)
+    (tmp_path / "unpacked").mkdir()
+
+    with pytest.raises(CheckpointDamaged):
+        checkpoint.unpack(tmp_path / "checkpoint.pt", tmp_path / "unpacked")
 
 
 @given(

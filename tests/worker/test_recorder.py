@@ -5,6 +5,7 @@ from worker.collector.notices import StatsReported
 from worker.link import Metrics, Point
 from worker.recorder import (
     CUMULATIVE_REWARD,
+    CUMULATIVE_REWARD_STD,
     EPISODE_LENGTH,
     EVALUATION_LENGTH,
     EVALUATION_REWARD,
@@ -36,8 +37,13 @@ def test_a_summary_is_the_mean_of_what_was_measured_since_the_last_one() -> None
 
     recorder.advance(105)
 
-    # extrinsic: half of (10 + 28), the mean of both episodes, times the strength of 0.5
-    assert values(points) == {CUMULATIVE_REWARD: 15.0, EPISODE_LENGTH: 6.0, EXTRINSIC_REWARD: 9.5}
+    # extrinsic: half of (10 + 28), the mean of both episodes, times the strength of 0.5; both lie 5 from their mean
+    assert values(points) == {
+        CUMULATIVE_REWARD: 15.0,
+        CUMULATIVE_REWARD_STD: 5.0,
+        EPISODE_LENGTH: 6.0,
+        EXTRINSIC_REWARD: 9.5,
+    }
     assert {point.step for point in points} == {100}
 
 
@@ -131,7 +137,7 @@ def test_without_an_extrinsic_signal_there_is_no_extrinsic_reward() -> None:
 
     recorder.advance(100)
 
-    assert values(points) == {CUMULATIVE_REWARD: 10.0, EPISODE_LENGTH: 5.0}
+    assert values(points) == {CUMULATIVE_REWARD: 10.0, CUMULATIVE_REWARD_STD: 0.0, EPISODE_LENGTH: 5.0}
 
 
 def test_groups_have_their_rewards_beside() -> None:

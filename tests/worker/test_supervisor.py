@@ -12,7 +12,9 @@ from server.artifacts import FileRef, FolderStore
 from server.attempts.repository import AttemptLedger
 from server.checkpoints.models import Checkpoint
 from server.db.database import Database
+from server.ladders.models import LadderMatch, LadderSeat
 from server.leases.repository import LeaseRepository
+from server.parameters.repository import ParameterRepository
 from server.runs.states import RunState
 from server.settings import WorkerSettings
 from tests.factories import make_claim, make_run, read_run
@@ -49,6 +51,28 @@ link.close()
 sys.exit(9)
 """
 """A trainer that dies when it has written a checkpoint."""
+
+
+PLAYS = """
+import socket, sys
+from worker.link import Finished, Match, MatchesPlayed, Seat, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+seats = [
+    Seat(behavior="Striker", team=0, snapshot=None, step=500),
+    Seat(behavior="Striker", team=1, snapshot=3, step=300),
+]
+for number, outcome in enumerate(["win", "loss"], 1):
+    match = Match(
+        number=number, behavior="Striker", simulator=7, at=1000.0 + number, step=500, seats=seats, outcome=outcome,
+        truncated=False, rated=True, elo=1200.5,
+    )
+    link.post(MatchesPlayed(matches=[match]))
+link.post(Finished(outcome="succeeded", reason="completed"))
+link.close()
+"""
+"""A trainer whose policy wins a match and loses one."""
 
 
 class Scripted(WarmTrainer):
@@ -114,3 +138,80 @@ def test_a_run_is_not_taken_away_while_the_last_checkpoint_of_a_dead_trainer_is_
         (stored,) = session.scalars(select(Checkpoint)).all()
         assert stored.step == 7
     assert read_run(database, "run").state == RunState.RECOVERING
+
+
+OBEYS = """
+import socket, sys, threading, time
+from worker.link import EditParameters, Finished, ParameterStates, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+edits = []
+while len(edits) < 2:
+    time.sleep(0.02)
+    for message in link.commands():
+        assert isinstance(message, EditParameters), message
+        for edit in message.edits:
+            edits.append(edit)
+            state = {"name": edit.parameter, "lesson": edit.lesson or 1, "lessons": 3, "lesson_name": str(edit.value)}
+            state |= {"value": 1.0, "waits_for": f"edit {edit.seq}"}
+            link.post(ParameterStates(parameters=[state], edit=edit.seq))
+time.sleep(0.5)
+assert link.commands() == [], "each edit is passed on once"
+link.post(Finished(outcome="succeeded", reason="completed"))
+link.close()
+"""
+"""A trainer that carries two edits out, and says so."""
+
+
+def test_what_users_want_of_parameters_reaches_the_trainer_and_its_word_the_database(
+    database: Database, tmp_path: Path
+) -> None:
+    run = make_run(database, name="run")
+    with database.write() as session:
+        ParameterRepository(session).add(run.id, "wall", {"lesson": 2})
+    later = threading.Timer(0.7, ask_for, (database, run.id, {"value": 9.5}))
+    later.start()
+
+    supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", OBEYS)
+
+    later.join()
+    with database.read() as session:
+        told = ParameterRepository(session).of_run(run.id)
+        assert told is not None
+        assert told.edit == 2
+        assert told.parameters[0]["waits_for"] == "edit 2"
+        assert told.parameters[0]["lesson_name"] == "9.5"
+    assert read_run(database, "run").state == RunState.SUCCEEDED
+
+
+def ask_for(database: Database, run: str, change: dict[str, object]) -> None:
+    with database.write() as session:
+        ParameterRepository(session).add(run, "wall", change)
+
+
+def test_matches_that_a_trainer_reports_are_in_the_ledger_when_its_run_has_ended(
+    database: Database, tmp_path: Path
+) -> None:
+    make_run(database, name="run")
+
+    supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", PLAYS)
+
+    assert read_run(database, "run").state == RunState.SUCCEEDED
+    with database.read() as session:
+        matches = session.scalars(select(LadderMatch).order_by(LadderMatch.seq)).all()
+        seats = session.scalars(select(LadderSeat).order_by(LadderSeat.seq, LadderSeat.seat)).all()
+    assert [(each.number, each.outcome, each.epoch, each.simulator) for each in matches] == [
+        (1, "win", 1, 7),
+        (2, "loss", 1, 7),
+    ]
+    assert [(each.at, each.step, each.elo, each.rated) for each in matches] == [
+        (1001.0, 500, 1200.5, True),
+        (1002.0, 500, 1200.5, True),
+    ]
+    assert [(each.player, each.team, each.rank, each.step) for each in seats] == [
+        (1, 0, 1, 500),
+        (2, 1, 2, 300),
+        (1, 0, 2, 500),
+        (2, 1, 1, 300),
+    ]

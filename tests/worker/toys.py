@@ -9,6 +9,7 @@ import torch
 
 from ludus.spec import BehaviorSpec
 from server.training.config import PPOConfig
+from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.rollouts import make_rollout, make_spec, random_masks
 from worker.algorithms.ppo import PPO
 from worker.experience.segments import Ending
@@ -127,7 +128,8 @@ def learn(toy: OneStepToy, config: PPOConfig, *, updates: int, agents: int = 102
             masks=masks,
             version=ppo.version,
         )
-        ppo.update(rollout, step=update * agents)
+        with shapes_checked_now_and_then(ppo):
+            ppo.update(rollout, step=update * agents)
     return means
 
 
@@ -150,5 +152,6 @@ def learn_endless(config: PPOConfig, *, updates: int, ending: Ending, seed: int 
             lengths=[length] * segments,
             ending=ending,
         )
-        stats = ppo.update(rollout, step=0)
+        with shapes_checked_now_and_then(ppo):
+            stats = ppo.update(rollout, step=0)
     return stats

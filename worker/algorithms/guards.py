@@ -23,8 +23,16 @@ GROWTH = 1e6
 class Diverged(ArithmeticError):
     """An update met a value that is not finite or explodes. Everything is as before the update."""
 
-    def __init__(self, tensor: str, minibatch: int | None = None, *, grown: tuple[float, float] | None = None) -> None:
+    def __init__(
+        self,
+        tensor: str,
+        minibatch: int | None = None,
+        *,
+        grown: tuple[float, float] | None = None,
+        process: int | None = None,
+    ) -> None:
         where = "" if minibatch is None else f" in minibatch {minibatch}"
+        where += "" if process is None else f" (in process {process})"
         what = "is not finite" if grown is None else f"exploded from {grown[0]:.3g} to {grown[1]:.3g}"
         super().__init__(f"{tensor} {what}{where}; the update was taken back")
         self.tensor = tensor
@@ -33,6 +41,8 @@ class Diverged(ArithmeticError):
         """Index of the minibatch within the update, over all epochs; None if it was before the first one."""
         self.grown = grown
         """From what size to what; None if it is not finite."""
+        self.process = process
+        """Which of several processes that share updates met it; None if it is this one."""
 
 
 class Trace:

@@ -1,6 +1,7 @@
 """`python -m worker.collector --channel FD --parent PID`: one collector process. Started by `CollectorPool` alone."""
 
 import argparse
+import gc
 import signal
 import socket
 
@@ -24,6 +25,7 @@ def main() -> None:
         return
     channel, start = told
     uvloop.run(serve(channel, start))
+    gc.freeze()  # the learner waits for the end: what is left, torch's modules above all, the kernel frees at once
 
 
 if __name__ == "__main__":

@@ -28,8 +28,13 @@ def name_field(behavior: str) -> bytes:
     return b"\x0a" + varint(len(name)) + name
 
 
-def encode_answer(step_id: int, name: bytes, agent_ids: bytes, continuous: bytes, discrete: bytes) -> bytes:
-    """Encode the actions of one behavior's agents. `name` is a `name_field`; empty columns are left out."""
+def encode_answer(
+    step_id: int, name: bytes, agent_ids: bytes, continuous: bytes, discrete: bytes, news: bytes = b""
+) -> bytes:
+    """Encode the actions of one behavior's agents. `name` is a `name_field`; empty columns are left out.
+
+    `news` are further fields of `Actions`, serialised: what else the simulator is told.
+    """
     fields = [name]
     if agent_ids:
         fields += (AGENTS_TAG, varint(len(agent_ids)), agent_ids)
@@ -38,5 +43,5 @@ def encode_answer(step_id: int, name: bytes, agent_ids: bytes, continuous: bytes
     if discrete:
         fields += (DISCRETE_TAG, varint(len(discrete)), discrete)
     behavior = b"".join(fields)
-    actions = b"".join((b"\x08", varint(step_id), b"\x12", varint(len(behavior)), behavior))
+    actions = b"".join((b"\x08", varint(step_id), b"\x12", varint(len(behavior)), behavior, news))
     return b"".join((b"\x12", varint(len(actions)), actions))

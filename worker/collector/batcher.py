@@ -8,14 +8,14 @@ On the usual path (permits for everybody, nothing held) the answers are sent bef
 compute while the steps are written.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, TerminalBatch
-from worker.collector.answers import encode_answer
+from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints, TerminalBatch
 from worker.collector.exploration import PinkNoise
 from worker.collector.rounds import Rounds
 from worker.collector.tracker import Roster, Slots, Ticks, Tracker
@@ -46,8 +46,12 @@ class Policy(Protocol):
 class Member(Protocol):
     """What the batcher needs of a session."""
 
-    def answer(self, response: bytes) -> None:
-        """Send a serialised ConnectResponse with actions."""
+    @property
+    def rosters(self) -> "Mapping[str, tuple[BaseLane, Roster]]":
+        """Its agents by behavior, each with the lane that answers them."""
+
+    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        """Send actions: of all agents that asked in the step, in their order, or of `agents` alone."""
 
 
 class Part(NamedTuple):
@@ -90,6 +94,19 @@ class Staged(NamedTuple):
     decisions: Slots | None
 
 
+class Observer(Protocol):
+    """What is told of the episodes of a lane, before the tracker is."""
+
+    def ending(self, tracker: Tracker, staged: Staged) -> None:
+        """Take note that agents are about to end their episodes: `staged.terminals`, those without one among them."""
+
+    def beginning(self, tracker: Tracker, staged: Staged) -> None:
+        """Take note of `staged.decisions`; those of them that are idle are about to begin an episode."""
+
+    def dropped(self, roster: Roster) -> None:
+        """Take note that a session's agents are forgotten."""
+
+
 @dataclass(slots=True)
 class LaneReport:
     """What a turn of a lane asks the process to tell the learner."""
@@ -101,12 +118,11 @@ class LaneReport:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
-    """One admitted behavior in this collector."""
+class BaseLane(ABC):
+    """Agents of one admitted behavior in this collector that are answered together."""
 
     number: int
     behavior: str
-    policy: Policy
     tracker: Tracker
     rounds: Rounds
     rng: np.random.Generator
@@ -114,8 +130,7 @@ class Lane:
     """Ask for blocks when fewer than this are free."""
     schedule: Callable[[], None]
     """Asks the loop to call `run` after the messages that are ready."""
-    noise: PinkNoise | None = None
-    """What drives the samples of continuous columns; None is white noise, which the policy draws itself."""
+    observer: Observer | None = None
     ticks: int = 0
     """Number of the next message; of collectors that serve the same simulators each counts in a range of its own."""
     version: int = -1
@@ -131,6 +146,24 @@ class Lane:
     staged: list[Staged] = field(default_factory=list)
     waiting: list[Batch] = field(default_factory=list)
     """Batches that were not answered in the turn of their arrival, oldest first."""
+
+    # What lanes differ in ---------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+
+    @property
+    @abstractmethod
+    def absorbs_first(self) -> bool:
+        """Whether answers depend on what the tracker notes when agents ask."""
+
+    @abstractmethod
+    def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
+        """Draw actions."""
+
+    # What they share --------------------------------------------------------------------------------------------
 
     def stage(self, member: Member, roster: Roster, step_id: int, batch: BehaviorBatch) -> None:
         """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
@@ -154,8 +187,8 @@ class Lane:
         if fresh is not None:
             self.last_rows = fresh.rows
         if fresh is not None and not self.waiting and self._may_answer(fresh.rows):
-            if self.policy.memory_size:
-                self._absorb(fresh, answered=True)  # first, since memory is zero where an episode begins
+            if self.absorbs_first:
+                self._absorb(fresh, answered=True)
                 self._record(fresh, self._act(fresh))
             else:
                 acted = self._act(fresh)
@@ -174,6 +207,8 @@ class Lane:
             _keep_rows(batch, keep)
         self.waiting = [batch for batch in self.waiting if batch.rows]
         self.tracker.drop(roster)
+        if self.observer is not None:
+            self.observer.dropped(roster)
         if self.waiting:
             self.schedule()  # its permits may serve others
 
@@ -243,6 +278,9 @@ class Lane:
         decided = [item.batch.decisions for item in staged if item.batch.decisions is not None]
         if fresh is not None:
             joined = decided[0] if len(decided) == 1 else _join_decisions(decided, fresh)
+            if self.observer is not None:
+                for item in staged:
+                    self.observer.beginning(self.tracker, item)
             self.tracker.wait(fresh.slots, joined, _ticks([(part.tick, part.rows) for part in fresh.parts]))
             if not answered:
                 self.waiting.append(fresh)
@@ -250,6 +288,9 @@ class Lane:
             item.roster.staged = False
 
     def _absorb_terminals(self, ended: list[Staged]) -> None:
+        if self.observer is not None:
+            for item in ended:
+                self.observer.ending(self.tracker, item)
         batches = [item.batch.terminals for item in ended if item.batch.terminals is not None]
         slots = [item.terminals for item in ended if item.terminals is not None]
         ticks = _ticks([(item.tick, len(those)) for item, those in zip(ended, slots, strict=True)])
@@ -264,22 +305,14 @@ class Lane:
 
     def _act(self, batch: Batch) -> Acted:
         """Draw actions and send them."""
-        memory = self.tracker.memory[batch.slots] if self.policy.memory_size else None
-        noise = None if self.noise is None else self.noise.draw(batch.slots, self.rng)
-        acted = self.policy.act(batch.observations, batch.masks, memory, self.rng, noise)
+        memory = self.tracker.memory[batch.slots] if self.memory_size else None
+        acted = self._forward(batch, memory)
         continuous, discrete = acted.continuous_env, acted.discrete
         begin = 0
         for part in batch.parts:
             end = begin + part.rows
-            part.member.answer(
-                encode_answer(
-                    part.step_id,
-                    part.roster.name,
-                    self.tracker.agent[batch.slots[begin:end]].tobytes() if part.partial else b"",
-                    continuous[begin:end].tobytes(),
-                    discrete[begin:end].tobytes(),
-                )
-            )
+            agents = self.tracker.agent[batch.slots[begin:end]] if part.partial else None
+            part.member.answer(part.step_id, part.roster, agents, continuous[begin:end], discrete[begin:end])
             begin = end
         return acted
 
@@ -348,6 +381,29 @@ class Lane:
         if len(self.tracker.blocks) < needed and not self.wanted_blocks:
             self.wanted_blocks = report.want_blocks = True
         return report
+
+
+@dataclass(slots=True, eq=False)
+class Lane(BaseLane):
+    """Agents that learn: one policy answers all of them."""
+
+    policy: Policy = field(kw_only=True)
+    noise: PinkNoise | None = None
+    """What drives the samples of continuous columns; None is white noise, which the policy draws itself."""
+
+    @property
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+        return self.policy.memory_size
+
+    @property
+    def absorbs_first(self) -> bool:
+        """Whether answers depend on what the tracker notes: memory is zero where an episode begins."""
+        return self.policy.memory_size > 0
+
+    def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
+        noise = None if self.noise is None else self.noise.draw(batch.slots, self.rng)
+        return self.policy.act(batch.observations, batch.masks, memory, self.rng, noise)
 
 
 # Rows --------------------------------------------------------------------------------------------------------------

@@ -6,35 +6,40 @@ Everything here runs in the event loop and returns at once (see `process.py`).
 import asyncio
 import itertools
 import time
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
 import structlog
 
+from ludus.environment_parameters import from_plain
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
 from worker.collector import messages
-from worker.collector.batcher import Lane
+from worker.collector.batcher import BaseLane, Lane
 from worker.collector.exploration import PinkNoise
+from worker.collector.matches import Referee
 from worker.collector.messages import Kind, Message, pack_lane, unpack_lane
+from worker.collector.native import NativeSession
+from worker.collector.opponents import Opponents, OppositionLane
 from worker.collector.rounds import Rounds
 from worker.collector.service import Outbox
-from worker.collector.session import Session, conflict, same_spec
+from worker.collector.session import CONNECTION_LOST, DISCONNECTED, LaneOf, Session, conflict, same_spec
 from worker.collector.settings import CollectorSettings
 from worker.collector.stats import StatSums
 from worker.collector.tracker import Roster, Tracker
+from worker.collector.unity.session import UnitySession
+from worker.collector.unity.trouble import Connections
 from worker.experience.arena import Arena, ArenaLayout
 from worker.experience.channel import Channel, ChannelClosedError, Frame
-from worker.experience.weights import WeightBuffers, WeightsLayout
-from worker.networks.acting import make_policy
+from worker.experience.weights import WeightBuffers, WeightsLayout, thaw
+from worker.networks.acting import make_policy, make_stacked
 
 log = structlog.get_logger()
 
 TICK_SECONDS = 0.05
 """Period of everything that watches time, and the longest that closed segments stay here."""
 STATS_SECONDS = 1.0
-HELLO_SECONDS = 30.0
 PROMPT_SEGMENTS = 64
 """So many closed segments are delivered at once."""
 
@@ -45,10 +50,32 @@ class Behavior:
 
     spec: BehaviorSpec
     lane: Lane | None = None
+    side: "Side | None" = None
+    """In self-play, once the behavior is admitted."""
     weights: WeightBuffers | None = None
     refusal: tuple[str, str] | None = None
     """Code and reason."""
     sessions: set[Session] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    """With teams, as the learner was told of them."""
+
+    def lanes(self) -> LaneOf | None:
+        """Return who answers each team; None while the learner decides."""
+        lane, side = self.lane, self.side
+        if lane is None or (side is not None and not side.known):
+            return None
+        return lambda team: lane if side is None or team == side.learning else side.opposition
+
+
+@dataclass(slots=True)
+class Side:
+    """Who of a behavior in self-play learns, and who answers the others."""
+
+    opposition: OppositionLane
+    referee: Referee
+    known: bool = False
+    """Whether the learner has said which team learns, and what the others play."""
+    learning: int | None = None
 
 
 class Collector:
@@ -65,10 +92,13 @@ class Collector:
         self._behaviors: dict[str, Behavior] = {}
         self._lanes: dict[int, Lane] = {}
         self._weights: dict[int, WeightBuffers] = {}
+        self._sides: dict[int, Side] = {}
+        """By lane, of behaviors in self-play."""
         self._stats = StatSums()
+        self._connections = Connections()
         self._numbers = itertools.count(start.first_number, settings.count)
         self._rosters = itertools.count(1)
-        self._due: list[Lane] = []
+        self._due: list[BaseLane] = []
         self._recalled: dict[int, int] = {}
         """Lane -> round in which other collectors lack permits."""
         self._next_stats = 0.0
@@ -94,12 +124,18 @@ class Collector:
         """Return a number for a roster."""
         return next(self._rosters)
 
-    def session(self, peer: str, outbox: Outbox) -> Session:
+    def session(self, peer: str, outbox: Outbox) -> NativeSession:
         """Make a session for a new stream."""
-        return Session(self, peer, outbox.put)
+        return NativeSession(self, peer, outbox.put)
+
+    def unity_session(
+        self, peer: str, incarnation: str, *, ticket: str | None, client: str, parks: bool, tied: bool
+    ) -> UnitySession:
+        """Make a session for a new player."""
+        return UnitySession(self, peer, incarnation, ticket=ticket, client=client, parks=parks, tied=tied)
 
     def opened(self, session: Session) -> None:
-        """Register a stream."""
+        """Register a session."""
         self._sessions.add(session)
 
     def welcomed(self, session: Session, behaviors: list[str], client: str) -> None:
@@ -111,27 +147,35 @@ class Collector:
             older.end(code.value, "a newer stream of this incarnation took its place", rejoin=code.rejoin)
         self.tell(messages.Connected(session.incarnation, session.number, session.peer, client, behaviors))
 
-    def announced(self, session: Session, spec: BehaviorSpec) -> Lane | None:
-        """Return the lane of a behavior, or None while the learner decides. Raises ProtocolError."""
-        behavior = self._behaviors.get(spec.behavior)
-        if behavior is None:
-            behavior = self._behaviors[spec.behavior] = Behavior(spec)
-            self.tell(messages.Announced(messages.spec_to_text(spec)))
+    def announced(self, session: Session, spec: BehaviorSpec) -> LaneOf | None:
+        """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
+        behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         if behavior.refusal is not None:
             code, reason = behavior.refusal
             raise ProtocolError(CloseCode(code), reason)
         if not same_spec(behavior.spec, spec):
             raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(behavior.spec, spec))
         behavior.sessions.add(session)
-        return behavior.lane
+        if spec.name not in behavior.names:
+            behavior.names.add(spec.name)
+            self.tell(messages.Announced(messages.spec_to_text(spec)))
+        return behavior.lanes()
 
     def started(self, session: Session, behaviors: list[str], agents: int) -> None:
         """Tell the learner of a session's first step."""
         self.tell(messages.Started(session.incarnation, behaviors, agents))
 
-    def reported(self, stats: list[StatValue]) -> None:
+    def is_connected(self, peer: str) -> bool:
+        """Whether the connection of a gRPC peer lives, as far as the host knows."""
+        return self._connections.lives(peer, self.now())
+
+    def troubled(self, session: Session, code: str, sentence: str) -> None:
+        """Tell the learner of something that is probably not meant so."""
+        self.tell(messages.Trouble(session.incarnation, session.number, code, sentence))
+
+    def reported(self, stats: list[StatValue], parameter_set: int) -> None:
         """Sum up reported numbers."""
-        self._stats.add(stats)
+        self._stats.add(stats, parameter_set)
 
     def ended(self, session: Session) -> None:
         """Forget a session and tell the learner why it ended."""
@@ -207,6 +251,12 @@ class Collector:
                 self._recall(messages.RecallSteps.unpack(frame.payload))
             case Kind.ADMIT:
                 self._admit(messages.Admit.unpack(frame.payload), frame.descriptors)
+            case Kind.FROZEN_POLICY:
+                policy = messages.FrozenPolicy.unpack(frame.payload)
+                (fd,) = frame.descriptors
+                self._sides[policy.lane].opposition.opponents.take(policy.key, thaw(fd))
+            case Kind.OPPONENTS:
+                self._oppose(messages.Opponents.unpack(frame.payload))
             case Kind.REFUSE:
                 self._refuse(messages.Refuse.unpack(frame.payload))
             case Kind.UNRECORDED:
@@ -214,14 +264,26 @@ class Collector:
             case Kind.END_SESSION:
                 self._end_session(messages.EndSession.unpack(frame.payload))
             case Kind.RESET:
-                parameters = messages.ResetAll.unpack(frame.payload).environment_parameters
+                self._take_parameters(messages.ResetAll.unpack(frame.payload))
+                for lane in self._lanes.values():
+                    self._deliver(lane)  # what one team's turn brought comes before what another one's brings
                 for session in [session for session in self._sessions if session.number >= 0]:
-                    session.reset(parameters)
+                    session.reset()
+            case Kind.PARAMETERS:
+                self._take_parameters(messages.Parameters.unpack(frame.payload))
             case Kind.CLOSE:
                 if not self.done.done():
                     self.done.set_result(messages.CloseAll.unpack(frame.payload))
             case kind:
                 raise ValueError(f"the learner sent a frame of kind {kind.name}")
+
+    def _take_parameters(self, message: messages.ResetAll | messages.Parameters) -> None:
+        """Keep the newest environment parameters; sessions look at them with every answer."""
+        self.settings = replace(
+            self.settings,
+            environment_parameters=from_plain(message.environment_parameters),
+            parameter_set=message.parameter_set,
+        )
 
     def _admit(self, message: messages.Admit, descriptors: tuple[int, ...]) -> None:
         arena_fd, weights_fd = descriptors
@@ -247,11 +309,53 @@ class Collector:
         behavior.spec, behavior.lane, behavior.weights = spec, lane, weights
         self._lanes[message.lane] = lane
         self._weights[message.lane] = weights
+        if message.self_play:
+            lane.observer = referee = Referee()
+            behavior.side = self._sides[message.lane] = Side(self._opposition(message, spec, arena), referee)
+        self._admit_sessions(behavior)
+
+    def _opposition(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> OppositionLane:
+        """Make the lane of teams that do not learn."""
+        opponents = Opponents(make_stacked(spec, message.network_settings, message.squashed, message.device))
+        lane = OppositionLane(
+            number=message.lane,
+            behavior=spec.behavior,
+            opponents=opponents,
+            observer=opponents,
+            tracker=Tracker(arena, message.time_horizon, Rounds()),
+            rounds=Rounds(),
+            rng=np.random.default_rng([self.settings.seed, self._start.index, self._start.generation, message.lane, 1]),
+            low_blocks=0,
+            recorded=False,
+            schedule=lambda: self.schedule(lane),
+        )
+        return lane
+
+    def _admit_sessions(self, behavior: Behavior) -> None:
+        """Let sessions that wait for the learner's decision play."""
+        lane_of = behavior.lanes()
+        if lane_of is None:
+            return
         for session in list(behavior.sessions):
             try:
-                session.admit(spec, lane)
+                session.admit(behavior.spec, lane_of)
             except ProtocolError as error:
                 session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+
+    def _oppose(self, message: messages.Opponents) -> None:
+        """Let a team learn, and the others play these policies from their next episodes on."""
+        side, behavior = self._sides[message.lane], self._behaviors[self._lanes[message.lane].behavior]
+        opposition = side.opposition
+        opposition.opponents.assign(opposition.tracker, dict(message.teams), message.others)
+        opposition.version = 0
+        changed = side.known and side.learning != message.learning
+        side.known, side.learning = True, message.learning
+        lane_of = behavior.lanes()
+        assert lane_of is not None
+        if changed:
+            for session in behavior.sessions:
+                session.change_sides(behavior.spec.behavior, lane_of)
+        self._admit_sessions(behavior)
 
     def _refuse(self, message: messages.Refuse) -> None:
         behavior = self._behaviors.get(message.behavior)
@@ -294,7 +398,7 @@ class Collector:
 
     # Turns ------------------------------------------------------------------------------------------------------
 
-    def schedule(self, lane: Lane) -> None:
+    def schedule(self, lane: BaseLane) -> None:
         """Run a lane after the messages that are ready now."""
         if not self._due:
             self._loop.call_soon(self._run_due)
@@ -303,6 +407,7 @@ class Collector:
 
     def _run_due(self) -> None:
         due, self._due = self._due, []
+        due.sort(key=lambda lane: isinstance(lane, Lane))  # opponents first: their steps count before a round ends
         try:
             for lane in due:
                 self._run(lane)
@@ -310,8 +415,10 @@ class Collector:
             log.exception("lane_failed")
             self.fail(error)
 
-    def _run(self, lane: Lane) -> None:
+    def _run(self, lane: BaseLane) -> None:
         report = lane.run()
+        if not isinstance(lane, Lane):
+            return
         if report.want and lane.rounds.number is not None:
             self.tell(messages.Want(lane.number, lane.rounds.number))
         if report.want_blocks:
@@ -328,12 +435,23 @@ class Collector:
         borrowed = lane.rounds.take_borrowed()
         if borrowed:
             self.tell(messages.Borrowed(lane.number, borrowed))
+        side = self._sides.get(lane.number)
+        if side is not None:
+            self._tell_of_opponents(lane.number, side)
         episodes = lane.tracker.take_episodes()
         if episodes is not None:
+            self._report_stats()  # so that a summary has the numbers of the episodes that it has
             self._send(Kind.EPISODES, pack_lane(lane.number, episodes))
         segments = lane.tracker.take_segments()
         if segments is not None:
             self._send(Kind.SEGMENTS, pack_lane(lane.number, segments))
+
+    def _tell_of_opponents(self, number: int, side: Side) -> None:
+        steps, matches = side.opposition.take_steps(), side.referee.take()
+        if steps:
+            self.tell(messages.GhostSteps(number, steps))
+        if matches:
+            self.tell(messages.Matches(number, [astuple(match) for match in matches]))
 
     def tick(self) -> None:
         """Do what is due by the clock."""
@@ -360,7 +478,7 @@ class Collector:
         number = lane.rounds.number
         if number is None or not lane.rounds.outstanding[number]:
             return
-        elsewhere = self._recalled.get(lane.number) == number
+        elsewhere = self._is_lacked_elsewhere(lane, number)
         if lane.rounds.left > 0 and not elsewhere:
             return
         grace = self.settings.straggler_grace
@@ -383,33 +501,30 @@ class Collector:
         if (
             number is not None
             and lane.rounds.left > 0
-            and self._recalled.get(lane.number) == number
+            and self._is_lacked_elsewhere(lane, number)
             and not lane.waiting
             and not lane.rounds.outstanding[number]
         ):
             spare, lane.rounds.left = lane.rounds.left, 0
-            self.tell(messages.Returned(lane.number, number, spare))
+            lane.rounds.closed = lane.wanted = False  # whoever comes later asks anew
+            self.tell(messages.Returned(lane.number, number, spare, idle=True))
+
+    def _is_lacked_elsewhere(self, lane: Lane, number: int) -> bool:
+        """Whether other collectors may wait for permits of this round.
+
+        They do if ours were recalled. If we wanted some ourselves, and heard that none are left, ours were not asked
+        for, but may have become too many since: simulators leave, and what they had is refunded.
+        """
+        return self._recalled.get(lane.number) == number or (lane.rounds.closed and self.settings.count > 1)
 
     def _end_silent_sessions(self, now: float) -> None:
-        settings = self.settings
         for session in list(self._sessions):
-            silence = now - session.last_activity
-            if session.number < 0:
-                if silence > HELLO_SECONDS:
-                    code = CloseCode.HELLO_TIMEOUT
-                    session.end(code.value, f"no Hello within {HELLO_SECONDS:.0f} s", rejoin=code.rejoin)
-            elif not session.started:
-                if settings.startup_timeout is not None and silence > settings.startup_timeout:
-                    self._time_out(session, f"no step within {settings.startup_timeout:.0f} s after Welcome")
-            elif silence > settings.step_timeout and self._is_owed_a_step(session):
-                self._time_out(session, f"nothing came for {settings.step_timeout:.0f} s after actions were sent")
-
-    def _is_owed_a_step(self, session: Session) -> bool:
-        return any(len(lane.tracker.acting([roster])) for lane, roster in session.rosters.values())
-
-    def _time_out(self, session: Session, reason: str) -> None:
-        code = CloseCode.STEP_TIMEOUT
-        session.end(code.value, reason, rejoin=code.rejoin)
+            if session.is_gone():
+                session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
+                continue
+            error = session.overdue(now)
+            if error is not None:
+                session.end(error.code.value, error.message, rejoin=error.code.rejoin)
 
     def close_sessions(self, message: messages.CloseAll) -> None:
         """Send everybody away, and the learner what it has not been told yet."""
@@ -421,7 +536,7 @@ class Collector:
 
     @property
     def sessions(self) -> int:
-        """Open streams."""
+        """Open sessions."""
         return len(self._sessions)
 
 

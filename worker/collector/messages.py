@@ -31,6 +31,9 @@ class Kind(IntEnum):
     END_SESSION = 9
     RESET = 10
     CLOSE = 11
+    FROZEN_POLICY = 12
+    OPPONENTS = 13
+    PARAMETERS = 16
     LISTENING = 64
     FAILED = 65
     ANNOUNCED = 66
@@ -45,6 +48,9 @@ class Kind(IntEnum):
     WEIGHTS_READ = 75
     WANT_BLOCKS = 76
     BORROWED = 77
+    TROUBLE = 78
+    GHOST_STEPS = 79
+    MATCHES = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,8 @@ class Admit(Message):
     weight_buffers: int
     low_blocks: int
     """Ask for blocks when fewer than this are free."""
+    self_play: bool
+    """Whether one team learns and the others play frozen policies; nobody is answered before `Opponents` came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,30 @@ class Weights(Message):
     lane: int
     index: int
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenPolicy(Message):
+    """A policy that `Opponents` names from now on. Carries the descriptor of its weights (`weights.freeze`)."""
+
+    kind: ClassVar = Kind.FROZEN_POLICY
+    lane: int
+    key: int
+    """As in `worker.collector.opponents`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opponents(Message):
+    """Which team learns, and what the others play; a change of the former is followed by `ResetAll`."""
+
+    kind: ClassVar = Kind.OPPONENTS
+    lane: int
+    learning: int | None
+    """None: no team of this behavior."""
+    teams: list[tuple[int, list[int]]]
+    """Team, and the keys of its draws: simulator n plays draw n mod k."""
+    others: list[int]
+    """Draws of teams that are not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +197,21 @@ class ResetAll(Message):
     """Make every simulator abandon its episodes."""
 
     kind: ClassVar = Kind.RESET
-    environment_parameters: dict[str, float]
+    environment_parameters: dict[str, Any]
+    """`environment_parameters.to_plain`."""
+    parameter_set: int
+    """As `Parameters.parameter_set`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters(Message):
+    """New environment parameters: every simulator is told with its next answer, and begins later episodes with them."""
+
+    kind: ClassVar = Kind.PARAMETERS
+    environment_parameters: dict[str, Any]
+    """`environment_parameters.to_plain`."""
+    parameter_set: int
+    """Number of this set of parameters; counts changes from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +284,22 @@ class Left(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble(Message):
+    """As `notices.SimulatorTrouble`."""
+
+    kind: ClassVar = Kind.TROUBLE
+    incarnation: str
+    number: int
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stats(Message):
-    """Reported numbers: rows of (key, aggregation, count, total, last, values)."""
+    """Reported numbers: rows of (parameter set, key, aggregation, count, total, last, values)."""
 
     kind: ClassVar = Kind.STATS
-    rows: list[tuple[str, int, int, float, float, list[float]]]
+    rows: list[tuple[int, str, int, int, float, float, list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +319,8 @@ class Returned(Message):
     lane: int
     round: int
     steps: int
+    idle: bool = False
+    """Nobody waits here any more: what was wanted before is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +331,24 @@ class Borrowed(Message):
     lane: int
     steps: list[tuple[int, int]]
     """Round, steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class GhostSteps(Message):
+    """Decisions that were answered for teams that do not learn, since the last such message."""
+
+    kind: ClassVar = Kind.GHOST_STEPS
+    lane: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matches(Message):
+    """Matches that ended: the fields of each `worker.collector.matches.EndedMatch`, in order."""
+
+    kind: ClassVar = Kind.MATCHES
+    lane: int
+    rows: list[tuple[int, int, int, bool, bool, list[tuple[str, int, int]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +399,7 @@ EPISODE_DTYPE = np.dtype(
         ("version", "<i8"),
         ("truncated", "?"),
         ("outcome", "u1"),
+        ("parameter_set", "<i4"),
     ]
 )
 """One episode's end on the wire."""

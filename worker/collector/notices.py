@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
+from worker.collector.matches import EndedMatch
 from worker.experience.segments import Segment
 
 
@@ -51,6 +52,14 @@ class BehaviorAnnounced:
 
 
 @dataclass(frozen=True, slots=True)
+class TeamAnnounced:
+    """A simulator brought a team of a behavior that none had brought before. The behavior is announced first."""
+
+    behavior: str
+    team: int
+
+
+@dataclass(frozen=True, slots=True)
 class SimulatorConnected:
     """A simulator was welcomed."""
 
@@ -92,6 +101,17 @@ class SimulatorLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatorTrouble:
+    """Something is probably not meant so; the session goes on. Once per session and code."""
+
+    incarnation: str
+    number: int
+    code: str
+    sentence: str
+    """What is wrong, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentsDelivered:
     """Segments whose blocks now belong to the learner, until `CollectorPool.reclaim`."""
 
@@ -129,6 +149,24 @@ class EpisodesEnded:
     agents: npt.NDArray[np.int64]
     versions: npt.NDArray[np.int64]
     """The policy version that answered each episode's first decision."""
+    parameter_sets: npt.NDArray[np.int64]
+    """Number of the environment parameters that the simulator had been told when the episode began."""
+
+
+@dataclass(frozen=True, slots=True)
+class GhostStepsPlayed:
+    """Decisions that were answered for the teams of a behavior that do not learn, since the last such notice."""
+
+    behavior: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatchesEnded:
+    """Games of the team that learns that ended, in order."""
+
+    behavior: str
+    matches: tuple[EndedMatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +181,24 @@ class StatsReported:
     last: float
     values: tuple[float, ...]
     """The values themselves for HISTOGRAM (at most 1,000 a notice), else empty."""
+    parameter_set: int = 0
+    """Number of the environment parameters that they say something about: of those under which the episodes began that
+    ended in the same message, else of those that the simulator had been told."""
 
 
 Notice = (
     CollectorListening
     | CollectorDied
     | BehaviorAnnounced
+    | TeamAnnounced
     | SimulatorConnected
     | SimulatorStarted
     | SimulatorLeft
+    | SimulatorTrouble
     | SegmentsDelivered
     | RoundCollected
     | EpisodesEnded
+    | GhostStepsPlayed
+    | MatchesEnded
     | StatsReported
 )

@@ -16,17 +16,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
+from ludus.environment_parameters import ParameterValue, from_plain, to_plain
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
 from worker.collector import messages
 from worker.collector.children import WarmCollector
+from worker.collector.matches import EndedMatch
 from worker.collector.messages import EPISODE_DTYPE, Kind, Message, pack_lane, unpack_lane
 from worker.collector.notices import (
     BehaviorAnnounced,
@@ -34,13 +36,17 @@ from worker.collector.notices import (
     CollectorListening,
     Endpoint,
     EpisodesEnded,
+    GhostStepsPlayed,
+    MatchesEnded,
     Notice,
     RoundCollected,
     SegmentsDelivered,
     SimulatorConnected,
     SimulatorLeft,
     SimulatorStarted,
+    SimulatorTrouble,
     StatsReported,
+    TeamAnnounced,
 )
 from worker.collector.settings import CollectorSettings
 from worker.collector.sharing import Grant, Order, RoundSharing
@@ -48,7 +54,7 @@ from worker.experience.arena import Arena, ArenaLayout
 from worker.experience.blocks import BlockLedger
 from worker.experience.channel import ChannelClosedError, Frame
 from worker.experience.segments import Segment, blocks_of, unpack_segments
-from worker.experience.weights import WeightBuffers
+from worker.experience.weights import WeightBuffers, freeze
 
 __all__ = ["CollectorPool", "CollectorStartError", "PolicyProgram", "WarmCollector"]
 
@@ -88,6 +94,25 @@ class PolicyProgram:
     """Whether the noise of continuous actions is pink (`worker.collector.exploration`)."""
     device: str = "cpu"
     """Where policies act that need torch: `cpu`, `cuda` or `cuda:N`."""
+    self_play: bool = False
+    """Whether one team learns and the others play frozen policies: nobody acts before `CollectorPool.oppose`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opposition:
+    """Which team of a behavior learns, and which policies the others play. Keys as in `worker.collector.opponents`."""
+
+    learning: int | None
+    """None: no team of this behavior."""
+    teams: Mapping[int, Sequence[int]]
+    """The draws of each team: simulator `n` plays draw `n mod k`."""
+    others: Sequence[int]
+    """Draws of teams that are not among them."""
+
+    @property
+    def keys(self) -> set[int]:
+        """All policies that are named."""
+        return {key for keys in (*self.teams.values(), self.others) for key in keys}
 
 
 def block_chunk(layout: ArenaLayout) -> int:
@@ -111,6 +136,8 @@ class _Child:
     """Number of the next simulator that comes without a ticket."""
     deaths: deque[float] = field(default_factory=lambda: deque[float](maxlen=len(RESTART_DELAYS)))
     restart_at: float | None = None
+    parameter_set: int = 0
+    """Number of the environment parameters that its process was started with."""
 
 
 @dataclass(slots=True)
@@ -137,6 +164,9 @@ class _Behavior:
     starving: set[int] = field(default_factory=set)
     """Collectors that asked for blocks when none was free."""
     recorded: bool = True
+    opposition: Opposition | None = None
+    frozen: dict[int, int] = field(default_factory=dict)
+    """Key -> descriptor of the weights, of all policies that `opposition` names."""
 
 
 class CollectorPool:
@@ -150,6 +180,9 @@ class CollectorPool:
         self._behaviors: dict[str, _Behavior] = {}
         self._lanes: list[_Behavior] = []
         self._announced: set[str] = set()
+        self._teams: set[tuple[str, int]] = set()
+        self._retired: list[int] = []
+        """Descriptors that may still wait to be sent."""
         self._refusals: dict[str, messages.Refuse] = {}
         self._children = [_Child(index, first_number=index) for index in range(settings.count)]
         for child, process in zip(self._children, warm, strict=False):
@@ -237,6 +270,43 @@ class CollectorPool:
             for child in self._listening():
                 self._tell(child, messages.Unrecorded(entry.lane))
 
+    def oppose(self, behavior: str, opposition: Opposition, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
+        """Say which team learns, and what the others play from their agents' next episodes on.
+
+        `weights` has every policy that is named, at least those that were not named the last time. Call `reset` after a
+        change of the team that learns: simulators' agents are forgotten by it. Never blocks.
+        """
+        with self._lock:
+            entry = self._behaviors[behavior]
+            named, known = opposition.keys, entry.frozen
+            for key in named - known.keys():
+                if weights[key].shape != (entry.program.weights_size,):
+                    expected = entry.program.weights_size
+                    raise ValueError(f"policy {key} has {weights[key].size} weights, {behavior} takes {expected}")
+            fresh = {key: freeze(weights[key]) for key in sorted(named - known.keys())}
+            self._retire([known[key] for key in known if key not in named])
+            entry.frozen = {key: fd for key, fd in (known | fresh).items() if key in named}
+            entry.opposition = opposition
+            for child in self._listening():
+                self._tell_opposition(child, entry, fresh)
+
+    def _tell_opposition(self, child: _Child, entry: _Behavior, fresh: Mapping[int, int]) -> None:
+        """Tell a collector of the opponents; `fresh` are those that it does not know."""
+        assert entry.opposition is not None
+        for key, fd in fresh.items():
+            self._tell(child, messages.FrozenPolicy(entry.lane, key), (fd,))
+        teams = [(team, list(keys)) for team, keys in entry.opposition.teams.items()]
+        learning, others = entry.opposition.learning, list(entry.opposition.others)
+        self._tell(child, messages.Opponents(entry.lane, learning, teams, others))
+
+    def _retire(self, descriptors: Sequence[int]) -> None:
+        """Close descriptors, once they cannot wait any more to be sent."""
+        self._retired += descriptors
+        if not any(child.warm is not None and child.warm.channel.pending for child in self._children):
+            for fd in self._retired:
+                os.close(fd)
+            self._retired.clear()
+
     def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
         """Free the blocks of delivered segments, after `Arena.gather`."""
         with self._lock:
@@ -245,11 +315,25 @@ class CollectorPool:
             for index in list(entry.starving):
                 self._lend_blocks(self._children[index], entry)
 
-    def reset(self, environment_parameters: Mapping[str, float]) -> None:
-        """Make every simulator begin new episodes with these parameters; all partial segments are dropped."""
+    def reset(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int | None = None) -> None:
+        """Make every simulator begin new episodes with these parameters; all partial segments are dropped.
+
+        `parameter_set` is the number that these episodes carry (`EpisodesEnded.parameter_sets`), by default that of the
+        ones before; simulators that come later are told these parameters, too.
+        """
+        number = self._settings.parameter_set if parameter_set is None else parameter_set
+        self._change_parameters(messages.ResetAll(to_plain(environment_parameters), number))
+
+    def tell_parameters(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int) -> None:
+        """Tell every simulator other parameters with its next answer, and those that come later; nothing is reset."""
+        self._change_parameters(messages.Parameters(to_plain(environment_parameters), parameter_set))
+
+    def _change_parameters(self, message: messages.ResetAll | messages.Parameters) -> None:
+        values = from_plain(message.environment_parameters)
         with self._lock:
+            self._settings = replace(self._settings, environment_parameters=values, parameter_set=message.parameter_set)
             for child in self._listening():
-                self._tell(child, messages.ResetAll(dict(environment_parameters)))
+                self._tell(child, message)
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
@@ -278,6 +362,9 @@ class CollectorPool:
             process.close()
         for entry in self._lanes:
             entry.weights.close()
+            self._retired += entry.frozen.values()
+        for fd in self._retired:
+            os.close(fd)
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -294,6 +381,7 @@ class CollectorPool:
         if child.warm is None:
             child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
         self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
+        child.parameter_set = self._settings.parameter_set
         self._tell(
             child,
             messages.Settings(child.index, child.generation, child.first_number, self._settings.to_json()),
@@ -418,9 +506,16 @@ class CollectorPool:
             case Kind.EPISODES:
                 number, payload = unpack_lane(frame.payload)
                 self._report(_episodes(self._lanes[number].spec.behavior, payload))
+            case Kind.GHOST_STEPS:
+                ghosts = messages.GhostSteps.unpack(frame.payload)
+                self._report(GhostStepsPlayed(self._lanes[ghosts.lane].spec.behavior, ghosts.steps))
+            case Kind.MATCHES:
+                matches = messages.Matches.unpack(frame.payload)
+                behavior = self._lanes[matches.lane].spec.behavior
+                self._report(MatchesEnded(behavior, tuple(_match(*row) for row in matches.rows)))
             case Kind.STATS:
-                for key, aggregation, count, total, last, values in messages.Stats.unpack(frame.payload).rows:
-                    self._report(StatsReported(key, Aggregation(aggregation), count, total, last, tuple(values)))
+                for number, key, kind, count, total, last, values in messages.Stats.unpack(frame.payload).rows:
+                    self._report(StatsReported(key, Aggregation(kind), count, total, last, tuple(values), number))
             case Kind.WANT:
                 want = messages.Want.unpack(frame.payload)
                 entry = self._lanes[want.lane]
@@ -428,7 +523,7 @@ class CollectorPool:
             case Kind.RETURNED:
                 back = messages.Returned.unpack(frame.payload)
                 entry = self._lanes[back.lane]
-                self._send_orders(entry, entry.sharing.returned(child.index, back.round, back.steps))
+                self._send_orders(entry, entry.sharing.returned(child.index, back.round, back.steps, idle=back.idle))
             case Kind.BORROWED:
                 borrowed = messages.Borrowed.unpack(frame.payload)
                 for number, steps in borrowed.steps:
@@ -452,17 +547,23 @@ class CollectorPool:
                 self._report(
                     SimulatorLeft(left.incarnation, left.number, left.code, left.reason, left.steps, left.peer)
                 )
+            case Kind.TROUBLE:
+                trouble = messages.Trouble.unpack(frame.payload)
+                self._report(SimulatorTrouble(trouble.incarnation, trouble.number, trouble.code, trouble.sentence))
             case Kind.LISTENING:
                 self._listens(child, messages.Listening.unpack(frame.payload).port)
             case Kind.FAILED:
                 child.failure = messages.Failed.unpack(frame.payload).reason
                 log.error("collector_failed", index=child.index, reason=child.failure)
                 self._arrived.notify_all()
-            case kind:
-                raise ValueError(f"a collector sent a frame of kind {kind.name}")
+            case other:
+                raise ValueError(f"a collector sent a frame of kind {other.name}")
 
     def _listens(self, child: _Child, port: int) -> None:
         child.endpoint = Endpoint(child.index, self._settings.advertise_host, port)
+        if child.parameter_set != self._settings.parameter_set:  # they changed while it started
+            parameters = to_plain(self._settings.environment_parameters)
+            self._tell(child, messages.Parameters(parameters, self._settings.parameter_set))
         for entry in self._lanes:
             self._introduce(child, entry)
         for refusal in self._refusals.values():
@@ -488,6 +589,7 @@ class CollectorPool:
             weights_size=entry.weights.layout.size,
             weight_buffers=entry.weights.layout.buffers,
             low_blocks=entry.chunk // 2,
+            self_play=entry.program.self_play,
         )
         self._tell(child, message, (entry.arena.fd, entry.weights.fd))
         self._lend_blocks(child, entry)
@@ -495,6 +597,8 @@ class CollectorPool:
             self._offer_weights(child, entry)
         if not entry.recorded:
             self._tell(child, messages.Unrecorded(entry.lane))
+        if entry.opposition is not None:
+            self._tell_opposition(child, entry, entry.frozen)
         self._send_orders(entry, entry.sharing.add(child.index))
 
     def _lend_blocks(self, child: _Child, entry: _Behavior) -> None:
@@ -548,9 +652,13 @@ class CollectorPool:
         refusal = self._refusals.get(spec.behavior)
         if refusal is not None:
             self._tell(child, refusal)
-        elif spec.behavior not in self._behaviors and spec.behavior not in self._announced:
+            return
+        if spec.behavior not in self._behaviors and spec.behavior not in self._announced:
             self._announced.add(spec.behavior)
             self._report(BehaviorAnnounced(spec))
+        if (spec.behavior, spec.team) not in self._teams:
+            self._teams.add((spec.behavior, spec.team))
+            self._report(TeamAnnounced(spec.behavior, spec.team))
 
     def _connected(self, child: _Child, message: messages.Connected) -> None:
         for other in self._children:
@@ -583,4 +691,12 @@ def _episodes(behavior: str, payload: memoryview) -> EpisodesEnded:
         simulators=records["simulator"].astype(np.int64),
         agents=records["agent"].astype(np.int64),
         versions=records["version"],
+        parameter_sets=records["parameter_set"].astype(np.int64),
     )
+
+
+def _match(
+    simulator: int, team: int, outcome: int, truncated: bool, settled: bool, opponents: Sequence[tuple[str, int, int]]
+) -> EndedMatch:
+    sides = [(behavior, other, key) for behavior, other, key in opponents]
+    return EndedMatch(simulator, team, outcome, truncated, settled, sides)

@@ -10,6 +10,7 @@ PR_SET_PDEATHSIG.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import select
@@ -25,6 +26,7 @@ from worker.collector.hub import TICK_SECONDS, Collector
 from worker.collector.messages import Kind
 from worker.collector.service import SimulationHandler, make_server
 from worker.collector.settings import CollectorSettings
+from worker.collector.unity.service import UnityHandler
 from worker.experience.channel import Channel, ChannelClosedError
 
 log = structlog.get_logger()
@@ -36,15 +38,22 @@ async def serve(channel: Channel, start: messages.Settings) -> None:
     collector = Collector(channel, start)
     settings = collector.settings
     server = make_server(settings.max_message_bytes)
-    server.add_generic_rpc_handlers((SimulationHandler(collector),))
+    players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
+    server.add_generic_rpc_handlers((SimulationHandler(collector), *players))
+    servers = [server]
     if settings.ticket_key is None:
         server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
     try:
         port = _bind(server, settings, start.index)
+        if settings.unity_port is not None:
+            # Whoever can dial in there is on this host: no ticket.
+            players.append(UnityHandler(collector, tickets=False))
+            servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
     except OSError as error:
         channel.send(Kind.FAILED, messages.Failed(str(error)).pack())
         return
-    await server.start()
+    for each in servers:
+        await each.start()
     collector.tell(messages.Listening(port))
     loop.add_reader(channel.fileno(), collector.readable)
     ticking = loop.create_task(_tick_forever(collector))
@@ -55,9 +64,11 @@ async def serve(channel: Channel, start: messages.Settings) -> None:
     if message is not None:
         collector.close_sessions(message)
         deadline = loop.time() + 2.0
-        while (collector.sessions or channel.pending) and loop.time() < deadline:
+        while (collector.sessions or channel.pending or any(each.untold for each in players)) and (
+            loop.time() < deadline
+        ):
             await asyncio.sleep(0.005)
-    await server.stop(0.2)
+    await asyncio.gather(*(each.stop(0.2) for each in servers))
 
 
 async def _tick_forever(collector: Collector) -> None:
@@ -87,6 +98,26 @@ def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> i
         if bound:
             return int(bound)
     raise OSError(f"no free port to listen on: {settings.bind_host}, ports {settings.port_range or 'any'}")
+
+
+def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHandler) -> grpc.aio.Server:
+    """Make a server for players that dial in by themselves, on loopback of either kind.
+
+    Several collectors share the port, and the kernel deals the players out; the supervisor holds a lock on it, so that
+    nobody else's collectors are among them.
+    """
+    server = make_server(settings.max_message_bytes, share_port=settings.count > 1)
+    server.add_generic_rpc_handlers((players,))
+    try:
+        server.add_insecure_port(f"127.0.0.1:{port}")
+    except RuntimeError:
+        raise OSError(
+            f"port {port} (simulators.unity_port) is taken on this host: end what listens there, an mlagents-learn "
+            "perhaps, or choose another port"
+        ) from None
+    with contextlib.suppress(RuntimeError):  # a host without IPv6
+        server.add_insecure_port(f"[::1]:{port}")
+    return server
 
 
 def wait_for_settings(sock: socket.socket) -> tuple[Channel, messages.Settings] | None:

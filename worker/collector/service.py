@@ -19,7 +19,8 @@ import grpc.aio
 import structlog
 
 from ludus.wire.codec import CloseCode, ProtocolError
-from worker.collector.session import DISCONNECTED, LEFT, Session
+from worker.collector.native import NativeSession
+from worker.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, Session
 
 log = structlog.get_logger()
 
@@ -42,7 +43,7 @@ class Host(Protocol):
     def ended(self, session: Session) -> None:
         """A stream is over; the session's `closed` says why."""
 
-    def session(self, peer: str, outbox: "Outbox") -> Session:
+    def session(self, peer: str, outbox: "Outbox") -> NativeSession:
         """Make a session for a new stream."""
 
 
@@ -128,11 +129,11 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
         except TimeoutError:
             log.info("session_drain_timed_out", incarnation=session.incarnation)
         finally:
-            session.end(DISCONNECTED, "the connection to the simulator was lost", rejoin=True, tell=False)
+            session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             reading.cancel()
             self._host.ended(session)
 
-    async def _read(self, session: Session, context: Any) -> None:
+    async def _read(self, session: NativeSession, context: Any) -> None:
         try:
             while (data := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
                 session.receive(data)
@@ -141,7 +142,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
         except ProtocolError as error:
             session.end(error.code.value, error.message, rejoin=error.code.rejoin)
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            session.end(DISCONNECTED, "the connection to the simulator was lost", rejoin=True, tell=False)
+            session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
             log.exception("session_failed", incarnation=session.incarnation)
             session.end(
@@ -151,12 +152,15 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             )
 
 
-def make_server(max_message_bytes: int) -> grpc.aio.Server:
-    """Make a server with the limits and keepalive of a collector. Its port is its own: a taken one is an error."""
+def make_server(max_message_bytes: int, *, share_port: bool = False) -> grpc.aio.Server:
+    """Make a server with the limits and keepalive of a collector.
+
+    Its port is its own, a taken one is an error, unless it is to be shared with other collectors.
+    """
     return grpc.aio.server(
         options=[
             # grpc's default would let a second server share the port, and the kernel deal simulators out at random.
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(share_port)),
             # More than allowed passes, so that the session can name the mistake; beyond, grpc says RESOURCE_EXHAUSTED.
             ("grpc.max_receive_message_length", 2 * max_message_bytes + (1 << 20)),
             ("grpc.max_send_message_length", -1),

@@ -1,33 +1,24 @@
-"""Session: the state machine of one simulator's stream, without the transport.
+"""Session: what a simulator is to a collector, whatever protocol it speaks.
 
-`receive` takes a message's bytes and raises `ProtocolError` when the simulator breaks the contract; whoever carries the
-stream then calls `end`. Whatever happens in a session, the others don't notice.
+The state machines of the protocols are in `native` and `unity.session`; neither knows its transport. Whatever happens
+in a session, the others don't notice.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from ludus.spec import BehaviorSpec
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.batches import BehaviorBatch, StatValue
-from ludus.wire.codec import (
-    PROTOCOL_VERSION,
-    BehaviorLayout,
-    CloseCode,
-    ProtocolError,
-    decode_stats,
-    decode_step,
-    spec_from_message,
-)
+from ludus.wire.batches import BehaviorBatch, Floats, Ints, StatValue
+from ludus.wire.codec import CloseCode, ProtocolError
 from ludus.wire.specs import MAX_BEHAVIORS
 from server.gateway.tickets import TicketExpired, TicketInvalid, verify
-from worker.collector.batcher import Lane
+from worker.collector.batcher import BaseLane
 from worker.collector.settings import CollectorSettings
 from worker.collector.tracker import Roster
 
@@ -37,9 +28,14 @@ MAX_UNADMITTED_STEPS = 64
 """Steps of a session that are kept while the learner decides about their behavior."""
 
 LEFT = "left"
-"""Code of a session that the client ended by half-closing."""
+"""Code of a session that the client ended in good order."""
 DISCONNECTED = "disconnected"
-"""Code of a session whose stream broke."""
+"""Code of a session whose connection broke."""
+CONNECTION_LOST = "the connection to the simulator was lost"
+
+
+LaneOf: TypeAlias = Callable[[int], BaseLane]
+"""Who answers a team."""
 
 
 class Collector(Protocol):
@@ -54,30 +50,35 @@ class Collector(Protocol):
         """Return seconds since 1970."""
 
     def welcomed(self, session: "Session", behaviors: list[str], client: str) -> None:
-        """Register a session that has said hello; an older one of the same incarnation ends."""
+        """Register a session that has said who it is; an older one of the same incarnation ends."""
 
     def next_number(self) -> int:
         """Return a number for a simulator that comes without a ticket."""
 
-    def announced(self, session: "Session", spec: BehaviorSpec) -> Lane | None:
-        """Return the lane of a behavior, or None while the learner decides. Raises ProtocolError."""
+    def announced(self, session: "Session", spec: BehaviorSpec) -> "LaneOf | None":
+        """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
 
     def started(self, session: "Session", behaviors: list[str], agents: int) -> None:
         """Note a session's first step."""
 
-    def reported(self, stats: list[StatValue]) -> None:
-        """Take reported numbers."""
+    def is_connected(self, peer: str) -> bool:
+        """Whether the connection of a gRPC peer lives, as far as the host knows."""
+
+    def troubled(self, session: "Session", code: str, sentence: str) -> None:
+        """Note something that is probably not meant so; the session goes on."""
+
+    def reported(self, stats: list[StatValue], parameter_set: int) -> None:
+        """Take reported numbers, and the number of the environment parameters that they belong to."""
 
     def next_roster(self) -> int:
         """Return a number for a roster."""
 
 
-class Session:
+class Session(ABC):
     """One simulator."""
 
-    def __init__(self, collector: Collector, peer: str, send: Callable[[bytes], None]) -> None:
+    def __init__(self, collector: Collector, peer: str) -> None:
         self._collector = collector
-        self._send = send
         self.peer = peer
         self.incarnation = ""
         self.number = -1
@@ -89,14 +90,44 @@ class Session:
         """Called once when the session ends, whoever ends it."""
         self.last_activity = collector.now()
         """When something was last received or sent."""
-        self.behaviors: dict[str, BehaviorLayout] = {}
+        self.specs: dict[str, BehaviorSpec] = {}
         """By announced name."""
-        self.rosters: dict[str, tuple[Lane, Roster]] = {}
+        self.rosters: dict[str, tuple[BaseLane, Roster]] = {}
         """By announced name, once the behavior is admitted."""
+        self._parameter_set = 0
+        """Number of the environment parameters that the simulator was last told."""
+        self._has_heard = True
+        """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
         self._unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
-        self._step_id = 0
-        self._reset_id = 0
         self._past_steps = 0
+
+    # What the protocols differ in -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        """Send actions (called by the batcher): of all agents of the step's decisions, or of `agents` alone."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Make the simulator begin new episodes, with the newest parameters; everything pending is void."""
+
+    @abstractmethod
+    def overdue(self, now: float) -> ProtocolError | None:
+        """Return why the session has to end if it has been silent for too long."""
+
+    def is_gone(self) -> bool:
+        """Whether the simulator can never be heard of again, although nobody was told that its connection broke."""
+        return False
+
+    @abstractmethod
+    def _say_wait(self, reason: str) -> None:
+        """Tell the simulator why no answer comes yet."""
+
+    @abstractmethod
+    def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
+        """Tell the simulator that the session is over."""
+
+    # What they share --------------------------------------------------------------------------------------------
 
     @property
     def steps(self) -> int:
@@ -106,52 +137,25 @@ class Session:
             for lane, roster in self.rosters.values()
         )
 
-    def receive(self, data: bytes) -> None:
-        """Handle one message. Raises ProtocolError."""
-        self.last_activity = self._collector.now()
-        limit = self._collector.settings.max_message_bytes
-        if len(data) > limit:
-            raise ProtocolError(
-                CloseCode.MESSAGE_TOO_LARGE, f"a message has {len(data)} bytes; at most {limit} can be sent"
-            )
-        try:
-            request = pb.ConnectRequest.FromString(data)
-        except DecodeError:
-            raise ProtocolError(
-                CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no ConnectRequest"
-            ) from None
-        kind = request.WhichOneof("message")
-        if kind == "step":
-            self._step(request.step)
-        elif kind == "hello":
-            self._hello(request.hello)
-        elif kind == "announce":
-            self._announce(request.announce)
-        else:
-            raise ProtocolError(CloseCode.MALFORMED_MESSAGE, "a message holds neither Hello nor Announce nor Step")
-
-    def answer(self, response: bytes) -> None:
-        """Send actions (called by the batcher)."""
-        self.last_activity = self._collector.now()
-        self._send(response)
-
-    def admit(self, spec: BehaviorSpec, lane: Lane) -> None:
+    def admit(self, spec: BehaviorSpec, lane_of: LaneOf) -> None:
         """Let the agents of a behavior act, and hand over the steps that came before. Raises ProtocolError."""
-        for name, layout in self.behaviors.items():
-            if layout.spec.behavior == spec.behavior and name not in self.rosters:
-                if not same_spec(layout.spec, spec):
-                    raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(spec, layout.spec))
+        for name, own in self.specs.items():
+            if own.behavior == spec.behavior and name not in self.rosters:
+                if not same_spec(own, spec):
+                    raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(spec, own))
                 roster = Roster(self._collector.next_roster(), self.number, name)
+                roster.parameter_set = self._parameter_set
+                lane = lane_of(own.team)
                 self.rosters[name] = (lane, roster)
                 for step_id, batch in self._unadmitted.pop(name, []):
                     lane.stage(self, roster, step_id, batch)
 
-    def reset(self, environment_parameters: dict[str, float]) -> None:
-        """Make the simulator begin new episodes; everything pending is void."""
-        self._reset_id += 1
-        self._forget_agents()
-        message = pb.Reset(reset_id=self._reset_id, environment_parameters=environment_parameters)
-        self._send(pb.ConnectResponse(reset=message).SerializeToString())
+    def change_sides(self, behavior: str, lane_of: LaneOf) -> None:
+        """Let other lanes answer the teams of a behavior. The agents that move are forgotten: a reset follows."""
+        for name, (lane, roster) in list(self.rosters.items()):
+            if self.specs[name].behavior == behavior and lane_of(roster.team) is not lane:
+                lane.drop(roster)
+                self.rosters[name] = (lane_of(roster.team), roster)
 
     def end(self, code: str, reason: str, *, rejoin: bool, tell: bool = True) -> None:
         """End the session: its partial segments are dropped, the simulator is told if it can be."""
@@ -161,42 +165,22 @@ class Session:
         self._forget_agents()
         self.rosters.clear()
         if tell:
-            message = pb.Close(code=code, reason=reason, rejoin=rejoin)
-            self._send(pb.ConnectResponse(close=message).SerializeToString())
+            self._say_close(code, reason, rejoin=rejoin)
         self.on_end()
 
-    # Messages ---------------------------------------------------------------------------------------------------
+    def _check_size(self, size: int) -> None:
+        """Raise ProtocolError for a message of too many bytes."""
+        limit = self._collector.settings.max_message_bytes
+        if size > limit:
+            raise ProtocolError(CloseCode.MESSAGE_TOO_LARGE, f"a message has {size} bytes; at most {limit} can be sent")
 
-    def _hello(self, hello: pb.Hello) -> None:
-        if self.number >= 0:
-            raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, "Hello came twice; it opens a stream exactly once")
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise ProtocolError(
-                CloseCode.PROTOCOL_VERSION,
-                f"the client speaks protocol version {hello.protocol_version}, this server {PROTOCOL_VERSION}",
-            )
-        if INCARNATION.fullmatch(hello.incarnation) is None:
-            raise ProtocolError(CloseCode.BAD_HELLO, "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -")
-        if len(hello.behaviors) > MAX_BEHAVIORS or len(hello.client.encode()) > MAX_CLIENT:
-            raise ProtocolError(
-                CloseCode.BAD_HELLO,
-                f"at most {MAX_BEHAVIORS} behaviors, and {MAX_CLIENT} bytes of client, are possible",
-            )
-        self.incarnation = hello.incarnation
-        number = self._number_of(hello)
-        specs = [spec_from_message(message) for message in hello.behaviors]
-        self.number = number
-        self._collector.welcomed(self, [spec.name for spec in specs], hello.client)
-        self._welcome()
-        for spec in specs:
-            self._introduce(spec)
-
-    def _number_of(self, hello: pb.Hello) -> int:
+    def _take_number(self, ticket: str, incarnation: str) -> int:
+        """Return the number that the ticket gives, or one of our own where none is needed. Raises ProtocolError."""
         settings = self._collector.settings
         if settings.ticket_key is None:
             return self._collector.next_number()
         try:
-            claims = verify(settings.ticket_key, hello.ticket, self._collector.wall_clock())
+            claims = verify(settings.ticket_key, ticket, self._collector.wall_clock())
         except TicketExpired as error:
             raise ProtocolError(CloseCode.TICKET_EXPIRED, str(error)) from None
         except TicketInvalid as error:
@@ -205,56 +189,62 @@ class Session:
             raise ProtocolError(
                 CloseCode.TICKET_EXPIRED, "the ticket is for another attempt; join again for a fresh one"
             )
-        if claims.incarnation != hello.incarnation:
+        if claims.incarnation != incarnation:
             raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another incarnation")
         return claims.number
 
-    def _welcome(self) -> None:
-        settings = self._collector.settings
-        welcome = pb.Welcome(
-            run_id=settings.run_id,
-            simulator_number=self.number,
-            seed=(settings.seed + self.number) % 2**31,
-            environment_parameters=settings.environment_parameters,
-            max_message_bytes=settings.max_message_bytes,
-            step_timeout_seconds=settings.step_timeout,
-        )
-        self._send(pb.ConnectResponse(welcome=welcome).SerializeToString())
+    @property
+    def _seed(self) -> int:
+        """The simulator's seed: below 2**31."""
+        return (self._collector.settings.seed + self.number) % 2**31
 
-    def _announce(self, announce: pb.Announce) -> None:
-        self._expect_hello()
-        for message in announce.behaviors:
-            self._introduce(spec_from_message(message))
+    @property
+    def _has_news(self) -> bool:
+        """Whether there are newer environment parameters than the simulator was told."""
+        return self._parameter_set != self._collector.settings.parameter_set
+
+    def _note_told(self) -> None:
+        """Take note that the simulator was just told the newest parameters: its next episodes begin with them."""
+        self._parameter_set = self._collector.settings.parameter_set
+        self._has_heard = False  # the step that is just being answered may not be absorbed yet
+
+    def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
+        """Hand on the numbers of a step, before its agents are. They tell of the episodes that end in it, if any do."""
+        began = [
+            lane.tracker.began_under(roster, batch.terminals.agent_ids)
+            for batch in batches
+            if batch.terminals is not None and batch.behavior in self.rosters
+            for lane, roster in [self.rosters[batch.behavior]]
+        ]
+        oldest = min((number for number in began if number is not None), default=self._parameter_set)
+        self._collector.reported(stats, oldest)
 
     def _introduce(self, spec: BehaviorSpec) -> None:
-        known = self.behaviors.get(spec.name)
-        if known is not None and known.spec != spec:
-            raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(known.spec, spec))
+        """Take an announced behavior. Raises ProtocolError."""
+        known = self.specs.get(spec.name)
+        if known is not None and known != spec:
+            raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(known, spec))
         if known is None:
-            if len(self.behaviors) >= MAX_BEHAVIORS:
+            if len(self.specs) >= MAX_BEHAVIORS:
                 raise ProtocolError(CloseCode.BAD_SPEC, f"a simulator can have at most {MAX_BEHAVIORS} behaviors")
-            self.behaviors[spec.name] = BehaviorLayout(spec)
-            lane = self._collector.announced(self, spec)
-            if lane is not None:
-                self.admit(spec, lane)
+            self.specs[spec.name] = spec
+            lane_of = self._collector.announced(self, spec)
+            if lane_of is not None:
+                self.admit(spec, lane_of)
 
-    def _step(self, step: pb.Step) -> None:
-        self._expect_hello()
-        step_id = step.step_id
-        if step_id <= self._step_id:
-            raise ProtocolError(CloseCode.STEP_ORDER, f"step {step_id} came after step {self._step_id}; ids must grow")
-        if step.reset_id > self._reset_id:
-            raise ProtocolError(
-                CloseCode.STEP_ORDER, f"step {step_id} names reset {step.reset_id}; the last one was {self._reset_id}"
-            )
-        self._step_id = step_id
-        if step.stats:
-            self._collector.reported(decode_stats(step))
-        batches = decode_step(step, self.behaviors)
+    def _note_start(self, batches: list[BehaviorBatch]) -> None:
+        """Note the first step."""
         if not self.started:
-            self._started(batches)
-        if step.reset_id < self._reset_id:
-            return  # it was sent before the reset arrived there
+            self.started = True
+            agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
+            self._collector.started(self, list(self.specs), agents)
+
+    def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
+        """Hand a step to the behaviors' lanes. Raises ProtocolError."""
+        if not self._has_heard:
+            self._has_heard = True
+            for lane, roster in self.rosters.values():
+                lane.tracker.tell(roster, self._parameter_set)
         for batch in batches:
             pair = self.rosters.get(batch.behavior)
             if pair is None:
@@ -262,11 +252,6 @@ class Session:
             else:
                 lane, roster = pair
                 lane.stage(self, roster, step_id, batch)
-
-    def _started(self, batches: list[BehaviorBatch]) -> None:
-        self.started = True
-        agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
-        self._collector.started(self, list(self.behaviors), agents)
 
     def _keep(self, step_id: int, batch: BehaviorBatch) -> None:
         """Keep a step whose behavior is not admitted yet."""
@@ -276,13 +261,12 @@ class Session:
                 CloseCode.DECISION_PENDING, f"more than {MAX_UNADMITTED_STEPS} steps came before the first answer"
             )
         if not kept:
-            wait = pb.Wait(reason=f"the run is preparing the behavior {batch.behavior}")
-            self._send(pb.ConnectResponse(wait=wait).SerializeToString())
+            self._say_wait(f"the run is preparing the behavior {batch.behavior}")
         kept.append((step_id, batch))
 
-    def _expect_hello(self) -> None:
-        if self.number < 0:
-            raise ProtocolError(CloseCode.STEP_BEFORE_HELLO, "the first message of a stream must be Hello")
+    @property
+    def _is_owed_a_step(self) -> bool:
+        return any(len(lane.tracker.acting([roster])) for lane, roster in self.rosters.values())
 
     def _forget_agents(self) -> None:
         for lane, roster in self.rosters.values():

@@ -5,6 +5,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from ludus.environment_parameters import ParameterValue, from_plain, to_plain
+from ludus.wire.side_channels import EngineConfiguration
+
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
@@ -24,14 +27,27 @@ class CollectorSettings:
     """First and last port, both included; None lets the system choose."""
     ticket_key: bytes | None = field(default=None, repr=False)
     """Key that tickets are verified with. None admits simulators without tickets: loopback development only."""
-    environment_parameters: Mapping[str, float] = field(default_factory=dict)
+    environment_parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    """What simulators are told when they begin; native ones are told values that are drawn for them."""
+    parameter_set: int = 0
+    """Number of these parameters: the learner counts its changes of them."""
     step_timeout: float = 60.0
     """Seconds of silence after actions were sent, after which a simulator counts as hung."""
     startup_timeout: float | None = 600.0
     """Seconds that a simulator may take from Welcome to its first step; None = no limit."""
+    second_call_timeout: float = 30.0
+    """Seconds that a Unity player may take for its second call, which it makes at once."""
+    no_agents_notice: float = 30.0
+    """Seconds after which a Unity player without any agent is worth a word."""
     straggler_grace: float = 1.0
     """Seconds of silence after which an answered step no longer delays its round, if another can take its place."""
     max_message_bytes: int = 64 << 20
+    engine: EngineConfiguration = field(default_factory=EngineConfiguration)
+    """What Unity players are told about their engines when they begin."""
+    num_areas: int = 1
+    """Training areas that Unity players replicate."""
+    unity_port: int | None = None
+    """A port on loopback for Unity players without a bridge, beside the others."""
 
     def __post_init__(self) -> None:
         """Refuse to listen to the world without tickets."""
@@ -41,6 +57,7 @@ class CollectorSettings:
     def to_json(self) -> str:
         """Serialise for the control channel."""
         values = asdict(self)
+        values["environment_parameters"] = to_plain(self.environment_parameters)
         key = values.pop("ticket_key")
         return json.dumps({**values, "ticket_key": base64.b64encode(key).decode() if key is not None else None})
 
@@ -50,5 +67,7 @@ class CollectorSettings:
         values = json.loads(text)
         key = values.pop("ticket_key")
         ports = values.pop("port_range")
+        values["environment_parameters"] = from_plain(values["environment_parameters"])
+        values["engine"] = EngineConfiguration(**values["engine"])
         settings = cls(**values, port_range=(ports[0], ports[1]) if ports else None)
         return settings if key is None else replace(settings, ticket_key=base64.b64decode(key))

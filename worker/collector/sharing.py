@@ -126,11 +126,14 @@ class RoundSharing:
         self._told.discard(collector)
         return self._share()
 
-    def returned(self, collector: int, number: int, steps: int) -> list[Order]:
-        """Take permits back."""
+    def returned(self, collector: int, number: int, steps: int, *, idle: bool = False) -> list[Order]:
+        """Take permits back; from one that is idle its wish for more, too."""
         if number != self.number:
             return []
         self._recalled.discard(collector)
+        if idle:
+            self._wanting.discard(collector)
+            self._told.discard(collector)
         self._permits[number][collector] -= steps
         self.remaining += steps
         return self._share()

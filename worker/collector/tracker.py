@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ludus.spec import team_of
 from ludus.wire.batches import Array, Bytes, DecisionBatch, Floats, Ints, TerminalBatch
 from ludus.wire.codec import CloseCode, ProtocolError
 from worker.collector.answers import name_field
@@ -47,8 +48,11 @@ class Roster:
     """The agents of one session in one behavior: agent id -> slot."""
 
     def __init__(self, number: int, simulator: int, behavior: str) -> None:
+        self.behavior = behavior
+        """As the session announced it."""
+        self.team = team_of(behavior)
         self.name = name_field(behavior)
-        """The behavior as the session announced it, as it stands in answers."""
+        """The same as it stands in native answers."""
         self.number = number
         """Unique among the rosters of this collector."""
         self.simulator = simulator
@@ -67,6 +71,8 @@ class Roster:
         """Steps of agents that are forgotten."""
         self.limit = 64
         """Size of the table at which idle agents are forgotten."""
+        self.parameter_set = 0
+        """Number of the environment parameters that the simulator was last told."""
 
 
 class Tracker:
@@ -112,6 +118,10 @@ class Tracker:
         """Steps of the agent's former episodes."""
         self.began = np.zeros(0, np.int64)
         """Policy version that answered the running episode's first decision; -1 = none has yet."""
+        self.told = np.zeros(0, np.int32)
+        """Number of the environment parameters that the agent's simulator was last told."""
+        self.parameter_set = np.zeros(0, np.int32)
+        """The same when the running episode began."""
         self._newborn = 0
         """Episodes that have begun and wait for their first answer, or never got one."""
         self.segment_blocks = np.zeros((0, len(self._block_index)), np.int32)
@@ -157,6 +167,7 @@ class Tracker:
         self.round[slot] = UNRECORDED
         self.group[slot] = 0
         self.steps[slot] = 0
+        self.told[slot] = roster.parameter_set
         return slot
 
     def _forget_idle(self, roster: Roster, keep: set[int]) -> None:
@@ -179,6 +190,7 @@ class Tracker:
         for name in (
             *("state", "owner", "row", "_records"),
             *("returns", "group_returns", "decisions", "steps", "began", "segment_blocks", "memory"),
+            *("told", "parameter_set"),
         ):
             setattr(self, name, wider(getattr(self, name)))
         self.simulator, self.agent, self.group = self._records.T[:3]
@@ -188,6 +200,19 @@ class Tracker:
         self.tick = self._records.view(SEGMENT_DTYPE)["successor_tick"][:, 0]
         """Number of the newest message that named the agent: the successor's, whenever a segment ends."""
         self._size = size
+
+    # Environment parameters -------------------------------------------------------------------------------------
+
+    def tell(self, roster: Roster, parameter_set: int) -> None:
+        """Take note that a simulator was told other parameters: its episodes that begin from now on begin with them."""
+        roster.parameter_set = parameter_set
+        self.told[np.fromiter(roster.table.values(), np.intp, len(roster.table))] = parameter_set
+
+    def began_under(self, roster: Roster, agent_ids: Ints) -> int | None:
+        """Return the oldest parameters under which one of some agents' running episodes began; None if none runs."""
+        slots = [roster.table[agent] for agent in agent_ids.tolist() if agent in roster.table]
+        running = [slot for slot in slots if self.state[slot] in {WAITING, ACTING}]
+        return min(self.parameter_set[running].tolist(), default=None)
 
     # Messages ---------------------------------------------------------------------------------------------------
 
@@ -335,6 +360,12 @@ class Tracker:
         """Count the steps that came back from some agents since they joined."""
         return int(self.steps[slots].sum() + self.decisions[slots].sum())
 
+    def running(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Return which of some agents are in an episode."""
+        states = self.state[slots]
+        in_episode: npt.NDArray[np.bool_] = (states == WAITING) | (states == ACTING)
+        return in_episode
+
     # Rounds -----------------------------------------------------------------------------------------------------
 
     def acting(self, rosters: Sequence[Roster], round_number: int | None = None) -> Slots:
@@ -412,6 +443,7 @@ class Tracker:
         self.group_returns[slots] = 0.0
         self.decisions[slots] = 0
         self.began[slots] = -1
+        self.parameter_set[slots] = self.told[slots]
         self._newborn += len(slots)
 
     def _note_births(self, slots: Slots, version: int) -> None:
@@ -483,7 +515,7 @@ class Tracker:
         self._episodes.append(
             (
                 *(self.returns[slots], self.group_returns[slots], decisions),
-                *(*identity, self.began[slots], batch.truncated, outcomes),
+                *(*identity, self.began[slots], batch.truncated, outcomes, self.parameter_set[slots]),
             )
         )
         self.steps[slots] += decisions

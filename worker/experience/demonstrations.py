@@ -62,9 +62,9 @@ class DemonstrationBuffer:
         return [values[rows] for values in self.transitions.observations]
 
 
-def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
+def load_demonstrations(paths: Sequence[str | Path], *, legacy_pairing: bool = False) -> list[Demonstration]:
     """Read files, or all files of folders. Raises `DemonstrationError` for the first that cannot be used."""
-    return [demonstration for path in paths for demonstration in load(path)]
+    return [demonstration for path in paths for demonstration in load(path, legacy_pairing=legacy_pairing)]
 
 
 def _transitions(

@@ -11,6 +11,7 @@ from typing import Any
 from ludus.spec import BehaviorSpec
 from worker.networks.layout import ActorLayout
 from worker.networks.policy import ActingPolicy, Policy
+from worker.networks.stacked import StackedActing, StackedPolicies
 
 
 def make_policy(
@@ -25,3 +26,14 @@ def make_policy(
     from worker.networks.torch_policy import TorchPolicy  # noqa: PLC0415  (2 s and 200 MB that most collectors save)
 
     return TorchPolicy(spec, network_settings, squashed=squashed, device=device)
+
+
+def make_stacked(
+    spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
+) -> StackedPolicies:
+    """Return what answers for several policies of a behavior at once, without weights; the rest as `make_policy`."""
+    if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
+        return StackedActing(spec, network_settings, squashed=squashed)
+    from worker.networks.torch_policy import StackedTorch  # noqa: PLC0415  (2 s and 200 MB that most collectors save)
+
+    return StackedTorch(spec, network_settings, squashed=squashed, device=device)

@@ -90,7 +90,7 @@ class ActingPolicy:
     def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (`networks.layout`)."""
         self.layout = ActorLayout.of(spec, network_settings, squashed=squashed)
-        self._activate = _ACTIVATIONS[self.layout.body.activation]
+        self._activate = ACTIVATIONS[self.layout.body.activation]
         self._sections: dict[str, FloatArray] = {}
         self._layers: list[tuple[FloatArray, FloatArray]] = []
         self.flat_size = self.layout.flat_size
@@ -129,7 +129,7 @@ class ActingPolicy:
         if self.layout.body.normalize:
             hidden = hidden - self._sections["normalizer.mean"]
             hidden /= self._sections["normalizer.std"]
-            hidden = _clip(hidden, FIVE)
+            hidden = clip(hidden, FIVE)
         *body, (weight, bias) = self._layers
         for layer_weight, layer_bias in body:
             hidden = hidden @ layer_weight
@@ -149,7 +149,10 @@ def sample(
     noise: FloatArray | None = None,
     memory: FloatArray | None = None,
 ) -> Acted:
-    """Draw actions from the columns of an actor's head, `(B, H)`; `log_sigma` is `(C,)`, None where squashed."""
+    """Draw actions from the columns of an actor's head, `(B, H)`.
+
+    `log_sigma` is `(C,)`, or `(B, C)` where rows have policies of their own; None where squashed.
+    """
     columns, start = layout.continuous_size, layout.logits_start
     nothing = head[:, :0]
     if not columns:
@@ -162,7 +165,7 @@ def sample(
     else:
         assert log_sigma is not None
         drawn, log_probs = _gaussian(layout, head[:, :columns], log_sigma, noise)
-        acted = _clip(drawn, THREE) / THREE
+        acted = clip(drawn, THREE) / THREE
     if not layout.discrete_branches:
         return Acted(drawn, acted, nothing.astype(np.int32), log_probs, memory)
     discrete, branch_log_probs = _discrete(layout, head[:, start:], masks, rng)
@@ -174,7 +177,7 @@ def _gaussian(
 ) -> tuple[FloatArray, FloatArray]:
     """Return samples and the log-probability of each column."""
     if layout.deterministic or noise is None:
-        return mean, np.tile(-log_sigma - HALF_LOG_TWO_PI, (len(mean), 1))
+        return mean, np.broadcast_to(-log_sigma - HALF_LOG_TWO_PI, mean.shape).astype(np.float32)
     drawn = (mean + np.exp(log_sigma) * noise).astype(np.float32, copy=False)
     return drawn, np.float32(-0.5) * noise * noise - (log_sigma + HALF_LOG_TWO_PI)
 
@@ -234,11 +237,11 @@ def _relu(linear: FloatArray) -> None:
     np.maximum(linear, np.float32(0.0), out=linear)
 
 
-_ACTIVATIONS: Mapping[str, Callable[[FloatArray], None]] = {"swish": _swish, "tanh": _tanh, "relu": _relu}
+ACTIVATIONS: Mapping[str, Callable[[FloatArray], None]] = {"swish": _swish, "tanh": _tanh, "relu": _relu}
 """In place, by `network_settings.activation`."""
 
 
-def _clip(values: FloatArray, limit: np.float32) -> FloatArray:
+def clip(values: FloatArray, limit: np.float32) -> FloatArray:
     """Limit to `[-limit, limit]`; for a few rows `np.clip` takes twice as long."""
     return np.minimum(np.maximum(values, -limit), limit)
 

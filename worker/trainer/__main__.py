@@ -1,6 +1,8 @@
 """Starts a trainer, under a supervisor or alone; see the package."""
 
 import argparse
+import atexit
+import gc
 import os
 import signal
 import socket
@@ -10,22 +12,24 @@ from pathlib import Path
 import structlog
 import torch
 
-from server.errors import InvalidConfig
+from server.errors import InvalidConfig, Problem
 from server.logging import configure_logging
 from server.runs.states import StopReason
-from server.training.config import parse_document, review
+from server.training.config import RunConfig, parse_document, review
+from server.training.problems import join_path
+from server.training.unsupported import refuse_unsupported
 from worker.build import DeviceMissing
 from worker.checkpoint import CheckpointDamaged
 from worker.collector.pool import CollectorStartError, WarmCollector
 from worker.link import (
     CheckpointCommitted,
-    CheckpointRefused,
     CheckpointWritten,
     Command,
     Finished,
     Job,
     LinkClosed,
     Message,
+    Order,
     TrainerLink,
     describe,
 )
@@ -38,7 +42,7 @@ class Console:
     """The superior of a trainer that runs alone: prints reports, acknowledges checkpoints, stops on Ctrl-C."""
 
     def __init__(self) -> None:
-        self._inbox: list[Command | CheckpointCommitted | CheckpointRefused] = []
+        self._inbox: list[Order] = []
 
     def post(self, message: Message) -> None:
         """Print a report. A checkpoint stays where it is and counts as stored."""
@@ -47,7 +51,7 @@ class Console:
         if isinstance(message, CheckpointWritten):
             self._inbox.append(CheckpointCommitted(folder=message.folder))
 
-    def commands(self) -> list[Command | CheckpointCommitted | CheckpointRefused]:
+    def commands(self) -> list[Order]:
         """Return acknowledgements, and `stop` after Ctrl-C."""
         taken, self._inbox = self._inbox, []
         return taken
@@ -71,7 +75,7 @@ def run_supervised(connection: socket.socket) -> int:
         return 0
     if job.log_path is not None:
         _redirect_output(job.log_path)
-    configure_logging("trainer")
+    configure_logging("trainer", level="debug" if job.config.get("debug") else "info")
     structlog.contextvars.bind_contextvars(run_id=job.run_id, epoch=job.epoch)
     link.start(job.lease_seconds)
     finished = _execute(job, link, warm)
@@ -83,15 +87,19 @@ def run_supervised(connection: socket.socket) -> int:
 def run_alone(config: Path, scratch: Path, port: int) -> int:
     """Train from a shell, without a server; return the exit code."""
     run_config, warnings = review(parse_document(config.read_bytes()), local=True)
+    refuse_unsupported(run_config)
+    _refuse_ids(run_config)
+    if run_config.debug:
+        configure_logging("trainer", log_format="console", level="debug")
     for warning in warnings:
         log.warning("config_doubted", path=warning.path, code=warning.code, message=warning.message)
     scratch.mkdir(parents=True, exist_ok=True)
-    seed = run_config.seed if run_config.seed is not None else 0
+    run_config = run_config.with_seed(run_config.seed or 0)
     job = Job(
         run_id="alone",
         epoch=1,
         config=run_config.model_dump(mode="json"),
-        seed=seed,
+        seed=run_config.seed or 0,
         scratch=str(scratch),
         port_range=(port, port) if port else None,
     )
@@ -100,6 +108,13 @@ def run_alone(config: Path, scratch: Path, port: int) -> int:
     finished = _execute(job, console, [])
     console.post(finished)
     return 0 if finished.outcome == "succeeded" else 1
+
+
+def _refuse_ids(config: RunConfig) -> None:
+    """Raise `InvalidConfig` where uploaded demonstrations are named: they are a server's, and there is none."""
+    message = "a trainer that runs alone has no uploaded demonstrations; name a file or folder in `demo_path` instead"
+    if paths := config.demonstrations():
+        raise InvalidConfig([Problem(join_path(path), "not_found", message) for path in paths])
 
 
 def _execute(job: Job, superior: Superior, warm: list[WarmCollector]) -> Finished:
@@ -115,7 +130,7 @@ def _execute(job: Job, superior: Superior, warm: list[WarmCollector]) -> Finishe
         log.exception("checkpoint_damaged")
         return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
     except CollectorStartError as error:
-        log.exception("collectors_not_started")
+        log.warning("collectors_not_started", reason=str(error))
         return Finished(outcome="lost", detail=str(error))
     except Exception as error:
         log.exception("trainer_failed")
@@ -141,12 +156,19 @@ def _set_threads() -> None:
     torch.set_num_threads(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
 
 
+def _port(text: str) -> int:
+    """Read a port: beyond 16 bits gRPC would listen on another one without a word."""
+    if text.isdecimal() and int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be a port, 0 to 65535, but is {text!r}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m worker.trainer", description="Run one training attempt.")
     parser.add_argument("config", nargs="?", type=Path, help="configuration file, to train alone")
     parser.add_argument("--scratch", type=Path, default=Path("trainer-output"), help="folder for checkpoints (alone)")
-    parser.add_argument("--port", type=int, default=0, help="port for simulators (alone); 0: any free one")
+    parser.add_argument("--port", type=_port, default=0, help="port for simulators (alone); 0: any free one")
     parser.add_argument("--link", type=int, help="descriptor of the supervisor's link")
     options = parser.parse_args(arguments)
     if (options.link is None) == (options.config is None):
@@ -163,4 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Who waits for the end would wait for torch's modules to be collected: most of a second of CPU. The kernel frees
+    # them at once.
+    atexit.register(gc.freeze)
     sys.exit(main())

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -76,7 +75,7 @@ class CloneLearner:
         self._rollbacks = Rollbacks()
         self._evaluation: Evaluation | None = None
         self._admitted = False
-        self._next_checkpoint = config.checkpoint_interval
+        self.checkpointed()
 
     @property
     def name(self) -> str:
@@ -159,11 +158,6 @@ class CloneLearner:
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
         return {"progress": {"step": self.step}, "algorithm": self.algorithm.state_dict()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
-        self.algorithm.load_state_dict(state["algorithm"])
-        self.checkpointed()
 
     def export(self, path: Path) -> None:
         """Write the policy as an ONNX model, checked on what was shown."""

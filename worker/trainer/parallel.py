@@ -14,6 +14,7 @@ sharing them pays for large batches and networks only. Every process holds the w
 """
 
 import copyreg
+import gc
 import io
 import os
 import pickle
@@ -181,12 +182,13 @@ def learn_together(algorithm: Algorithm, rollout: Rollout, step: int) -> Mapping
     flags = everybody(torch.tensor([diverged is not None]).int()).flatten()
     if flags.any() and not flags.all():
         source = int(flags.nonzero()[0])
-        reason, state = _broadcast(
-            (str(diverged), algorithm.state_dict()) if dist.get_rank() == source else None, source
-        )
+        found = None
+        if diverged is not None and dist.get_rank() == source:
+            found = (diverged.tensor, diverged.minibatch, diverged.grown, algorithm.state_dict())
+        tensor, minibatch, grown, state = _broadcast(found, source)
         if diverged is None:
             algorithm.load_state_dict(state)
-            diverged = Diverged(f"in process {source}: {reason}")
+            diverged = Diverged(tensor, minibatch, grown=grown, process=source)
     weights = torch.from_numpy(algorithm.flat_weights()).double()
     prints = everybody(torch.stack([weights.sum(), weights.square().sum()]))
     if not (prints == prints[0]).all():
@@ -273,3 +275,4 @@ def main(arguments: list[str]) -> None:
     with bf16_pictures(bool(int(bf16))):
         serve(own)
     dist.destroy_process_group()
+    gc.freeze()  # number 0 waits for the end: what is left, the kernel frees at once

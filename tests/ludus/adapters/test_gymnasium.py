@@ -16,9 +16,9 @@ from ludus.adapters.gymnasium import (
     EnvironmentSimulation,
     VectorSimulation,
     behavior_name,
-    environment_seed,
     make_simulation,
 )
+from ludus.seeds import environment_seed, episode_seed
 from ludus.session import Session
 from ludus.simulation import Simulation, Start
 from ludus.turn import Actions
@@ -99,6 +99,7 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Simulation]:
 def play(simulation: Simulation, decisions: int, start: Start = START) -> Iterator[BehaviorBatch]:
     """Answer everything with choice 0 at once, and yield what the simulation says."""
     session = Session(simulation.behaviors)
+    session.parameters.change(start.parameters, {})
     turn = session.turn()
     simulation.reset(turn, start)
     while decisions > 0:
@@ -228,12 +229,66 @@ def test_environments_are_seeded_once_and_each_differently() -> None:
     assert envs[0].options == {"gravity": 2.0}
 
 
+def test_later_episodes_have_the_newest_parameters_and_draws_of_their_own() -> None:
+    env = Counting(length=2)
+    simulation = EnvironmentSimulation([env], "Counter")
+    session = Session(simulation.behaviors)
+    wind = pb.Sampler(seed=1, uniform=pb.UniformDistribution(min_value=2, max_value=3))
+    session.welcome(pb.Welcome(environment_parameters={"wind": 2.5, "gravity": 9.5}, samplers={"wind": wind}))
+    turn = session.turn()
+    simulation.reset(turn, Start(5, dict(session.parameters), 0, "run-1", first=True))
+    assert env.options == {"wind": 2.5, "gravity": 9.5}
+
+    seen = []
+    for step in range(1, 7):
+        session.requests(turn)
+        answer = ActionBatch("Counter", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
+        message = encode_actions(step, [answer])
+        if step == 5:  # in the middle of the third episode
+            message.environment_parameters.update({"gravity": 1.5})
+        turn = session.turn()
+        simulation.step(turn, session.actions(message))
+        if env.tick == 0:
+            seen.append(env.options)
+
+    first, second, last = seen
+    assert first["gravity"] == second["gravity"] == 9.5
+    assert 2.0 <= first["wind"] <= 3.0
+    assert first["wind"] != second["wind"]
+    assert last == {"gravity": 1.5}
+
+
 def test_a_seed_of_ones_own_replaces_the_runs() -> None:
     env = Counting()
 
     list(play(EnvironmentSimulation([env], "Counter", seed=9), decisions=1))
 
     assert env.seeds == [environment_seed(9, 0)]
+
+
+def test_an_environment_parameter_can_seed_every_episode() -> None:
+    envs = [Counting(), Counting()]
+    simulation = EnvironmentSimulation(envs, "Counter", seed_parameter="opening")
+
+    list(play(simulation, decisions=4, start=Start(5, {"opening": 7.0, "gravity": 2.0}, 0, "run-1", first=True)))
+    list(play(simulation, decisions=1, start=Start(5, {"opening": 9.0}, 0, "run-1", first=False)))
+
+    assert envs[0].seeds == [7, episode_seed(7, 0, 1), 9]
+    assert envs[1].seeds == [episode_seed(7, 1, 0), episode_seed(7, 1, 1), episode_seed(9, 1, 0)]
+    assert envs[0].options is None, "the seed is not for the game"
+
+
+def test_a_final_observation_outlives_the_array_that_the_environment_uses_again() -> None:
+    class Thrifty(Counting):
+        seen = np.zeros(2, np.float32)
+
+        def _observe(self) -> Any:
+            self.seen[:] = self.episode, self.tick
+            return self.seen
+
+    events = history(play(singles(Thrifty), decisions=5), agent=0)
+
+    assert events[3] == ("T", 3, 1, 3)
 
 
 def test_neighbouring_simulators_do_not_share_seeds() -> None:
@@ -278,4 +333,20 @@ def test_cartpole_has_the_spec_that_its_space_says() -> None:
     assert spec.name == "CartPole"
     assert spec.observations[0].shape == (4,)
     assert spec.actions.discrete_branches == (2,)
+    simulation.close()
+
+
+def test_an_environment_is_made_with_its_own_arguments() -> None:
+    simulation = make_simulation("CartPole-v1", arguments={"max_episode_steps": 3})
+    session = Session(simulation.behaviors)
+    turn = session.turn()
+    simulation.reset(turn, START)
+
+    for step in range(1, 4):
+        session.requests(turn)
+        answer = ActionBatch("CartPole", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
+        turn = session.turn()
+        simulation.step(turn, session.actions(encode_actions(step, [answer])))
+
+    assert simulation.finished == 1
     simulation.close()

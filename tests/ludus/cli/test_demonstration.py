@@ -6,6 +6,7 @@ import pytest
 
 from ludus.api import Client, NotFound, ProblemAnswer
 from ludus.cli import demonstration, exits
+from ludus.cli.options import name_of
 from ludus.demonstrations import read, write
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
@@ -101,10 +102,49 @@ def test_what_cannot_be_merged_names_both_shapes(world: World, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("file_name", "name"), [("expert.demo", "expert"), ("my best (2).npz", "my-best-2-"), ("...", "demonstration")]
+    ("file_name", "name"), [("expert.demo", "expert"), ("my best (2).npz", "my-best-2-"), ("...", "file")]
 )
 def test_a_file_gives_its_name_as_far_as_names_go(file_name: str, name: str) -> None:
-    assert demonstration._name_of(Path(file_name)) == name
+    assert name_of(Path(file_name)) == name
+
+
+def test_a_folder_is_uploaded_file_by_file_in_the_order_of_the_names(cli: Invoke, tmp_path: Path) -> None:
+    for name in ("b.demo", "a.npz"):
+        write(make_demonstration(lengths=(3,)), tmp_path / name)
+    (tmp_path / "notes.txt").write_text("not a recording")
+    (tmp_path / "more").mkdir()
+    write(make_demonstration(), tmp_path / "more" / "c.demo")
+
+    stored = as_json(cli("demonstration", "upload", str(tmp_path), "--json"))
+
+    assert [(each["name"], each["format"]) for each in stored] == [("a", "ludus"), ("b", "mlagents")]
+
+
+def test_files_and_folders_may_be_mixed(cli: Invoke, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    write(make_demonstration(), tmp_path / "folder" / "one.demo")
+
+    ids = cli("demonstration", "upload", str(file), str(tmp_path / "folder")).stdout.split()
+
+    names = [as_json(cli("demonstration", "show", each, "--json"))["name"] for each in ids]
+    assert names == ["expert", "one"]
+
+
+def test_a_folder_without_recordings_is_refused(cli: Invoke, tmp_path: Path) -> None:
+    result = cli("demonstration", "upload", str(tmp_path))
+
+    assert result.exit_code == exits.Exit.REFUSED
+    assert "has no .demo or .npz file" in result.stderr
+
+
+def test_what_was_stored_before_a_refusal_is_told(cli: Invoke, tmp_path: Path) -> None:
+    write(make_demonstration(), tmp_path / "a.demo")
+    (tmp_path / "b.demo").write_bytes(b"garbage")
+
+    result = cli("demonstration", "upload", str(tmp_path))
+
+    assert result.exit_code == exits.Exit.REFUSED
+    assert result.stdout.startswith("dem_")
 
 
 def test_a_histogram_shows_whatever_is_there() -> None:

@@ -101,7 +101,8 @@ def test_a_wrong_filter_says_where(cli: Invoke) -> None:
 def test_show_tells_the_essentials(cli: Invoke, world: World) -> None:
     trainer = world.claim(world.create(name="shown")["id"]).start()
     trainer.measure(REWARD, [12.5])
-    trainer.ledger.simulator_connected("one", number=0, collector=0, behaviors=["CartPole"], agents=4)
+    trainer.ledger.simulator_connected("one", number=0, collector=0)
+    trainer.ledger.simulator_plays("one", ["CartPole"], 4)
 
     text = cli("run", "show", "shown").stdout
 
@@ -275,3 +276,30 @@ def test_a_plan_warns_of_what_is_probably_not_meant(cli: Invoke) -> None:
     assert plan.exit_code == 0
     assert "Warning: behaviors.A.reward_signals.curiosity: " in plan.stderr
     assert "Warning" not in plan.stdout
+
+
+def test_lessons_are_shown_and_changed(cli: Invoke, world: World) -> None:
+    criteria = {"behavior": "CartPole", "threshold": 100}
+    lessons = [{"name": "short", "value": 1, "completion_criteria": criteria}, {"name": "long", "value": 2}]
+    run = world.create({**CARTPOLE, "environment_parameters": {"pole": {"curriculum": lessons}}})["id"]
+    sentence = "pole: lesson 1 of 2 'short': waits for the behavior 'CartPole', which has no trainer yet\n"
+
+    assert cli("run", "lessons", run).stdout == sentence
+    asked = cli("run", "set-lesson", run, "pole", "2").stdout
+    assert asked == sentence + "pole: lesson 2 was asked for; the trainer has not done it yet\n"
+    assert cli("run", "set-parameter", run, "pole", "--", "-3.5").exit_code == 0
+
+    found = as_json(cli("run", "lessons", run, "--json"))
+    assert [edit["change"] for edit in found["pending"]] == [{"lesson": 2}, {"value": -3.5}]
+
+
+def test_changing_what_a_run_does_not_have_says_what_it_has(cli: Invoke, world: World) -> None:
+    run = world.create({**CARTPOLE, "environment_parameters": {"pole": 1}})["id"]
+
+    result = cli("run", "set-lesson", run, "pole", "tall")
+
+    assert result.exit_code != 0
+    assert "parameters.pole.lesson" in result.stderr
+    assert 'there is 1 "pole"' in result.stderr
+    assert cli("run", "set-parameter", run, "pole", "[").exit_code == 2
+    assert cli("run", "lessons", world.create()["id"]).stdout == "The run has no environment parameters.\n"

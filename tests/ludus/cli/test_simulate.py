@@ -13,13 +13,15 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ludus.cli.simulate import TOKEN_VARIABLE, simulate
+from ludus.cli.options import TOKEN_VARIABLE
+from ludus.cli.simulate import simulate
 from ludus.demonstrations import read
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codes import CloseCode
 from tests.fakes import FakeServer, Peer, Script, finish_after, refuse
 
 CARTPOLE = "gymnasium:CartPole-v1"
+TICTACTOE = "pettingzoo:classic.tictactoe_v3"
 SECONDS = 60
 
 
@@ -188,11 +190,12 @@ def test_processes_end_with_a_command_that_was_killed(
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("CartPole-v1", "write gymnasium:ENV"),
-        ("gymnasium:", "write gymnasium:ENV"),
+        ("CartPole-v1", "write gymnasium:GAME"),
+        ("gymnasium:", "write gymnasium:GAME"),
         ("gymnasium:Nothing-v0", "Environment `Nothing` doesn't exist"),
         ("gymnasium:CartPole-v9", "cannot be simulated"),
         ("gymnasium:no_such_module:Game-v0", "No module named 'no_such_module'"),
+        ("pettingzoo:classic.tictactoe_v99", "there is no game classic.tictactoe_v99"),
     ],
 )
 def test_what_cannot_be_simulated_is_a_usage_error(source: str, problem: str) -> None:
@@ -200,6 +203,132 @@ def test_what_cannot_be_simulated_is_a_usage_error(source: str, problem: str) ->
 
     assert result.exit_code == 2
     assert problem in result.output
+
+
+class TestPettingZoo:
+    def test_every_player_of_every_game_is_an_agent_and_can_be_recorded(self, tmp_path: Path) -> None:
+        record = tmp_path / "shown.npz"
+        with FakeServer(finish_after(40)) as server:
+            code, errors = run(
+                TICTACTOE, "--run", "t", "--envs", "3", "--server", server.address, "--record", str(record)
+            )
+
+        assert code == 0, errors
+        assert server.violations == []
+        (peer,) = server.streams
+        assert peer.running == {"tictactoe?team=0": {0, 2, 4}, "tictactoe?team=1": {1, 3, 5}}
+        assert peer.episodes > 0
+        assert server.joins[0].label.startswith("classic.tictactoe_v3 x3")
+        shown = read(record)
+        assert shown.spec.behavior == "tictactoe"
+        assert shown.action_masks is not None
+        assert int(shown.complete.sum()) == peer.episodes
+
+    def test_a_scripted_team_is_played_in_the_simulator_and_its_games_are_counted(self) -> None:
+        with FakeServer(finish_after(60)) as server:
+            code, errors = run(
+                TICTACTOE,
+                *("--run", "t", "--envs", "2", "--server", server.address),
+                *("--behavior", "XO", "--scripted", "0=random"),
+            )
+
+        assert code == 0, errors
+        assert server.violations == []
+        (peer,) = server.streams
+        assert set(peer.running) == {"XO?team=1"}
+        reported = {stat.key for stat in server.stats}
+        assert reported == {"Environment/Win", "Environment/Draw", "Environment/Loss"}
+        assert sum(stat.value for stat in server.stats) == peer.episodes
+
+    def test_the_server_can_seed_the_episodes(self, tmp_path: Path) -> None:
+        seen = tmp_path / "seeds"
+        (tmp_path / "noting.py").write_text(
+            "from tests.toys.arena import Arena\n"
+            "class Noting(Arena):\n"
+            "    def reset(self, seed=None, options=None):\n"
+            f"        open({str(seen)!r}, 'a').write(f'{{seed}} {{options}}\\n')\n"
+            "        super().reset(seed=seed, options=options)\n"
+        )
+
+        def seeding(peer: Peer) -> Iterator[pb.ConnectResponse]:
+            peer.hello()
+            yield peer.welcome({"opening": 7.0})
+            yield from peer.play(1)
+            yield peer.reset({"opening": 9.0, "gravity": 2.0})
+            yield from peer.play(1)
+            yield peer.close()
+
+        with FakeServer(seeding) as server:
+            code, errors = run(
+                "pettingzoo:noting:Noting",
+                *("--run", "t", "--server", server.address, "--seed-parameter", "opening"),
+                PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path.cwd())]),
+            )
+
+        assert code == 0, errors
+        assert seen.read_text().splitlines() == ["7 None", "9 {'gravity': 2.0}"]
+
+    def test_a_parameter_that_is_no_seed_ends_the_simulator_with_a_sentence(self) -> None:
+        def half(peer: Peer) -> Iterator[pb.ConnectResponse]:
+            peer.hello()
+            yield peer.welcome({"opening": 0.5})
+            peer.step()
+
+        with FakeServer(half) as server:
+            code, errors = run(
+                TICTACTOE, "--run", "t", "--server", server.address, "--seed-parameter", "opening", "--restarts", "3"
+            )
+
+        assert code == 1
+        assert "the environment parameter 'opening' is 0.5, which is no seed" in errors
+        assert "starting it again" not in errors
+
+    @pytest.mark.parametrize(
+        ("arguments", "problem"),
+        [
+            (["--scripted", "2=random"], "the game has no team 2, only 0, 1"),
+            (["--scripted", "0=random", "--scripted", "1=random"], "nobody is left to be trained"),
+            (["--scripted", "1=nobody.onnx"], "'nobody.onnx' is neither 'random' nor a file"),
+            (["--scripted", "random"], "write for instance 1=random or 1=champion.onnx"),
+            (["--teams", "0,1,2"], "names 3 teams, but tictactoe has 2 players (player_1, player_2)"),
+            (["--separate", "--behavior", "XO"], "leave out --behavior"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_before_anything_dials(self, arguments: list[str], problem: str) -> None:
+        with FakeServer() as server:
+            result = CliRunner().invoke(simulate, [TICTACTOE, "--run", "t", "--server", server.address, *arguments])
+
+        assert result.exit_code == 2
+        assert problem in " ".join(result.output.split())
+        assert server.joins == []
+
+    def test_a_scripted_model_must_be_one_of_this_game(self, tmp_path: Path) -> None:
+        model = tmp_path / "broken.onnx"
+        model.write_text("my thesis")
+
+        result = CliRunner().invoke(simulate, [TICTACTOE, "--run", "t", "--scripted", f"1={model}"])
+
+        assert result.exit_code == 2
+        assert "cannot be loaded" in result.output
+
+    def test_a_missing_runtime_of_a_scripted_model_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        model = tmp_path / "champion.onnx"
+        model.write_bytes(b"")
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+        result = CliRunner().invoke(simulate, [TICTACTOE, "--run", "t", "--scripted", f"1={model}"])
+
+        assert result.exit_code == 2
+        assert "onnxruntime is not installed here; pip install 'ludus[play]'" in result.output
+
+
+def test_a_game_of_one_has_no_team_to_be_scripted() -> None:
+    result = CliRunner().invoke(simulate, [CARTPOLE, "--run", "x", "--scripted", "0=random"])
+
+    assert result.exit_code == 2
+    assert "the game has no team 0, nor any other" in result.output
 
 
 def test_a_missing_gymnasium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from server.runs.repository import RunRepository
 from server.runs.states import Intent, RunKind, RunState, StopReason
 from server.simulators.repository import SimulatorRepository
 from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_run
+from tests.server.ladders.played import make_match
 
 WRITES: dict[str, Any] = {
     "heartbeat": lambda ledger: ledger.heartbeat(10, 5),
@@ -28,11 +29,13 @@ WRITES: dict[str, Any] = {
     "move": lambda ledger: ledger.move(RunState.STOPPING),
     "event": lambda ledger: ledger.event("something_happened", "Something happened."),
     "metrics": lambda ledger: ledger.metrics([MetricPoint("CartPole", "reward", 1, 1.0, 1.0)]),
+    "matches": lambda ledger: ledger.matches([make_match(1)]),
     "checkpoint": lambda ledger: ledger.checkpoint(make_checkpoint()),
     "expired_checkpoints": lambda ledger: ledger.expired_checkpoints(1),
     "checkpoint_deleted": lambda ledger: ledger.checkpoint_deleted("ckpt_x"),
     "resume_instead": lambda ledger: ledger.resume_instead("ckpt_x", "its digest differs"),
     "simulator_connected": lambda ledger: ledger.simulator_connected("inc", number=0, collector=0),
+    "simulator_plays": lambda ledger: ledger.simulator_plays("inc", ["CartPole"], 4),
     "simulator_left": lambda ledger: ledger.simulator_left("inc", code="left", reason="bye", steps=0),
     "release": lambda ledger: ledger.release("released", "bye"),
 }

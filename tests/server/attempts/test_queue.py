@@ -8,6 +8,7 @@ from server.db.database import Database
 from server.events.repository import EventRepository
 from server.runs.repository import RunRepository
 from server.runs.states import RunState
+from server.training.config import RunConfig, resolve
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 from tests.factories import CONFIG, make_checkpoint, make_claim, make_run, read_run
 
@@ -24,7 +25,7 @@ def test_the_claim_carries_what_the_worker_needs(database: Database) -> None:
 
     assert claim is not None
     assert (claim.run_id, claim.epoch, claim.name, claim.seed, claim.worker_id) == (run.id, 1, "first", 7, "worker-1")
-    assert claim.config == CONFIG
+    assert RunConfig.model_validate(claim.config) == resolve(CONFIG)
     assert claim.resume is None
     now = read_run(database, run.id)
     assert (now.state, now.epoch) == (RunState.STARTING, 1)

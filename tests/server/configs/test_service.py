@@ -151,3 +151,27 @@ def test_a_run_needs_a_document_or_a_name(configs: ConfigService) -> None:
 def test_the_digest_does_not_depend_on_the_order_of_keys() -> None:
     assert digest({"a": 1, "b": {"c": 2, "d": 3}}) == digest({"b": {"d": 3, "c": 2}, "a": 1})
     assert digest({"a": 1}) != digest({"a": 2})
+
+
+def test_what_no_run_can_do_yet_is_stored_with_its_values_but_not_prepared(configs: ConfigService) -> None:
+    document = {
+        "behaviors": {"A": {"self_play": {"save_steps": 10}}},
+        "checkpoint_settings": {"resume": True},
+    }
+
+    stored = configs.store("frozen", document)
+
+    assert stored.version.resolved["behaviors"]["A"]["self_play"]["team_change"] == 50
+    for prepare in (lambda: configs.prepare(document), lambda: configs.prepare(name="frozen")):
+        with pytest.raises(InvalidConfig) as caught:
+            prepare()
+        assert [problem.path for problem in caught.value.problems] == ["checkpoint_settings.resume"]
+
+
+def test_parameters_of_a_stored_configuration_keep_the_order_in_which_they_were_written(configs: ConfigService) -> None:
+    drawn = {"sampler_type": "uniform", "sampler_parameters": {}}
+    configs.store("drawn", {"behaviors": {"A": {}}, "environment_parameters": {"zeta": drawn, "a": drawn}})
+
+    prepared = configs.prepare(name="drawn")
+
+    assert list(prepared.config.environment_parameters) == ["zeta", "a"]

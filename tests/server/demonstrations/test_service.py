@@ -146,6 +146,32 @@ def test_demonstrations_of_all_sections_of_a_behavior_have_to_fit_each_other(
     assert check(database, {"behaviors": {"C": document["behaviors"]["C"]}}) == [three]
 
 
+def test_the_legacy_pairing_is_for_recordings_of_ml_agents(database: Database, tmp_path: Path) -> None:
+    """In a file of ours the pairs are what they are; to ignore the key would train on others than were asked for."""
+    own = add(database, tmp_path)
+    gail = {"demonstrations": [own], "legacy_pairing": True}
+
+    assert problems(database, {"behaviors": {"A": {"reward_signals": {"gail": gail}}}}) == {
+        "behaviors.A.reward_signals.gail.legacy_pairing": "contradiction"
+    }
+    assert check(database, {"behaviors": {"A": {"reward_signals": {"gail": {**gail, "legacy_pairing": False}}}}}) == [
+        own
+    ]
+
+
+def test_the_legacy_pairing_of_recordings_of_ml_agents_is_accepted(database: Database, tmp_path: Path) -> None:
+    write(make_demonstration(), tmp_path / "shown.demo")
+    files = DemonstrationFiles(FolderStore(tmp_path / "artifacts"), 1_000_000)
+    with (
+        files.published(tmp_path / "shown.demo", files.inspect(tmp_path / "shown.demo")) as stored,
+        database.write() as session,
+    ):
+        theirs = DemonstrationService(session).add(stored, None, {}).id
+    cloning = {"demonstrations": [theirs], "legacy_pairing": True}
+
+    assert check(database, {"behaviors": {"A": {"behavioral_cloning": cloning}}}) == [theirs]
+
+
 def test_what_a_run_uses_is_deleted_only_after_its_end(database: Database, tmp_path: Path) -> None:
     demonstration = add(database, tmp_path)
     run = make_run(database, demonstrations=[demonstration, demonstration])

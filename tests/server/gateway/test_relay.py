@@ -12,7 +12,8 @@ import grpc
 import pytest
 from pydantic import SecretStr
 
-from ludus.dialer import Dialer, Target
+from ludus.dialer import Dialer
+from ludus.joining import Target
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.options import REASON_METADATA, TICKET_METADATA, server_options
 from server.db.database import Database
@@ -84,7 +85,7 @@ def test_a_simulator_plays_through_the_gateway(gateway: GatewayThread) -> None:
     with FakeServer(finish_after(20), behind_gateway=True) as collector:
         add_run(gateway.database, collector.address)
         dialer = Dialer(Catch(), Target(gateway.address, "catch", TOKEN))
-        dialer._relay = True
+        dialer.joiner.relay = True
 
         ending = asyncio.run(dialer.play())
 

@@ -1,5 +1,8 @@
 """Join: who gets a place where, and who gets an answer that says why not."""
 
+import asyncio
+import logging
+import socket
 import time
 from collections import Counter
 from typing import Any
@@ -8,15 +11,23 @@ import grpc
 import pytest
 import structlog
 from pydantic import SecretStr
+from sqlalchemy import select
 
+from ludus.joining import Joiner, Target
+from ludus.trouble import Failure
+from ludus.unity.fleet import UnitySettings
+from ludus.wire import simulation_pb2 as pb
 from ludus.wire.options import REASON_METADATA, STATE_METADATA
 from server.db.database import Database
 from server.errors import ErrorKind
 from server.gateway.errors import STATUS
 from server.gateway.main import CannotServe, check, is_loopback
+from server.gateway.service import REPORTS_PER_MINUTE
 from server.gateway.tickets import verify
+from server.runs.models import Event
 from server.settings import GatewaySettings
-from tests.server.gateway.conftest import KEY, GatewayThread, add_run
+from tests.ludus.unity.conftest import Playing, free_port, until
+from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 
 HEALTH = "/grpc.health.v1.Health/"
 
@@ -153,7 +164,7 @@ def test_a_defect_is_an_internal_error_that_reveals_nothing(gateway: GatewayThre
     code, reason, details = refusal(error)
     assert (code, reason) == (grpc.StatusCode.INTERNAL, "internal_error")
     assert "runs" not in details
-    assert [log["event"] for log in logs] == ["join_failed"]
+    assert [log["event"] for log in logs] == ["call_failed"]
 
 
 @pytest.mark.parametrize(
@@ -201,3 +212,126 @@ def test_a_short_ticket_key_is_refused() -> None:
 
 def test_every_kind_of_error_has_a_status() -> None:
     assert STATUS.keys() == set(ErrorKind)
+
+
+class TestReports:
+    """What is wrong on a game's machine becomes an event of its run."""
+
+    def report(self, gateway: GatewayThread, token: str | None = TOKEN, **fields: str) -> None:
+        given = {"run": "catch", "incarnation": "game-1", "code": "never_dialled", "sentence": "It\ndoes not dial."}
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        gateway.stub.Report(pb.ReportRequest(**{**given, **fields}), metadata=metadata, timeout=10)
+
+    def events(self, database: Database) -> list[Event]:
+        with database.read() as session:
+            return list(session.scalars(select(Event).where(Event.type == "simulator_trouble")))
+
+    def test_it_is_a_warning_with_its_sentence_code_and_incarnation(self, gateway: GatewayThread) -> None:
+        run_id = add_run(gateway.database, "worker-1:41000")
+
+        self.report(gateway)
+
+        (event,) = self.events(gateway.database)
+        assert (event.run_id, event.level, event.message) == (run_id, "warning", "It\ndoes not dial.")
+        assert event.data == {"incarnation": "game-1", "code": "never_dialled"}
+
+    def test_more_than_thirty_in_a_minute_of_one_run_are_dropped(self, gateway: GatewayThread) -> None:
+        add_run(gateway.database, "worker-1:41000")
+        add_run(gateway.database, "worker-1:41000", name="other")
+
+        for _ in range(REPORTS_PER_MINUTE + 5):
+            self.report(gateway)
+        self.report(gateway, run="other")
+
+        assert Counter(event.run_id for event in self.events(gateway.database)) == {
+            "run-catch": REPORTS_PER_MINUTE,
+            "run-other": 1,
+        }
+
+    @pytest.mark.parametrize(
+        ("fields", "reason"),
+        [
+            ({"run": ""}, "bad_join"),
+            ({"run": "x" * 201}, "bad_join"),
+            ({"incarnation": "a b"}, "bad_join"),
+            ({"code": "Never Dialled"}, "bad_join"),
+            ({"sentence": ""}, "bad_join"),
+            ({"sentence": "x" * 4001}, "bad_join"),
+            ({"run": "nobody"}, "run_not_found"),
+        ],
+    )
+    def test_malformed_reports_are_refused_by_field(
+        self, gateway: GatewayThread, fields: dict[str, str], reason: str
+    ) -> None:
+        add_run(gateway.database, "worker-1:41000")
+
+        with pytest.raises(grpc.RpcError) as error:
+            self.report(gateway, **fields)
+
+        assert refusal(error)[1] == reason
+        assert not self.events(gateway.database)
+
+    def test_a_report_needs_the_token(self, gateway: GatewayThread) -> None:
+        add_run(gateway.database, "worker-1:41000")
+
+        with pytest.raises(grpc.RpcError) as error:
+            self.report(gateway, token=None)
+
+        assert refusal(error)[0] is grpc.StatusCode.UNAUTHENTICATED
+
+    def test_what_ludus_unity_prints_is_what_the_run_says(
+        self, gateway: GatewayThread, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run_id = add_run(gateway.database, "worker-1:41000")
+        target = Target(gateway.address, "catch", TOKEN)
+        with Playing(UnitySettings(target, editor_port=free_port(), timeout_wait_seconds=0.1)):
+            until(lambda: self.events(gateway.database))
+
+        (event,) = self.events(gateway.database)
+        assert event.run_id == run_id
+        assert event.message in [record.message for record in caplog.records if record.name == "ludus.unity"]
+        assert event.message.startswith("still waiting for the Editor")
+        assert event.data == {"incarnation": target.incarnation, "code": "nobody_plays"}
+
+    def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end(self, gateway: GatewayThread) -> None:
+        add_run(gateway.database, "worker-1:41000")
+        problem = Failure("exited", f"the game exited; \udcff {'ä' * 5000} its last line", permanent=False)
+
+        trouble = self.leave_word(Target(gateway.address, "catch", TOKEN), problem)
+
+        (event,) = self.events(gateway.database)
+        assert trouble == []
+        assert event.message.startswith("the game exited; ? ää")
+        assert event.message.endswith("ää its last line")
+        assert 3990 <= len(event.message.encode()) <= 4000
+
+    def test_words_that_cannot_be_left_are_a_matter_for_debugging(self, gateway: GatewayThread) -> None:
+        problem = Failure("exited", "the game exited", permanent=False)
+
+        (level, sentence), *more = self.leave_word(Target(gateway.address, "nobody", TOKEN), problem)
+
+        assert (level, more) == (logging.DEBUG, [])
+        assert sentence.startswith("no word of exited was left on the run: ")
+
+    def test_a_gateway_that_does_not_answer_takes_no_word_and_little_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ludus.joining.WORD_SECONDS", 0.3)
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            target = Target(f"127.0.0.1:{mute.getsockname()[1]}", "catch")
+            began = time.monotonic()
+
+            assert len(self.leave_word(target, Failure("exited", "the game exited", permanent=False))) == 1
+
+            assert time.monotonic() - began < 5
+
+    def leave_word(self, target: Target, problem: Failure) -> list[tuple[int, str]]:
+        """Leave word as a game's bridge does, and return what that reports."""
+        reported: list[tuple[int, str]] = []
+
+        async def leave() -> None:
+            async with Joiner(target, lambda level, sentence: reported.append((level, sentence)), "test") as joiner:
+                await joiner.leave_word(target.incarnation, problem)
+
+        asyncio.run(leave())
+        return reported

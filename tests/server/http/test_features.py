@@ -163,9 +163,8 @@ def test_attempts_say_who_trained_where(world: World) -> None:
 def test_simulators_connected_and_past_say_why_they_left(world: World) -> None:
     trainer = world.claim(world.create()["id"]).start()
     for number, incarnation in enumerate(("one", "two")):
-        trainer.ledger.simulator_connected(
-            incarnation, number=number, collector=0, behaviors=["CartPole"], agents=4, peer="10.0.0.1:5", label="demo"
-        )
+        trainer.ledger.simulator_connected(incarnation, number=number, collector=0, peer="10.0.0.1:5", label="demo")
+        trainer.ledger.simulator_plays(incarnation, ["CartPole"], 4)
     trainer.ledger.simulator_left("one", code="invalid_observation", reason="NaN in observation 0", steps=12)
     path = f"/v1/runs/{trainer.run_id}/simulators"
 

@@ -13,6 +13,7 @@ FIELDS = {
     "tag": Field(filters.word, EQUALITY),
     "step": Field(filters.integer),
     "created_at": Field(filters.time),
+    "rated": Field(filters.flag, EQUALITY),
 }
 
 
@@ -36,6 +37,10 @@ def test_times_are_read_as_seconds_whether_with_zone_or_without() -> None:
     assert {parse_filter(f"created_at < {text}", FIELDS)[0].value for text in texts} == {86400.0}
 
 
+def test_flags_are_true_or_false() -> None:
+    assert [each.value for each in parse_filter("rated = true AND rated != false", FIELDS)] == [True, False]
+
+
 def test_quoted_text_may_hold_quotes_and_backslashes() -> None:
     assert parse_filter(r'tag = "a\"b\\c"', FIELDS)[0].value == 'a"b\\c'
 
@@ -53,6 +58,7 @@ def test_quoted_text_may_hold_quotes_and_backslashes() -> None:
         ("state > RUNNING", 6, "= and != only"),
         ("step = many", 7, "a whole number"),
         ("created_at > soon", 13, "a time like"),
+        ("rated = yes", 8, "true or false"),
         ('tag = "open', 6, "cannot read"),
         ("(state = RUNNING)", 0, "cannot read"),
     ],

@@ -285,3 +285,36 @@ def test_a_run_that_only_imitates_is_a_clone_run_and_another_kind_is_refused(
 
     assert (planned.status_code, planned.json()["kind"]) == (200, "clone")
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "kind")
+
+
+def test_a_run_is_called_as_its_configuration_says_unless_it_is_given_a_name(http: httpx.Client) -> None:
+    config = {"behaviors": {"CartPole": {}}, "checkpoint_settings": {"run_id": "walker-3"}}
+
+    named = http.post("/v1/runs", json={"config": config, "name": "other"}).json()
+    unnamed = http.post("/v1/runs", json={"config": config}).json()
+    planned = http.post("/v1/runs", json={"config": config, "validate_only": True}).json()
+
+    assert (named["name"], unnamed["name"], planned["name"]) == ("other", "walker-3", "walker-3")
+
+
+def test_a_run_has_the_seed_of_the_environment_and_one_for_each_sampler(http: httpx.Client) -> None:
+    drawn = {"sampler_type": "uniform", "sampler_parameters": {}}
+    config = {
+        "behaviors": {"CartPole": {}},
+        "env_settings": {"seed": 41},
+        "environment_parameters": {"z": drawn, "a": drawn},
+    }
+
+    run = http.post("/v1/runs", json={"config": config}).json()
+
+    assert run["seed"] == run["config"]["seed"] == 41
+    seeds = {name: form["sampler_parameters"]["seed"] for name, form in run["config"]["environment_parameters"].items()}
+    assert seeds == {"z": 41, "a": 42}
+
+
+def test_a_run_that_ludus_cannot_do_yet_is_refused_by_key(http: httpx.Client) -> None:
+    config = {"behaviors": {"CartPole": {}}, "checkpoint_settings": {"resume": True}}
+    answer = http.post("/v1/runs", json={"config": config})
+
+    assert answer.status_code == 422
+    assert "checkpoint_settings.resume" in answer.text

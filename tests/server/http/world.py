@@ -85,12 +85,12 @@ class Trainer:
         """End the run."""
         self.ledger.move(state, **reason)
 
-    def measure(self, key: str, values: Sequence[float], behavior: str = "CartPole") -> None:
-        """Record a metric at steps 100, 200, ..."""
-        points = [MetricPoint(behavior, key, 100 * (i + 1), 1000.0 + i, value) for i, value in enumerate(values)]
+    def measure(self, key: str, values: Sequence[float], behavior: str = "CartPole", first: int = 100) -> None:
+        """Record a metric at steps 100, 200, ..., or others in steps of 100."""
+        points = [MetricPoint(behavior, key, first + 100 * i, 1000.0 + i, value) for i, value in enumerate(values)]
         self.ledger.metrics(points)
 
-    def save(self, step: int, files: Mapping[str, bytes], scratch: Path) -> str:
+    def save(self, step: int, files: Mapping[str, bytes], scratch: Path, behavior: str = "CartPole") -> str:
         """Publish a checkpoint."""
         folder = scratch / f"step-{step}"
         folder.mkdir()
@@ -99,7 +99,7 @@ class Trainer:
         path = f"runs/{self.run_id}/{self.epoch}/checkpoints/{step}"
         published = self.services.artifacts.publish(folder, path)
         return self.ledger.checkpoint(
-            NewCheckpoint(step, {"CartPole": step}, "interval", path, published, {"CartPole": 12.5})
+            NewCheckpoint(step, {behavior: step}, "interval", path, published, {behavior: 12.5})
         )
 
     def write_log(self, name: str, content: bytes, scratch: Path) -> None:

@@ -37,6 +37,16 @@ def test_history_comes_back_as_it_was_recorded(database: Database) -> None:
     assert recorded.times[-1] == 1e9 + 1299
 
 
+def test_points_beyond_a_step_come_as_they_were_recorded(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.metrics(points(range(1300)))
+
+    with database.read() as session:
+        page = MetricRepository(session).series(read_run(database, "run").id, "CartPole", KEY, 3, after_step=1000)
+
+    assert page.steps.tolist() == [1001, 1002, 1003], "the first three, none of them thinned"
+
+
 def test_chunks_fill_up_before_the_next_begins(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ledger.metrics(points(range(10)))

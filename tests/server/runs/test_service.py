@@ -52,7 +52,10 @@ def test_a_missing_seed_is_drawn_and_stored_with_the_configuration(database: Dat
 def test_a_run_is_of_the_kind_that_its_behaviors_make_it(
     database: Database, trainers: list[str], kind: RunKind
 ) -> None:
-    behaviors = {f"B{index}": {"trainer_type": trainer} for index, trainer in enumerate(trainers)}
+    needs = {"clone": {"demonstrations": [f"dem_{'0' * 26}"]}}
+    behaviors = {
+        f"B{index}": {"trainer_type": trainer, **needs.get(trainer, {})} for index, trainer in enumerate(trainers)
+    }
 
     run = make_run(database, config={**CONFIG, "behaviors": behaviors})
 

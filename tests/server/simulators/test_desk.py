@@ -127,7 +127,8 @@ def test_connected_and_past_simulators_are_listed_with_why_they_left(database: D
     ledger = make_ledger(database, name="run")
     ledger.listening(ENDPOINTS)
     desk.join("run", "a", label="kept")
-    ledger.simulator_connected("a", number=0, collector=1, behaviors=["CartPole"], agents=4)
+    ledger.simulator_connected("a", number=0, collector=1)
+    ledger.simulator_plays("a", ["CartPole"], 4)
     ledger.simulator_connected("b", number=1, collector=0)
     ledger.simulator_left("b", code="shape_mismatch", reason="obs_0 has the wrong shape.", steps=12)
     run_id = read_run(database, "run").id
@@ -139,12 +140,8 @@ def test_connected_and_past_simulators_are_listed_with_why_they_left(database: D
         with pytest.raises(SimulatorNotFound):
             repository.get(run_id, "c")
 
-    assert (present.state, present.label, present.collector, present.behaviors) == (
-        "connected",
-        "kept",
-        1,
-        ["CartPole"],
-    )
+    assert (present.state, present.label, present.collector) == ("connected", "kept", 1)
+    assert (present.behaviors, present.agents) == (["CartPole"], 4)
     assert [(s.leave_code, s.leave_reason, s.steps) for s in past] == [
         ("shape_mismatch", "obs_0 has the wrong shape.", 12)
     ]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from ludus.environment_parameters import Constant
 from server.training.config import PPOConfig, PPOHyperparameters, RunConfig, resolve
 from tests.server.training.checks import DEMONSTRATION, behavior, codes_of, ppo_of, problem_of
 
@@ -175,6 +176,9 @@ def test_defaults_are_those_of_ml_agents() -> None:
                     "rnd": None,
                 },
                 "behavioral_cloning": None,
+                "init_path": None,
+                "initialize_from": None,
+                "self_play": None,
                 "max_steps": 500_000,
                 "time_horizon": 64,
                 "summary_freq": 50_000,
@@ -184,7 +188,40 @@ def test_defaults_are_those_of_ml_agents() -> None:
                 "threaded": False,
             }
         },
+        "env_settings": {
+            "env_path": None,
+            "env_args": None,
+            "base_port": 5005,
+            "num_envs": 1,
+            "num_areas": 1,
+            "timeout_wait": 60,
+            "seed": -1,
+            "max_lifetime_restarts": 10,
+            "restarts_rate_limit_n": 1,
+            "restarts_rate_limit_period_s": 60,
+        },
+        "engine_settings": {
+            "width": 84,
+            "height": 84,
+            "quality_level": 5,
+            "time_scale": 20.0,
+            "target_frame_rate": -1,
+            "capture_frame_rate": 60,
+            "no_graphics": False,
+            "no_graphics_monitor": False,
+        },
         "environment_parameters": {},
+        "checkpoint_settings": {
+            "run_id": "ppo",
+            "initialize_from": None,
+            "load_model": False,
+            "resume": False,
+            "force": False,
+            "train_model": False,
+            "inference": False,
+            "results_dir": "results",
+            "resume_from": None,
+        },
         "torch_settings": {
             "device": None,
             "collector_device": None,
@@ -192,9 +229,30 @@ def test_defaults_are_those_of_ml_agents() -> None:
             "compile": False,
             "processes": 1,
         },
+        "debug": False,
         "seed": None,
-        "simulators": {"grace_seconds": 60.0, "startup_timeout_seconds": 600.0, "step_timeout_seconds": 60.0},
+        "simulators": {
+            "grace_seconds": 60.0,
+            "startup_timeout_seconds": 600.0,
+            "step_timeout_seconds": 60.0,
+            "unity_port": None,
+        },
     }
+
+
+def test_a_configuration_that_an_earlier_release_stored_is_read() -> None:
+    stored = resolve(behavior() | {"environment_parameters": {"gravity": 9.81}}).model_dump(mode="json")
+    for section in ("env_settings", "engine_settings", "checkpoint_settings", "debug"):
+        del stored[section]
+    for key in ("init_path", "self_play"):
+        del stored["behaviors"]["A"][key]
+    del stored["simulators"]["unity_port"]
+    stored["simulators"]["step_timeout_seconds"] = 5.0
+
+    config = RunConfig.model_validate(stored)
+
+    assert config.samplers(0) == {"gravity": Constant(9.81)}
+    assert config.simulators.step_timeout_seconds == 5
 
 
 def test_configurations_cannot_be_changed() -> None:
@@ -368,7 +426,10 @@ def test_a_device_is_cpu_or_cuda(device: object, key: str) -> None:
 def test_whoever_names_another_device_is_told_which_there_are(key: str) -> None:
     problem = problem_of(behavior() | {"torch_settings": {key: "gpu"}})
 
-    assert (problem.code, problem.message) == ("invalid_value", 'must be cpu, cuda or cuda:N, but is "gpu"')
+    assert (problem.code, problem.message) == (
+        "invalid_value",
+        'must be cpu, cuda or cuda:N (N is 0 to 999), but is "gpu"',
+    )
 
 
 @pytest.mark.parametrize("name", ["", " A", "A ", "A?team=0", "a/b", "..", ".a", "a\\b", "C:", "a\nb", "x" * 101])

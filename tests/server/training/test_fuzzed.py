@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import InvalidConfig
-from server.training.config import RunConfig, apply_overrides, resolve
-from server.training.foreign import KEYS, SECTIONS
+from server.training.config import RunConfig, apply_overrides, parse_document, resolve
+from server.training.foreign import KEYS
 from server.training.problems import CODES
 from server.training.reference import PATHS
+from server.training.upgrade import upgrade
 
 LEGAL = {key for section in PATHS for key in section.model_fields}
-FOREIGN = {key for keys in (*KEYS.values(), *SECTIONS.values(), SECTIONS) for key in keys}
+FOREIGN = {key for keys in KEYS.values() for key in keys}
 INNER = {"sampler_type", "sampler_parameters", "curriculum", "value", "demo_path"}
 KEY = st.sampled_from(sorted(LEGAL | FOREIGN | INNER)) | st.text(max_size=4)
 LEAF = (
@@ -40,10 +41,65 @@ BEHAVIOR = st.fixed_dictionaries(
         "self_play": VALUE,
     },
 )
+SAMPLER = st.fixed_dictionaries(
+    {"sampler_type": st.sampled_from(["constant", "uniform", "gaussian", "multirangeuniform", "poisson"])},
+    optional={"sampler_parameters": SECTION},
+)
+LESSON = st.fixed_dictionaries(
+    {}, optional={"name": LEAF, "value": SAMPLER | LEAF, "completion_criteria": SECTION | st.none()}
+)
+PARAMETER = LEAF | SAMPLER | st.fixed_dictionaries({"curriculum": st.lists(LESSON | LEAF, max_size=3)})
 DOCUMENT = st.dictionaries(KEY, VALUE, max_size=4) | st.fixed_dictionaries(
     {"behaviors": st.dictionaries(st.text(max_size=5), BEHAVIOR | VALUE, max_size=3)},
-    optional={"default_settings": BEHAVIOR | VALUE, "environment_parameters": VALUE, "env_settings": SECTION},
+    optional={
+        "default_settings": BEHAVIOR | VALUE,
+        "environment_parameters": VALUE | st.dictionaries(st.text(max_size=3), PARAMETER, max_size=3),
+        "env_settings": SECTION,
+        "engine_settings": SECTION,
+        "checkpoint_settings": SECTION,
+    },
 )
+
+FORMER = st.sampled_from(
+    [
+        "trainer",
+        "use_recurrent",
+        "train_interval",
+        "num_update",
+        "reward_signal_num_update",
+        "pretraining",
+        "use_curiosity",
+        "curiosity_strength",
+        "gamma",
+        "sampler-type",
+        "resampling-interval",
+        "measure",
+        "thresholds",
+        "parameters",
+    ]
+)
+TRAINER = st.sampled_from(["ppo", "sac", "offline_bc", "online_bc", "dqn"])
+BLOCK = st.builds(
+    lambda trainer, keys: {"trainer": trainer, **keys}, TRAINER | LEAF, st.dictionaries(FORMER | KEY, VALUE, max_size=6)
+)
+FLAT = st.dictionaries(st.sampled_from(["default", "A", "B"]), BLOCK | VALUE, max_size=3)
+BESIDE = st.none() | st.dictionaries(
+    st.just("A") | FORMER, st.dictionaries(FORMER, VALUE, max_size=4) | VALUE, max_size=2
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(FLAT | DOCUMENT, BESIDE, BESIDE)
+def test_any_document_is_upgraded_or_refused(document: dict[str, Any], curriculum: Any, sampler: Any) -> None:
+    problems = []
+    try:
+        done = upgrade(document, curriculum=curriculum, sampler=sampler)
+    except InvalidConfig as error:
+        problems = list(error.problems)
+    else:
+        assert parse_document(done.text) == done.document
+
+    assert {problem.code for problem in problems} <= CODES.keys()
 
 
 @settings(deadline=None, max_examples=300)

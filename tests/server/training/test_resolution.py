@@ -6,10 +6,18 @@ from typing import Any
 import pytest
 
 from server.errors import InvalidConfig
-from server.training.config import Change, CloneConfig, SACConfig, apply_overrides, diff, resolve
-from server.training.resolution import merge_behavior
+from server.training.config import (
+    Change,
+    CloneConfig,
+    SACConfig,
+    SACHyperparameters,
+    SelfPlaySettings,
+    apply_overrides,
+    diff,
+    resolve,
+)
 from server.training.screening import MAX_PROBLEMS
-from tests.server.training.checks import behavior, codes_of, ppo_of, problem_of, problems_of
+from tests.server.training.checks import behavior, codes_of, config_of, ppo_of, problem_of, problems_of
 
 
 def test_yaml_json_and_mappings_resolve_alike() -> None:
@@ -134,20 +142,39 @@ def test_default_settings_are_the_base_of_each_behavior() -> None:
     assert config.behaviors["B"].max_steps == 10
 
 
-def test_schedules_are_copied_after_the_defaults_are_merged() -> None:
-    document = behavior(hyperparameters={"learning_rate_schedule": "constant"})
+def test_a_template_is_inherited_with_its_defaults_filled_in() -> None:
+    document = behavior(
+        hyperparameters={"learning_rate_schedule": "constant"},
+        reward_signals={"curiosity": {}},
+        self_play={"save_steps": 100},
+        even_checkpoints=False,
+    ) | {"default_settings": {"self_play": {"save_steps": 10}, "even_checkpoints": True}}
 
-    config = ppo_of(document | {"default_settings": {"hyperparameters": {"batch_size": 16}}})
-
-    assert config.hyperparameters.beta_schedule == "constant"
-
-
-def test_a_schedule_that_the_defaults_name_is_inherited() -> None:
-    document = behavior(hyperparameters={"learning_rate_schedule": "constant"})
-
-    config = ppo_of(document | {"default_settings": {"hyperparameters": {"beta_schedule": "linear"}}})
+    config = ppo_of(document)
 
     assert config.hyperparameters.beta_schedule == "linear"
+    assert [name for name, _ in config.reward_signals.active()] == ["extrinsic", "curiosity"]
+    assert config.self_play == SelfPlaySettings(save_steps=100, team_change=50)
+    assert config.checkpoint_interval == 100_000
+
+
+def test_an_empty_template_is_one_of_all_defaults_and_null_is_none() -> None:
+    document = behavior(reward_signals={"curiosity": {}})
+
+    with_template = ppo_of(document | {"default_settings": {}})
+    without = ppo_of(document | {"default_settings": None})
+
+    assert [name for name, _ in with_template.reward_signals.active()] == ["extrinsic", "curiosity"]
+    assert [name for name, _ in without.reward_signals.active()] == ["curiosity"]
+
+
+def test_a_reward_signals_steps_per_update_are_those_of_the_template() -> None:
+    document = behavior(hyperparameters={"steps_per_update": 10}) | {"default_settings": {"trainer_type": "sac"}}
+
+    config = config_of(document)
+
+    assert isinstance(config, SACConfig)
+    assert config.hyperparameters.reward_signal_steps_per_update == 1
 
 
 def test_a_mistake_in_the_defaults_is_said_once() -> None:
@@ -172,19 +199,34 @@ def test_a_contradiction_between_a_behavior_and_the_defaults_is_found() -> None:
 
 
 def test_a_behavior_drops_an_inherited_signal_by_null() -> None:
-    merged = merge_behavior(
-        {"reward_signals": {"extrinsic": {}, "other": {"gamma": 1}}}, {"reward_signals": {"other": None}}
-    )
+    document = behavior(reward_signals={"curiosity": None}) | {
+        "default_settings": {"reward_signals": {"extrinsic": {}, "curiosity": {}}}
+    }
 
-    assert merged == {"reward_signals": {"extrinsic": {}}}
+    assert [name for name, _ in ppo_of(document).reward_signals.active()] == ["extrinsic"]
+
+
+def test_a_behavior_drops_inherited_sections_by_null() -> None:
+    document = behavior(network_settings={"memory": None}, self_play=None) | {
+        "default_settings": {"network_settings": {"memory": {}}, "self_play": {}}
+    }
+
+    config = ppo_of(document)
+
+    assert (config.network_settings.memory, config.self_play) == (None, None)
 
 
 def test_hyperparameters_of_another_trainer_are_not_inherited() -> None:
-    defaults = {"hyperparameters": {"beta": 1}, "max_steps": 5}
+    document = {
+        "default_settings": {"hyperparameters": {"beta": 1, "batch_size": 8}, "max_steps": 5},
+        "behaviors": {"A": {"trainer_type": "sac"}, "B": {"trainer_type": "ppo"}},
+    }
 
-    assert merge_behavior(defaults, {"trainer_type": "sac"}) == {"trainer_type": "sac", "max_steps": 5}
-    assert merge_behavior(defaults, {"trainer_type": "ppo"}) == {"trainer_type": "ppo", **defaults}
-    assert merge_behavior(defaults, {}) == defaults
+    config = resolve(document)
+
+    assert config.behaviors["A"].hyperparameters == SACHyperparameters()
+    assert config.behaviors["A"].max_steps == 5
+    assert config.behaviors["B"] == config.default_settings
 
 
 def test_keys_that_only_another_trainer_has_are_not_inherited() -> None:

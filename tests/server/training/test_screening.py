@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from ludus.environment_parameters import Constant
 from server.training.config import GAILConfig, PPOConfig, parse_document, resolve, review
-from server.training.foreign import DEMO_PATH, KEYS, SECTIONS
-from server.training.run import RunConfig
+from server.training.foreign import KEYS, PATHS
 from tests.server.training.checks import behavior, codes_of, problem_of, problems_of
 
 CONFIGS = Path(__file__).parents[2] / "data" / "configs"
@@ -65,28 +65,6 @@ def test_a_key_one_level_too_high_is_sent_to_its_place(document: dict[str, Any],
     assert f"it belongs under `{home}`" in problem.message
 
 
-@pytest.mark.parametrize(
-    ("document", "path"),
-    [
-        (behavior(self_play={}), "behaviors.A.self_play"),
-        (behavior(framework="tensorflow"), "behaviors.A.framework"),
-        (behavior(trainer_type="sac", self_play={}), "behaviors.A.self_play"),
-        (behavior() | {"debug": True}, "debug"),
-        (behavior() | {"env_settings": {"num_envs": 2}}, "env_settings.num_envs"),
-        (behavior() | {"env_settings": {"num_areas": True}}, "env_settings.num_areas"),
-        (behavior() | {"engine_settings": {"no_graphics": True}}, "engine_settings.no_graphics"),
-        (behavior() | {"checkpoint_settings": {"resume": True}}, "checkpoint_settings.resume"),
-        (behavior() | {"environment_parameters": {"g": {"curriculum": []}}}, "environment_parameters.g"),
-        (behavior() | {"environment_parameters": {"g": {"sampler_type": "uniform"}}}, "environment_parameters.g"),
-    ],
-)
-def test_what_ludus_does_not_support_is_refused_by_name(document: dict[str, Any], path: str) -> None:
-    problem = problem_of(document)
-
-    assert (problem.path, problem.code) == (path, "unsupported")
-    assert "does not support it yet" in problem.message
-
-
 def test_an_unknown_trainer_is_refused_without_judging_its_hyperparameters() -> None:
     document = behavior(trainer_type="mappo", hyperparameters={"tau": 0.005}, threaded="x")
 
@@ -138,7 +116,6 @@ def test_a_shared_critic_is_refused_where_the_critic_sees_something_else(trainer
     ("document", "path"),
     [
         (behavior(init_path="x.pt"), "behaviors.A.init_path"),
-        (behavior(output_path="out"), "behaviors.A.output_path"),
         (behavior() | {"env_settings": {"env_path": "game.exe"}}, "env_settings.env_path"),
         (behavior() | {"checkpoint_settings": {"results_dir": "/etc"}}, "checkpoint_settings.results_dir"),
         (behavior() | {"checkpoint_settings": {"initialize_from": "run"}}, "checkpoint_settings.initialize_from"),
@@ -179,20 +156,50 @@ def test_a_trainer_alone_reads_demonstrations_by_path() -> None:
     assert config.behavioral_cloning.demo_path == "y"
 
 
-def test_null_and_defaults_of_what_is_not_supported_change_nothing() -> None:
-    sections = {
-        name: {key: foreign.neutral[0] if foreign.neutral else None for key, foreign in keys.items()}
-        for name, keys in SECTIONS.items()
+def test_null_and_the_default_of_a_path_are_no_paths() -> None:
+    document = behavior(init_path=None) | {
+        "env_settings": {"env_path": None},
+        "checkpoint_settings": {"results_dir": "results", "initialize_from": None},
     }
-    document = behavior(self_play=None, framework="pytorch", init_path=None)
 
-    assert resolve(document | sections | {"debug": False}) == resolve("behaviors: {A: {}}")
+    assert resolve(document) == resolve("behaviors: {A: {}}")
 
 
-def test_null_sections_are_legal() -> None:
-    names = [*SECTIONS, "environment_parameters", "default_settings"]
+def test_a_trainer_alone_is_told_paths() -> None:
+    document = behavior(init_path="x.pt") | {
+        "env_settings": {"env_path": "game.exe"},
+        "checkpoint_settings": {"results_dir": "/tmp", "initialize_from": "other"},
+    }
 
-    assert resolve(behavior() | dict.fromkeys(names)) == resolve("behaviors: {A: {}}")
+    config = resolve(document, local=True)
+
+    assert config.behaviors["A"].init_path == "x.pt"
+    assert config.env_settings.env_path == "game.exe"
+    assert (config.checkpoint_settings.results_dir, config.checkpoint_settings.initialize_from) == ("/tmp", "other")
+
+
+def test_the_output_path_that_ml_agents_refuses_is_refused_by_name() -> None:
+    problem = problem_of(behavior(output_path="out"))
+
+    assert (problem.path, problem.code) == ("behaviors.A.output_path", "unknown_key")
+    assert "ML-Agents 1.1.0 refuses it" in problem.message
+
+
+def test_a_framework_has_no_effect_and_a_warning_says_so() -> None:
+    config, warnings = review(behavior(framework="tensorflow"))
+
+    assert config == resolve(behavior())
+    assert [(warning.path, warning.code) for warning in warnings] == [("behaviors.A.framework", "deprecated")]
+
+
+@pytest.mark.parametrize("name", ["environment_parameters", "default_settings"])
+def test_some_sections_may_be_null(name: str) -> None:
+    assert resolve(behavior() | {name: None}) == resolve("behaviors: {A: {}}")
+
+
+@pytest.mark.parametrize("name", ["env_settings", "engine_settings", "checkpoint_settings", "torch_settings"])
+def test_other_sections_may_not_be_null(name: str) -> None:
+    assert codes_of(behavior() | {name: None}) == {name: "wrong_type"}
 
 
 def test_a_section_of_another_type_is_refused() -> None:
@@ -208,33 +215,12 @@ def test_networks_of_extrinsic_rewards_are_accepted_since_nobody_uses_them() -> 
     }
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        9.81,
-        "9.81",
-        {"sampler_type": "constant", "sampler_parameters": {"value": 9.81, "seed": 3}},
-        {"curriculum": [{"name": "only", "value": 9.81}]},
-        {"curriculum": [{"name": "x", "value": {"sampler_type": "constant", "sampler_parameters": {"value": 9.81}}}]},
-    ],
-)
-def test_a_constant_is_a_number_however_it_is_written(form: object) -> None:
-    config = resolve(behavior() | {"environment_parameters": {"gravity": form}})
-
-    assert config.environment_parameters == {"gravity": 9.81}
-
-
-@pytest.mark.parametrize("form", [{"sampler_type": ["uniform"]}, {"sampler_type": "poisson"}, [1], True, None])
-def test_nonsense_is_no_parameter(form: object) -> None:
-    assert codes_of(behavior() | {"environment_parameters": {"g": form}}) == {"environment_parameters.g": "wrong_type"}
-
-
 @pytest.mark.parametrize("name", ["gail_config.yaml", "wall_jump.yaml"])
 def test_formats_before_behaviors_are_refused_as_such(name: str) -> None:
     problem = problem_of((CONFIGS / "old" / name).read_bytes())
 
     assert problem.code == "old_format"
-    assert "upgrade_config" in problem.message
+    assert "ludus config upgrade" in problem.message
 
 
 def test_sections_of_older_formats_are_refused_as_such() -> None:
@@ -245,35 +231,26 @@ def test_sections_of_older_formats_are_refused_as_such() -> None:
 
 
 def test_every_refusal_says_what_to_do() -> None:
-    refusals = [DEMO_PATH, *(foreign for keys in (*KEYS.values(), *SECTIONS.values()) for foreign in keys.values())]
+    refusals = [foreign for keys in (*KEYS.values(), *PATHS.values()) for foreign in keys.values()]
 
     assert all(len(foreign.instead) > 5 for foreign in refusals)
 
 
-def test_no_key_is_both_supported_and_refused() -> None:
+def test_no_key_is_both_known_and_foreign_and_every_path_is_a_key() -> None:
     assert all(not keys.keys() & section.model_fields.keys() for section, keys in KEYS.items())
-    assert not SECTIONS.keys() & RunConfig.model_fields.keys()
+    assert all(keys.keys() <= section.model_fields.keys() for section, keys in PATHS.items())
 
 
 # Real files
 
-FOREIGN = {
-    "poca-SoccerTwos": {"self_play"},
-    "poca-StrikersVsGoalie": {"self_play"},
-    "ppo-3DBall_randomize": {"mass", "scale"},
-    "ppo-SoccerTwos": {"self_play", "output_path"},
-    "ppo-Sorter_curriculum": {"num_tiles"},
-    "ppo-Tennis": {"self_play"},
-    "ppo-WallJump_curriculum": {"big_wall_height", "small_wall_height"},
-}
-"""Files with keys that Ludus does not support yet, and those keys."""
-
 FILES = {path.stem: path for path in CONFIGS.glob("*.yaml")}
-LEGAL = sorted(FILES.keys() - FOREIGN.keys())
+REFUSED = "ppo-SoccerTwos"
+"""The file that ML-Agents 1.1.0 refuses, too."""
+LEGAL = sorted(FILES.keys() - {REFUSED})
 
 
 def test_there_are_files_of_every_trainer() -> None:
-    assert {name.partition("-")[0] for name in LEGAL} == {"exported", "imitation", "poca", "ppo", "sac"}
+    assert {name.partition("-")[0] for name in LEGAL} == {"exported", "imitation", "poca", "ppo", "pushbutton", "sac"}
 
 
 @pytest.mark.parametrize("name", LEGAL)
@@ -303,17 +280,11 @@ def differences(written: dict[str, Any], stored: dict[str, Any], path: str = "")
 
 @pytest.mark.parametrize("name", [name for name in LEGAL if "demo_path" in FILES[name].read_text(encoding="utf-8")])
 def test_a_file_of_ml_agents_with_demonstrations_is_refused_for_their_paths_alone(name: str) -> None:
-    if name == "exported":
-        return
-
     assert set(codes_of(FILES[name].read_bytes()).values()) == {"path_refused"}
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_a_file_of_ml_agents_is_refused_only_for_what_is_not_supported(name: str) -> None:
-    problems = problems_of(FILES[name].read_bytes())
-
-    assert {problem.path.rpartition(".")[2] for problem in problems} == FOREIGN[name]
+def test_the_file_that_ml_agents_refuses_is_refused_for_the_same_key() -> None:
+    assert codes_of(FILES[REFUSED].read_bytes()) == {"behaviors.SoccerTwos.output_path": "unknown_key"}
 
 
 def test_a_file_of_ml_agents_keeps_its_numbers() -> None:
@@ -332,4 +303,4 @@ def test_an_exported_file_keeps_its_numbers() -> None:
     config = resolve((CONFIGS / "exported.yaml").read_text())
 
     assert config.behaviors["Walker"].checkpoint_interval == 100_000
-    assert config.environment_parameters == {"gravity": 9.81}
+    assert config.samplers(0) == {"gravity": Constant(9.81)}

@@ -206,6 +206,7 @@ def test_an_unknown_network_is_refused_with_the_known_ones(key: str, value: str)
                 "use_actions": False,
                 "use_vail": False,
                 "demo_path": None,
+                "legacy_pairing": False,
                 "demonstrations": [DEMONSTRATION],
             },
         ),
@@ -312,6 +313,7 @@ def test_defaults_of_cloning_are_those_of_ml_agents(trainer: str) -> None:
     assert config.behavioral_cloning is not None
     assert config.behavioral_cloning.model_dump() == {
         "demo_path": None,
+        "legacy_pairing": False,
         "demonstrations": [DEMONSTRATION],
         "strength": 1.0,
         "steps": 0,
@@ -407,3 +409,20 @@ def test_what_was_warned_of_is_not_stored() -> None:
     stored = resolve(document).model_dump(mode="json")
 
     assert warnings_of(stored) == {}
+
+
+def test_learning_rates_that_saturate_networks_are_said_to_be_doubtful() -> None:
+    # The book's PPO expert has 1e-2 for its critic.
+    usual = {"hyperparameters": {"learning_rate": 1e-3, "critic_learning_rate": 1e-2}}
+    fast = {"hyperparameters": {"learning_rate": 0.1, "critic_learning_rate": 1}}
+    clone = {"trainer_type": "clone", "demonstrations": [DEMONSTRATION], "hyperparameters": {"learning_rate": 0.5}}
+
+    _, warnings = review({"behaviors": {"A": usual, "B": fast, "C": clone}})
+
+    assert {warning.path: warning.code for warning in warnings} == {
+        "behaviors.B.hyperparameters.learning_rate": "doubtful",
+        "behaviors.B.hyperparameters.critic_learning_rate": "doubtful",
+        "behaviors.C.hyperparameters.learning_rate": "doubtful",
+    }
+    assert "is 0.1: " in warnings[0].message
+    assert "usual are 1e-5 to 1e-2" in warnings[0].message

@@ -39,9 +39,7 @@ def last_returns(folder: Path, trainer: str, *, cloning: bool, seed: int = 1, **
     learning = Training(algorithm, Arcade(walk, config, algorithm.round_steps(), seed))
     returns: list[float] = []
     while learning.step < STEPS:
-        rollout = learning.arcade.collect(algorithm.flat_weights(), algorithm.version)
-        learning.step += rollout.steps
-        algorithm.update(rollout, learning.step)
+        learning.advance()
         returns += walk.returns
         walk.returns.clear()
     return fmean(returns[-10:])

@@ -10,6 +10,7 @@ import torch
 from ludus.spec import BehaviorSpec
 from tests.toys.drills import Drill, Errand, Market, Recall, Spotlight
 from tests.toys.playing import Arcade, Training
+from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.algorithms.sac_world import make_sac, make_sac_config
 from tests.worker.rollouts import make_rollout, make_spec
 from tests.worker.toys import Bandit, Identity, OneStepToy, Target, TwoBranches, split_observations
@@ -60,7 +61,8 @@ def play(toy: OneStepToy, sac: SAC, *, updates: int, seed: int = 1) -> list[floa
             masks=masks,
             version=sac.version,
         )
-        sac.update(rollout, (update + 1) * AGENTS)
+        with shapes_checked_now_and_then(sac):
+            sac.update(rollout, (update + 1) * AGENTS)
     return [float(np.mean(means[start : start + 25])) for start in range(0, updates, 25)]
 
 
@@ -123,7 +125,8 @@ def endless_value(ending: Ending, *, updates: int = 400) -> float:
             ending=ending,
             episodes=[update],
         )
-        metrics = dict(sac.update(rollout, (update + 1) * 4) or metrics)
+        with shapes_checked_now_and_then(sac):
+            metrics = dict(sac.update(rollout, (update + 1) * 4) or metrics)
     return metrics["Policy/Extrinsic Value"]
 
 

@@ -4,7 +4,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import array_to_tensor, spec_to_message
 from worker.collector.notices import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
-from worker.collector.pool import CollectorPool, PolicyProgram
+from worker.collector.pool import CollectorPool, Opposition, PolicyProgram
 from worker.collector.service import METHOD
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena
@@ -44,7 +44,15 @@ class Learner:
         network: dict[str, object] = NETWORK,
         squashed: bool = False,
         device: str = "cpu",
+        opposition: Opposition | None = None,
+        policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
     ) -> None:
+        """With `opposition` behaviors are in self-play from their admission on; `policies` are the weights it names.
+
+        Without them all opponents play what the policy that learns begins with.
+        """
+        self.opposition = opposition
+        self.policies = policies or {}
         self.pool = CollectorPool(settings)
         self.size = size
         self.horizon = horizon
@@ -54,12 +62,17 @@ class Learner:
         self.lockstep = lockstep
         """Grant the next round as soon as one is collected; else tests grant."""
         self.refusals: dict[str, tuple[str, str]] = {}
+        self.configured: set[str] | None = None
+        """Behaviors that are admitted; None = all."""
+        self.held: set[str] = set()
+        """Behaviors whose agents get only what the test grants."""
         self.notices: list[Notice] = []
         self.rollouts: dict[int, list[Rollout]] = {}
         """By round."""
+        self.delivered: dict[str, list[Rollout]] = {}
+        """By behavior: a rollout of each segment, in the order of their arrival."""
         self.arenas: dict[str, Arena] = {}
         self.endpoints = self.pool.start()
-        self._round = 0
         self._heard = threading.Condition()
         self._stop = False
         self._thread = threading.Thread(target=self._listen)
@@ -81,23 +94,39 @@ class Learner:
                 for segment in notice.segments:
                     rollout = self.arenas[notice.behavior].gather([segment])
                     self.rollouts.setdefault(segment.round, []).append(rollout)
+                    self.delivered.setdefault(notice.behavior, []).append(rollout)
                 self.pool.reclaim(notice.behavior, notice.segments)
-            case RoundCollected() if self.lockstep:
-                self._round += 1
+            case RoundCollected() if self.lockstep and notice.behavior not in self.held:
+                following = notice.round + 1
                 spec = self.arenas[notice.behavior].layout.spec
-                self.pool.publish(notice.behavior, self._round + 1, self.weights(spec))
-                self.pool.grant(notice.behavior, self._round, self.size)
+                self.pool.publish(notice.behavior, following + 1, self.weights(spec))
+                self.pool.grant(notice.behavior, following, self.size)
 
     def _decide(self, spec: BehaviorSpec) -> None:
         if spec.behavior in self.refusals:
             self.pool.refuse(spec.behavior, *self.refusals[spec.behavior])
             return
+        if self.configured is not None and spec.behavior not in self.configured:
+            self.pool.refuse(spec.behavior, "behavior_not_configured", "the run's configuration has no such behavior")
+            return
         policy = make_policy(spec, self.network, self.squashed)
         arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
-        program = PolicyProgram(self.network, policy.flat_size, self.horizon, self.squashed, device=self.device)
+        program = PolicyProgram(
+            self.network,
+            policy.flat_size,
+            self.horizon,
+            self.squashed,
+            device=self.device,
+            self_play=self.opposition is not None,
+        )
         self.pool.admit(spec, program, arena)
+        if self.opposition is not None:
+            own = self.weights(spec)
+            policies = self.policies or dict.fromkeys(self.opposition.keys, own)
+            self.pool.oppose(spec.behavior, self.opposition, policies)
         self.pool.publish(spec.behavior, 1, self.weights(spec))
-        self.pool.grant(spec.behavior, 0, self.size)
+        if spec.behavior not in self.held:
+            self.pool.grant(spec.behavior, 0, self.size)
 
     def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
         size = make_policy(spec, self.network, self.squashed).flat_size
@@ -117,6 +146,13 @@ class Learner:
                         return notice
                 assert self._heard.wait(deadline - time.monotonic()), f"no {kind.__name__} in {self.notices}"
 
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so; looked at with every notice."""
+        deadline = time.monotonic() + PATIENCE
+        with self._heard:
+            while not condition():
+                assert self._heard.wait(deadline - time.monotonic()), f"not so, after {self.notices[-3:]}"
+
     def close(self) -> None:
         self._stop = True
         self._thread.join()
@@ -128,7 +164,7 @@ class Learner:
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
-    keys = ("size", "horizon", "lockstep", "network", "squashed", "device")
+    keys = ("size", "horizon", "lockstep", "network", "squashed", "device", "opposition", "policies")
     own = {key: settings.pop(key) for key in keys if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     try:

@@ -26,9 +26,16 @@ def test_an_answer_is_what_protobuf_would_send(
     sample = rng.standard_normal((agents, continuous), np.float32)
     chosen = rng.integers(0, 9, (agents, branches), np.int32)
 
+    news = pb.Actions(environment_parameters={"gravity": step_id % 7} if named else {})
     answer = encode_answer(
-        step_id, name_field(name), b"" if ids is None else ids.tobytes(), sample.tobytes(), chosen.tobytes()
+        step_id,
+        name_field(name),
+        b"" if ids is None else ids.tobytes(),
+        sample.tobytes(),
+        chosen.tobytes(),
+        news.SerializeToString(),
     )
 
     actions = encode_actions(step_id, [ActionBatch(name, ids, sample, chosen)])
+    actions.MergeFrom(news)
     assert answer == pb.ConnectResponse(actions=actions).SerializeToString()

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 
+from ludus.environment_parameters import Constant, MultiRangeUniform
 from ludus.spec import BehaviorSpec
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.batches import Aggregation
@@ -354,7 +355,7 @@ def test_start_up_has_a_time_limit_of_its_own() -> None:
 
 
 def test_welcome_tells_seed_number_parameters_and_limits() -> None:
-    with learner(environment_parameters={"gravity": 9.5}, max_message_bytes=12345, step_timeout=33.0) as desk:
+    with learner(environment_parameters={"gravity": Constant(9.5)}, max_message_bytes=12345, step_timeout=33.0) as desk:
         first, second = Simulator(desk.endpoints[0].address), Simulator(desk.endpoints[0].address)
         welcomes = [first.hello(SPEC).welcome, second.hello().welcome]
         for simulator in (first, second):
@@ -432,6 +433,27 @@ def test_reported_numbers_arrive_summed_up() -> None:
         assert [value for row in rows["Level"] for value in row.values] == [1.0, 2.0, 6.0]
 
 
+def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
+    with learner(size=4) as desk:
+        simulator = player(desk.endpoints[0].address)
+        simulator.play([0], 1)
+        for _ in range(40):
+            step = simulator.make_step([0], ended=[0])
+            step.stats.add(key="Won", value=1.0)
+            simulator.send(step)
+            simulator.receive()
+        eventually(lambda: sum(len(each.lengths) for each in desk.heard(EpisodesEnded)) >= 36)
+        simulator.leave()
+
+        reported = ended = 0
+        for notice in list(desk.notices):
+            if isinstance(notice, StatsReported):
+                reported += notice.count
+            elif isinstance(notice, EpisodesEnded):
+                ended += len(notice.lengths)
+                assert reported >= ended
+
+
 def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
     with learner(size=4, lockstep=False) as desk:
         simulator = player(desk.endpoints[0].address)
@@ -439,7 +461,7 @@ def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
         simulator.step([0, 1])  # held
         desk.wait_for(RoundCollected)
 
-        desk.pool.reset({"gravity": 1.5})
+        desk.pool.reset({"gravity": Constant(1.5)})
 
         reset = simulator.receive().reset
         assert (reset.reset_id, dict(reset.environment_parameters)) == (1, {"gravity": 1.5})
@@ -523,7 +545,13 @@ def test_the_world_is_not_let_in_without_tickets() -> None:
 
 def test_settings_survive_the_way_to_a_collector() -> None:
     settings = CollectorSettings(
-        "run", 3, 7, ticket_key=KEY, port_range=(4000, 4010), environment_parameters={"a": 1.5}, startup_timeout=None
+        "run",
+        3,
+        7,
+        ticket_key=KEY,
+        port_range=(4000, 4010),
+        environment_parameters={"a": Constant(1.5), "b": MultiRangeUniform(((0.0, 1.0), (2.0, 3.0)), 4)},
+        startup_timeout=None,
     )
 
     assert CollectorSettings.from_json(settings.to_json()) == settings

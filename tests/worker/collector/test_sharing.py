@@ -273,3 +273,18 @@ class SharingMachine(RuleBasedStateMachine):
 
 SharingMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestSharingMachine = SharingMachine.TestCase
+
+
+def test_permits_of_a_collector_that_wanted_more_and_then_lost_its_simulators_go_to_the_others() -> None:
+    sharing = RoundSharing()
+    sharing.add(0)
+    sharing.add(1)
+    sharing.grant(0, 64)
+    assert sharing.want(1, 0) == [Recall(0, 0)]
+    sharing.want(0, 0)
+    told = sharing.returned(0, 0, 0)
+    assert told == [Grant(0, 0, 0, 64, closed=True), Grant(1, 0, 0, 64, closed=True)]
+
+    orders = sharing.returned(1, 0, 20, idle=True)
+
+    assert orders == [Grant(0, 0, 20, 64, closed=False)]

@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
-from ludus.wire.codec import BehaviorLayout, decode_actions
+from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
 from worker.collector.batcher import Lane, LaneReport
 from worker.collector.rounds import Rounds
 from worker.collector.tracker import Roster, Tracker
@@ -24,7 +22,6 @@ from worker.experience.segments import Ending, Segment, unpack_segments
 from worker.networks.policy import Acted
 
 SPEC = BehaviorSpec("Scripted", (ObservationSpec((2,)),), ActionSpec(1, (2,)))
-LAYOUTS = {SPEC.name: BehaviorLayout(SPEC)}
 FIRST_TICK = 3 << 32
 
 
@@ -124,12 +121,11 @@ class Member:
         """Agents of each unanswered step, in their order."""
         self.step_id = 0
 
-    def answer(self, response: bytes) -> None:
-        actions = pb.ConnectResponse.FromString(response).actions
-        (batch,) = decode_actions(actions, LAYOUTS)
-        agents = self.asked.pop(actions.step_id) if batch.agent_ids is None else batch.agent_ids.tolist()
-        assert len(agents) == len(batch.continuous)
-        for agent, number in zip(agents, batch.continuous[:, 0].tolist(), strict=True):
+    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        assert roster is self.roster
+        answered = self.asked.pop(step_id) if agents is None else agents.tolist()
+        assert len(answered) == len(continuous) == len(discrete)
+        for agent, number in zip(answered, continuous[:, 0].tolist(), strict=True):
             life = self.lives[agent]
             assert life.state == "waiting", "answered exactly once"
             life.state = "acting"

@@ -27,8 +27,10 @@ MODELS: dict[str, tuple[BehaviorSpec, dict[str, object], bool]] = {
     "resnet": (make_spec(observations=((3, 36, 36),), branches=(3,)), {"vis_encode_type": "resnet"}, False),
     "sac_cont": (make_spec(continuous=2), {}, True),
     "varonly": (make_spec(observations=((5, 3),), continuous=1), {}, False),
+    "PushButton": (make_spec(branches=(3, 3, 2)), {"hidden_units": 128}, False),
 }
-"""What each was exported for: the behavior, its network settings, and whether SAC made it. All with 2 x 16 units."""
+"""What each was exported for: the behavior, its network settings, and whether SAC made it. With 2 x 16 units, but for
+`PushButton`, which is of a Unity project and an older release (0.30)."""
 
 
 def load(name: str) -> onnx.ModelProto:

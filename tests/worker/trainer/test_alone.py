@@ -1,6 +1,8 @@
 """A trainer process by itself: several behaviors, each with its own rounds and its own end."""
 
+import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -11,8 +13,10 @@ import pytest
 
 from ludus.simulator import Actions, ActionSpec, BehaviorSpec, Ending, ObservationSpec, Simulation, Start, Turn, connect
 from ludus.wire.codes import CloseCode
+from server.errors import InvalidConfig
 from tests.e2e.stack import environment
 from tests.worker.trainer.conftest import StartTrainer, reports
+from worker.trainer.__main__ import main, run_alone
 
 PPO = {"batch_size": 32, "num_epoch": 1}
 NETWORK = {"hidden_units": 8, "num_layers": 1}
@@ -119,19 +123,93 @@ def test_a_device_that_the_worker_lacks_fails_the_run_before_training(start: Sta
     assert re.match(rf"torch_settings.{key} is cuda:999; this worker has \d+ GPUs?; .*set cpu", finished["detail"])
 
 
-def test_a_configuration_with_mistakes_is_told_in_full_and_nothing_starts(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("behaviors: {A: {hyperparameters: {batch_sise: 3, buffer_size: -1}}}")
-
-    done = subprocess.run(
-        [sys.executable, "-m", "worker.trainer", str(config)],
+def run(folder: Path, document: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run a trainer that is not expected to begin."""
+    config = folder / "config.yaml"
+    config.write_text(document)
+    return subprocess.run(
+        [sys.executable, "-m", "worker.trainer", str(config), "--scratch", str(folder / "scratch"), *options],
         capture_output=True,
         text=True,
         env=environment(),
         check=False,
     )
 
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("behaviors: {A: {hyperparameters: {batch_sise: 3, buffer_size: -1}}}", ["batch_sise", "buffer_size"]),
+        ("checkpoint_settings: {load_model: true, resume: true}\nbehaviors: {A: {}}", ["load_model", "resume"]),
+    ],
+    ids=["mistakes", "not supported yet"],
+)
+def test_a_configuration_that_cannot_be_run_is_told_in_full_and_nothing_starts(
+    tmp_path: Path, text: str, named: list[str]
+) -> None:
+    done = run(tmp_path, text)
+
     assert done.returncode == 2
-    assert "batch_sise" in done.stderr
-    assert "buffer_size" in done.stderr
+    assert all(name in done.stderr for name in named)
     assert "Traceback" not in done.stderr
+
+
+def test_uploaded_demonstrations_are_refused_where_there_is_no_server_to_get_them_from(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"behaviors: {{A: {{trainer_type: clone, demonstrations: [dem_{'0' * 26}]}}}}")
+
+    with pytest.raises(InvalidConfig) as caught:
+        run_alone(config, tmp_path / "scratch", port=0)
+
+    assert str(caught.value) == (
+        "behaviors.A.demonstrations: a trainer that runs alone has no uploaded demonstrations; "
+        "name a file or folder in `demo_path` instead"
+    )
+    assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "eighty"])
+def test_a_port_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], port: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["config.yaml", f"--port={port}"])
+
+    assert f"argument --port: must be a port, 0 to 65535, but is '{port}'" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_said_without_a_traceback(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        done = run(tmp_path, "behaviors: {A: {}}", f"--port={port}")
+
+    assert done.returncode == 1
+    finished = json.loads(done.stdout.splitlines()[-1])
+    assert (finished["outcome"], finished["detail"]) == (
+        "lost",
+        f"no free port to listen on: 127.0.0.1, ports ({port}, {port})",
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_trainer_that_is_done_leaves_its_memory_to_the_kernel(tmp_path: Path) -> None:
+    # Collecting torch's modules takes most of a second, and the run would not be over before.
+    config = tmp_path / "config.yaml"
+    config.write_text("{behaviors: {A: {}}, torch_settings: {device: 'cuda:999'}}")
+    program = (
+        "import atexit, gc, runpy; "
+        "atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects()))); "
+        "runpy.run_module('worker.trainer', run_name='__main__', alter_sys=True)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(config), "--scratch", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+
+    assert done.returncode == 1
+    frozen, others = map(int, done.stdout.splitlines()[-1].split())
+    assert frozen > 100_000
+    assert others < 1000

@@ -1,5 +1,6 @@
 """Clone runs: they learn from demonstrations alone, and are evaluated by whoever is there."""
 
+import re
 import signal
 import threading
 from contextlib import suppress
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ludus.demonstrations import Demonstration, write
 from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
@@ -16,6 +18,8 @@ from tests.worker.trainer.conftest import StartTrainer, points_of, reports
 SPEC = BehaviorSpec("Echo", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,)))
 STEPS = 5
 """Steps of an episode."""
+OTHER = {"behaviors": {"Other": {}}}
+"""Whom nobody plays."""
 
 
 class Echo(Simulation):
@@ -141,11 +145,18 @@ def test_a_simulator_that_dials_in_evaluates_exact_steps(start: StartTrainer, tm
     assert messages[-1]["outcome"] == "succeeded"
 
 
-def test_a_demonstration_that_does_not_fit_fails_the_run_before_training_with_both_shapes(
-    start: StartTrainer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("named", "section"),
+    [("Echo", "behavioral_cloning"), ("Other", "reward_signals.gail")],
+    ids=["its own section", "the template's"],
+)
+def test_a_demonstration_that_does_not_fit_fails_the_run_before_training_with_its_key_and_both_shapes(
+    start: StartTrainer, tmp_path: Path, named: str, section: str
 ) -> None:
-    wider = show(tmp_path / "wider.npz", size=3)
-    trainer = start({"behaviors": {"Echo": {"trainer_type": "ppo", "behavioral_cloning": {"demo_path": wider}}}})
+    behavior: dict[str, Any] = {"demo_path": show(tmp_path / "wider.npz", size=3)}
+    for key in reversed(section.split(".")):
+        behavior = {key: behavior}
+    trainer = start({"behaviors": {"Echo": behavior}} if named == "Echo" else {"default_settings": behavior, **OTHER})
     messages: list[dict[str, Any]] = []
     player: threading.Thread | None = None
 
@@ -159,10 +170,10 @@ def test_a_demonstration_that_does_not_fit_fails_the_run_before_training_with_bo
     assert player is not None
     player.join(10)
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "invalid_config")
-    assert "'Echo'" in messages[-1]["detail"]
-    assert "(3,)" in messages[-1]["detail"]
-    assert "(1,)" in messages[-1]["detail"]
-    assert "behavior_refused" in {message["name"] for message in messages if message["type"] == "event"}
+    key = f"behaviors.Echo.{section}" if named == "Echo" else f"default_settings.{section}"
+    assert re.fullmatch(rf"{key}\.demo_path: .*wider.npz.*\(3,\).*'Echo'.*\(1,\); record it .*", messages[-1]["detail"])
+    refused = [message for message in messages if message["type"] == "event" and message["name"] == "behavior_refused"]
+    assert [message["message"] for message in refused] == [messages[-1]["detail"]]
     assert not any(message["type"] == "metrics" for message in messages)
 
 
@@ -170,4 +181,4 @@ def test_a_clone_without_its_demonstration_fails_before_anybody_dials_in(start: 
     messages = list(reports(start(document(str(tmp_path / "nowhere.npz")))))
 
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "invalid_config")
-    assert "nowhere.npz" in messages[-1]["detail"]
+    assert re.match(r"behaviors\.Echo\.demo_path: .*nowhere\.npz: it cannot be read", messages[-1]["detail"])

@@ -62,7 +62,9 @@ class World:
         """Report finished episodes: the version that answered the first decision, and the return."""
         versions, returns = (np.array(column) for column in zip(*episodes, strict=True))
         zeros = np.zeros(len(versions))
-        nothing: dict[str, Any] = dict.fromkeys(("truncated", "outcomes", "simulators", "agents"), zeros)
+        nothing: dict[str, Any] = dict.fromkeys(
+            ("truncated", "outcomes", "simulators", "agents", "parameter_sets"), zeros
+        )
         self.learner.episodes_ended(
             EpisodesEnded("Echo", returns, zeros, lengths=zeros + 5, versions=versions, **nothing)
         )
@@ -161,7 +163,8 @@ def test_a_resumed_clone_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     world.learner.learn()
     assert not world.learner.checkpoint_due
 
-    resumed.learner.load_state(world.learner.state())
+    resumed.learner.algorithm.load_state_dict(world.learner.algorithm.state_dict())
+    resumed.learner.checkpointed()
     for one in (world, resumed):
         one.learner.learn()
 

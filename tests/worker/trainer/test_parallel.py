@@ -254,6 +254,22 @@ def test_an_update_that_one_process_takes_back_is_taken_back_in_all(
     assert shared.version == before["version"] + 1
 
 
+def test_what_only_another_process_met_is_told_once_with_its_number(group: Group) -> None:
+    section = config(PPOConfig)
+    numbers = section.hyperparameters.model_copy(update={"batch_size": 64, "num_epoch": 1})  # one minibatch
+    past_float32 = numbers.model_copy(update={"learning_rate": 1e39})
+    sensible = section.model_copy(update={"hyperparameters": numbers})
+    leaping = section.model_copy(update={"hyperparameters": past_float32})
+    shared = group.share(build(sensible), Build(leaping, SPEC, 1, {}))
+    before = shared.flat_weights()
+
+    with pytest.raises(Diverged) as caught:
+        shared.update(rollout(1), 0)
+
+    assert str(caught.value) == "weights of actor.log_sigma is not finite (in process 1); the update was taken back"
+    np.testing.assert_array_equal(shared.flat_weights(), before)
+
+
 def test_a_loaded_state_is_loaded_in_all_processes(group: Group) -> None:
     section = config(PPOConfig)
     other = build_algorithm(section, SPEC, CPU, 7, Demonstrations({}))

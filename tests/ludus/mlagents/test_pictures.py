@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ludus.demonstrations import DemonstrationError
-from ludus.demonstrations.pictures import decode_pictures, encode_pictures
+from ludus.mlagents.pictures import PictureError, decode_pictures, encode_pictures
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -70,7 +69,7 @@ def test_a_mapping_averages_and_leaves_out() -> None:
 def test_what_is_wrong_with_a_picture_is_said(
     content: bytes, shape: tuple[int, int, int], mapping: tuple[int, ...], message: str
 ) -> None:
-    with pytest.raises(DemonstrationError, match=message):
+    with pytest.raises(PictureError, match=message):
         decode_pictures(content, shape, mapping)
 
 
@@ -78,7 +77,7 @@ def test_a_picture_of_another_size_is_not_decoded() -> None:
     """A few kilobytes that would be 300 megabytes: the size in the head is compared first."""
     bomb = png(np.zeros((10_000, 10_000), np.uint8))
 
-    with pytest.raises(DemonstrationError):
+    with pytest.raises(PictureError):
         decode_pictures(bomb, (3, 84, 84), ())
 
 
@@ -86,5 +85,5 @@ def test_without_pillow_the_error_says_what_to_install(monkeypatch: pytest.Monke
     content = encode_pictures(noise(3, 4, 5))
     monkeypatch.setitem(sys.modules, "PIL", None)
 
-    with pytest.raises(DemonstrationError, match=r"pip install 'ludus\[images\]'"):
+    with pytest.raises(PictureError, match=r"pip install 'ludus\[images\]'"):
         decode_pictures(content, (3, 4, 5), ())

@@ -1,4 +1,4 @@
-"""Pictures in ML-Agents' recordings: one or more PNG files, one behind the other, and which channel is which.
+"""Pictures in ML-Agents' messages: one or more PNG files, one behind the other, and which channel is which.
 
 The numbers stay what they are in the files, uint8 from 0 to 255; ML-Agents divides by 255 at once, a Ludus network does
 so on the device. Where several decoded channels are averaged into one the mean is rounded to a whole number.
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ludus.demonstrations.demonstration import DemonstrationError
 from ludus.wire.batches import Bytes
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -19,8 +18,12 @@ _CHANNELS = 3
 """Of each file."""
 
 
+class PictureError(ValueError):
+    """Pictures cannot be decoded. The message is a phrase that begins with "its" or "it"."""
+
+
 def decode_pictures(content: bytes, shape: tuple[int, int, int], mapping: Sequence[int]) -> Bytes:
-    """Return an image of this shape, (channels, height, width). Raises `DemonstrationError`, without a path.
+    """Return an image of this shape, (channels, height, width). Raises `PictureError`.
 
     `mapping` names the output channel of each decoded one, negative: none. Without it an image of one channel is the
     mean of the first file's, and any other takes the decoded channels in their order.
@@ -31,7 +34,7 @@ def decode_pictures(content: bytes, shape: tuple[int, int, int], mapping: Sequen
     if shape[0] == 1:
         return _mean(channels[:_CHANNELS])[None]
     if len(channels) < shape[0]:
-        raise DemonstrationError(f"its pictures have {len(channels)} channels, its shape {shape} needs {shape[0]}")
+        raise PictureError(f"its pictures have {len(channels)} channels, its shape {shape} needs {shape[0]}")
     return channels[: shape[0]]
 
 
@@ -53,7 +56,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image  # noqa: PLC0415  an optional package
     except ModuleNotFoundError:
-        raise DemonstrationError(
+        raise PictureError(
             "it holds pictures (PNG), and pillow is not installed here; pip install 'ludus[images]'"
         ) from None
     return Image
@@ -62,7 +65,7 @@ def _pillow() -> Any:
 def _parts(content: bytes) -> Iterator[bytes]:
     """Cut at every PNG signature after the first one."""
     if not content.startswith(_SIGNATURE):
-        raise DemonstrationError("its compressed data do not begin with a PNG file")
+        raise PictureError("its compressed data do not begin with a PNG file")
     starts = [0]
     while (following := content.find(_SIGNATURE, starts[-1] + len(_SIGNATURE))) >= 0:
         starts.append(following)
@@ -78,7 +81,7 @@ def _decode(part: bytes, size: tuple[int, int]) -> Bytes:
             warnings.simplefilter("error", picture.DecompressionBombWarning)
             with picture.open(io.BytesIO(part), formats=["PNG"]) as image:
                 if (image.height, image.width) != size:
-                    raise DemonstrationError(f"its picture has {image.height} x {image.width} pixels, not {size}")
+                    raise PictureError(f"its picture has {image.height} x {image.width} pixels, not {size}")
                 pixels = np.asarray(image.convert("RGB"), np.uint8)
     except (
         OSError,
@@ -87,20 +90,18 @@ def _decode(part: bytes, size: tuple[int, int]) -> Bytes:
         picture.DecompressionBombError,
         picture.DecompressionBombWarning,
     ) as error:
-        if isinstance(error, DemonstrationError):
+        if isinstance(error, PictureError):
             raise
-        raise DemonstrationError(f"its picture is damaged ({error})") from None
+        raise PictureError(f"its picture is damaged ({error})") from None
     return pixels.transpose(2, 0, 1)
 
 
 def _mapped(channels: Bytes, mapping: Sequence[int], shape: tuple[int, int, int]) -> Bytes:
     if len(mapping) != len(channels):
-        raise DemonstrationError(
-            f"its channel mapping names {len(mapping)} channels, its pictures have {len(channels)}"
-        )
+        raise PictureError(f"its channel mapping names {len(mapping)} channels, its pictures have {len(channels)}")
     used = sorted({output for output in mapping if output >= 0})
     if used != list(range(shape[0])):
-        raise DemonstrationError(f"its channel mapping fills the channels {used}, its shape is {shape}")
+        raise PictureError(f"its channel mapping fills the channels {used}, its shape is {shape}")
     indices = np.array(mapping)
     return np.stack([_mean(channels[indices == output]) for output in used])
 

@@ -1,0 +1,299 @@
+"""PettingZoo games as simulators: several in one process, each of their players an agent.
+
+Games of both kinds (`AECEnv`, `ParallelEnv`) play on as soon as those have acted whose turn it is. Player p of game i
+is agent `i * players + p`. A player who ends is told with its own final observation and with what it earned since it
+last acted, whoever made the last move. What a player was paid before it first acted comes with its second message,
+because a reward before the first action belongs to no action and would be lost.
+
+`observation["action_mask"]`, or else `info["action_mask"]`, becomes the agent's action mask. When a game is over, whose
+rewards of all teams add up to 0, the players of this last moment are told its outcome: won with a return above 0, lost
+below 0, else drawn. Environment parameters are handed to `reset` as `options`, but for the one that seeds episodes
+(`ludus.seeds`). Who is in which team: `ludus.adapters.seats`.
+"""
+
+import itertools
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import pettingzoo
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
+
+from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame, PlayerId
+from ludus.adapters.rows import DecisionRows, TerminalRows
+from ludus.adapters.seats import Lineup, Seat, UnsupportedGame, assign_seats
+from ludus.draws import EnvironmentParameters
+from ludus.seeds import EpisodeSeeds
+from ludus.simulation import Bystander, GameSimulation, Start
+from ludus.spec import BehaviorSpec
+from ludus.turn import Actions, Turn
+from ludus.wire.batches import Outcome
+
+Environment: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
+
+FACTORIES = ("parallel_env", "env")
+"""What a module's games are made with; the first one that it has."""
+
+
+def behavior_name(name: str) -> str:
+    """Name of the behavior that a game stands for: `classic.connect_four_v3` -> `connect_four`."""
+    module, _, factory = name.partition(":")
+    last = factory if factory and not factory.endswith("env") else re.split(r"[./]", module)[-1]
+    return re.sub(r"[-_]v\d+$", "", last)
+
+
+def make_environment(name: str, arguments: Mapping[str, Any] | None = None) -> Environment:
+    """Make a game that PettingZoo has, or one's own.
+
+    `name` is a module with `env` or `parallel_env` (of PettingZoo: `classic.tictactoe_v3`; of anybody:
+    `my_package.arena`), such a module with another factory (`my_package.arena:make`), or an id of PettingZoo's
+    registry (`classic/tictactoe-v3`). Raises UnsupportedGame, or what the game raises.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo would rather have its registry used
+        try:
+            env: Any = _factory(name)(**(arguments or {}))
+        except FailedToImport as error:
+            raise UnsupportedGame(str(error)) from error
+    if not isinstance(env, AECEnv | ParallelEnv):
+        raise UnsupportedGame(f"{name} makes a {type(env).__name__}, which is no PettingZoo game")
+    return env
+
+
+def make_simulation(
+    name: str,
+    count: int = 1,
+    *,
+    lineup: Lineup | None = None,
+    seed: int | None = None,
+    seed_parameter: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> "PettingZooSimulation":
+    """Make `count` games; `name` and errors as in `make_environment`, the rest as in `PettingZooSimulation`.
+
+    `arguments` are the game's own.
+    """
+    envs = [make_environment(name, arguments) for _ in range(count)]
+    return PettingZooSimulation(envs, behavior_name(name), lineup or Lineup(), seed, seed_parameter)
+
+
+class PettingZooSimulation(GameSimulation):
+    """Games of one sort, which play independently of each other."""
+
+    def __init__(
+        self,
+        envs: Sequence[Environment],
+        name: str,
+        lineup: Lineup = Lineup(),  # noqa: B008  frozen
+        seed: int | None = None,
+        seed_parameter: str | None = None,
+    ) -> None:
+        """Take games that are alike.
+
+        `name` is what the behavior is called unless `lineup` says otherwise. `seed` replaces the seed that the run
+        gives this simulator; `seed_parameter` is the environment parameter that seeds episodes.
+        """
+        self._seats = assign_seats(name, envs[0], lineup)
+        self._players: Sequence[PlayerId] = list(self._seats)
+        self._tables = [_Table(index, _game(env)) for index, env in enumerate(envs)]
+        self._seeds = EpisodeSeeds(seed, seed_parameter)
+        self._parameters = EnvironmentParameters()
+        """Those of the run, as they are now."""
+        self._parts = {seat.spec.name: seat for seat in self._seats.values()}
+        """Announced name -> one of its seats."""
+        self.behaviors: Sequence[BehaviorSpec] = [seat.spec for seat in self._parts.values()]
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        """Begin every game anew."""
+        self._seeds.restart(start)
+        self._parameters = turn.parameters
+        self.finished = 0
+        news = _News()
+        for table in self._tables:
+            self._begin(table, news)
+        self._tell(turn, news)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        """Let the games play on whose players have all been answered."""
+        self._parameters = turn.parameters
+        answered: dict[_Table, None] = {}
+        for batch in actions.batches:
+            assert batch.agent_ids is not None
+            values = self._parts[batch.behavior].view.decoder.rows(batch.continuous, batch.discrete)
+            for agent, action in zip(batch.agent_ids.tolist(), values, strict=True):
+                index, player = divmod(agent, len(self._players))
+                self._tables[index].answers[self._players[player]] = action
+                answered[self._tables[index]] = None
+        news = _News()
+        for table in answered:
+            if len(table.answers) == table.asked:
+                answers, table.answers = table.answers, {}
+                self._play_on(table, table.game.play(answers), news)
+        self._tell(turn, news)
+
+    def close(self) -> None:
+        """Close every game."""
+        for table in self._tables:
+            table.game.close()
+
+    def _begin(self, table: "_Table", news: "_News") -> None:
+        table.clear()
+        moment = table.game.reset(self._seeds.next(table.index), self._seeds.options)
+        if not moment.asks:
+            raise UnsupportedGame("the game was over before anybody could act")
+        self._play_on(table, moment, news)
+
+    def _play_on(self, table: "_Table", moment: Moment, news: "_News") -> None:
+        """Take over what a game says; begin it anew if it is over."""
+        table.asked = len(moment.asks)
+        for event in itertools.chain[Ask | End](moment.ends, moment.asks):
+            table.returns[event.player] += event.reward
+            table.owed[event.player] += event.reward
+        outcomes = {} if moment.asks else self._outcomes(table)
+        for end in moment.ends:
+            outcome = outcomes.get(self._seats[end.player].team, Outcome.UNSPECIFIED)
+            if end.player in table.playing:
+                self._end(table, end, outcome, news)
+            else:
+                name = self._seats[end.player].spec.name
+                table.bystanders.append(Bystander(name, table.owed.pop(end.player), outcome))
+        for ask in moment.asks:
+            self._ask(table, ask, news)
+        if not moment.asks:
+            self.finished += 1
+            self.bystanders = tuple(table.bystanders)
+            self._seeds.change(self._parameters.draw())
+            self._begin(table, news)
+
+    def _end(self, table: "_Table", end: End, outcome: Outcome, news: "_News") -> None:
+        seat = self._seats[end.player]
+        table.playing.discard(end.player)
+        news.terminals[seat.spec.name].add(
+            self._agent(table, seat),
+            table.owed.pop(end.player),
+            seat.view.observation(end.observation),
+            truncated=end.truncated,
+            group=self._group(table, seat),
+            outcome=outcome,
+        )
+
+    def _ask(self, table: "_Table", ask: Ask, news: "_News") -> None:
+        seat = self._seats[ask.player]
+        begins = ask.player not in table.playing
+        table.playing.add(ask.player)
+        news.decisions[seat.spec.name].add(
+            self._agent(table, seat),
+            0.0 if begins else table.owed.pop(ask.player),
+            seat.view.observation(ask.observation),
+            seat.view.mask(ask.observation, ask.info),
+            self._group(table, seat),
+        )
+
+    def _agent(self, table: "_Table", seat: Seat) -> int:
+        return table.index * len(self._players) + seat.index
+
+    def _group(self, table: "_Table", seat: Seat) -> int:
+        return table.index * len(self._players) + seat.group if seat.group else 0
+
+    def _outcomes(self, table: "_Table") -> dict[int, Outcome]:
+        """Return each team's outcome; nobody's if this was no contest."""
+        returns: defaultdict[int, float] = defaultdict(float)
+        for player, value in table.returns.items():
+            returns[self._seats[player].team] += value
+        # Rewards such as 0.1 do not add up to exactly 0.
+        limit = 1e-6 * max(map(abs, returns.values()), default=0.0)
+        if len(returns) < 2 or abs(sum(returns.values())) > limit:
+            return {}
+        return {
+            team: Outcome.WIN if value > limit else Outcome.LOSS if value < -limit else Outcome.DRAW
+            for team, value in returns.items()
+        }
+
+    def _tell(self, turn: Turn, news: "_News") -> None:
+        for name, terminals in news.terminals.items():
+            turn.end_batch(terminals.batch(self._parts[name].view.encoder), name)
+        for name, decisions in news.decisions.items():
+            view = self._parts[name].view
+            turn.decide_batch(decisions.batch(view.encoder, view.decoder.spec.mask_size), name)
+
+
+class _Table:
+    """One game being played."""
+
+    def __init__(self, index: int, game: Game) -> None:
+        self.index = index
+        self.game = game
+        self.asked = 0
+        """How many players have to act."""
+        self.answers: dict[PlayerId, Any] = {}
+        """What those of them do that have been answered."""
+        self.playing: set[PlayerId] = set()
+        """Those who were asked and have not ended."""
+        self.owed: defaultdict[PlayerId, float] = defaultdict(float)
+        """What they have earned and were not told yet."""
+        self.bystanders: list[Bystander] = []
+        self.returns: defaultdict[PlayerId, float] = defaultdict(float)
+        """What everybody has earned since the game began."""
+
+    def clear(self) -> None:
+        """Forget a game that was played or abandoned."""
+        self.asked = 0
+        for memory in (self.answers, self.playing, self.bystanders, self.owed, self.returns):
+            memory.clear()
+
+
+class _News:
+    """What is to be told in a turn, by announced name."""
+
+    def __init__(self) -> None:
+        self.decisions: defaultdict[str, DecisionRows] = defaultdict(DecisionRows)
+        self.terminals: defaultdict[str, TerminalRows] = defaultdict(TerminalRows)
+
+
+def _game(env: Environment) -> Game:
+    return AECGame(env) if isinstance(env, AECEnv) else ParallelGame(env)
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    """Find what makes a game. Raises UnsupportedGame where there is nothing, ImportError where a library is missing."""
+    if "/" in name:
+        return _registered(name)
+    module_name, _, attribute = name.partition(":")
+    module = _module(module_name)
+    if attribute:
+        if not hasattr(module, attribute):
+            raise UnsupportedGame(f"the module {module.__name__} has no {attribute}")
+        return getattr(module, attribute)  # type: ignore[no-any-return]  # what it is shows when it is called
+    for factory in FACTORIES:
+        if hasattr(module, factory):
+            return getattr(module, factory)  # type: ignore[no-any-return]  # likewise
+    raise UnsupportedGame(
+        f"the module {module.__name__} has neither parallel_env nor env: write pettingzoo:{module_name}:FACTORY"
+    )
+
+
+def _registered(game_id: str) -> Callable[..., Any]:
+    for kind in ("parallel", "aec"):
+        try:
+            return partial(pettingzoo.make, kind, pettingzoo.spec(kind, game_id))
+        except PettingZooRegistryError as error:
+            problem = str(error)
+    raise UnsupportedGame(problem)
+
+
+def _module(name: str) -> Any:
+    """Import a module of PettingZoo's, or else of anybody's."""
+    for full_name in (f"pettingzoo.{name}", name):
+        try:
+            return import_module(full_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{full_name}.".startswith(f"{error.name}."):
+                family = name.partition(".")[0]
+                remedy = f": pip install 'pettingzoo[{family}]'" if full_name != name else ""
+                raise UnsupportedGame(f"{name} needs the module {error.name}, which is missing{remedy}") from error
+    raise UnsupportedGame(f"there is no game {name}: neither pettingzoo.{name} nor {name} can be imported")

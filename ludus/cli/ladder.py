@@ -1,0 +1,161 @@
+"""`ludus ladder`: who played whom, how it ended, and how strong that makes everybody."""
+
+import time
+
+import click
+
+from ludus.api import Client
+from ludus.cli.client import ClientGroup, Failure, connected
+from ludus.cli.exits import Exit
+from ludus.cli.options import json_option, timeout_option
+from ludus.cli.render import ago, number, print_facts, print_json, print_table
+from ludus.records import Ladder, Match, Payoffs, Rating
+
+POLL_SECONDS = 0.5
+"""Between two looks at how far a computation is."""
+
+ladder_argument = click.argument("ladder_key", metavar="LADDER")
+
+
+@click.group(cls=ClientGroup)
+def ladder() -> None:
+    """Look at ladders: ratings, payoffs and matches of runs that play against themselves, and of anybody else.
+
+    LADDER is a ladder's id or name; or a run's, for the one that it plays on.
+    """
+
+
+@ladder.command("list")
+@click.option("--filter", "filter_", default="", help="As in 'name = \"league*\" AND matches >= 100'.")
+@json_option
+@connected
+def list_(client: Client, *, filter_: str, as_json: bool) -> None:
+    """List ladders, newest first."""
+    found = list(client.list_ladders(filter_))
+    if as_json:
+        print_json(found)
+        return
+    rows = [(each.id, each.name, number(each.players), number(each.matches), ago(each.created_at)) for each in found]
+    print_table(["id", "name", "players", "matches", "created"], rows)
+
+
+@ladder.command()
+@click.argument("name")
+@click.option("--description", default="", help="A sentence for people.")
+@click.option("--initial-elo", type=float, help="Of players for whom nothing else is said. [1200]")
+@json_option
+@connected
+def create(client: Client, *, name: str, description: str, initial_elo: float | None, as_json: bool) -> None:
+    """Make a ladder that runs can share: they name it in `self_play.ladder`. Prints its id."""
+    made = client.create_ladder(name, description=description, initial_elo=initial_elo)
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(made.id)
+
+
+@ladder.command()
+@ladder_argument
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most players.")
+@click.option("--order-by", default="", help="elo, ordinal, mu, games or id; then asc or desc. [elo desc]")
+@json_option
+@connected
+def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json: bool) -> None:
+    """Show LADDER and its strongest players.
+
+    `mu` and `sigma` are the mean and the deviation of what is believed of a player's strength; `ordinal`, mu - 3 sigma,
+    is what it very probably exceeds. Ratings of players marked `=` are fixed.
+    """
+    found = client.get_ladder(ladder_key)
+    ratings = list(client.list_ratings(found.id, order_by=order_by, limit=limit))
+    if as_json:
+        print_json({"ladder": found, "ratings": ratings})
+        return
+    print_facts(
+        [
+            ("id", found.id),
+            ("name", found.name),
+            ("description", found.description),
+            ("players", number(found.players)),
+            ("matches", number(found.matches)),
+            ("not yet rated", number(found.matches - found.rated_through) if _behind(found) else ""),
+        ]
+    )
+    click.echo()
+    headers = ["id", "player", "kind", "step", "elo", "ordinal", "mu", "sigma", "games"]
+    print_table(headers, [_rating(each) for each in ratings])
+
+
+@ladder.command()
+@ladder_argument
+@click.option("--player", "players", type=click.IntRange(min=1), multiple=True, help="Only these; several times.")
+@click.option("--limit", type=click.IntRange(1, 500), default=10, show_default=True, help="Most players, the newest.")
+@json_option
+@connected
+def payoffs(client: Client, *, ladder_key: str, players: tuple[int, ...], limit: int, as_json: bool) -> None:
+    """Show the mean score of each player of LADDER (row) against each other one (column); a draw is half a win."""
+    found = client.payoffs(ladder_key, players, limit)
+    if as_json:
+        print_json(found)
+        return
+    print_table(["id", "player", *(str(each.id) for each in found.players)], _matrix(found))
+
+
+@ladder.command()
+@ladder_argument
+@click.option("--filter", "filter_", default="", help="As in 'player = 3 AND outcome = win'.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most matches, the newest.")
+@json_option
+@connected
+def matches(client: Client, *, ladder_key: str, filter_: str, limit: int, as_json: bool) -> None:
+    """List matches of LADDER, newest first. Superseded ones come with --filter 'superseded = true'."""
+    found = list(client.list_matches(ladder_key, filter_, limit=limit))
+    if as_json:
+        print_json(found)
+        return
+    print_table(["match", "ended", "step", "outcome", "rated", "players"], [_match(each) for each in found])
+
+
+@ladder.command()
+@ladder_argument
+@timeout_option
+@json_option
+@connected
+def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json: bool) -> None:
+    """Compute all ratings of LADDER anew from its matches, and wait until that is done. They come out the same."""
+    found = client.recompute_ladder(ladder_key)
+    matches_then = found.matches
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while found.rated_through < matches_then:
+        if deadline is not None and time.monotonic() > deadline:
+            done = f"{number(found.rated_through)} of {number(matches_then)} matches are rated after {timeout:g} s"
+            raise Failure(f"{done}; the steward goes on", Exit.TIMED_OUT)
+        time.sleep(POLL_SECONDS)
+        found = client.get_ladder(found.id)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(f"{number(matches_then)} matches are rated")
+
+
+def _behind(found: Ladder) -> bool:
+    return found.rated_through < found.matches
+
+
+def _rating(each: Rating) -> tuple[object, ...]:
+    elo = number(each.elo) + ("=" if each.fixed else "")
+    numbers = (number(each.ordinal), number(each.mu), number(each.sigma), number(each.games))
+    return (each.id, each.name, each.kind, number(each.step), elo, *numbers)
+
+
+def _matrix(found: Payoffs) -> list[tuple[str, ...]]:
+    return [
+        (str(player.id), player.name, *("-" if score is None else f"{score:.2f}" for score in scores))
+        for player, scores in zip(found.players, found.scores, strict=True)
+    ]
+
+
+def _match(each: Match) -> tuple[object, ...]:
+    rated = "superseded" if each.superseded_by is not None else "yes" if each.rated else "no"
+    sides = " - ".join(f"{seat.name} (team {seat.team})" for seat in each.seats)
+    return (each.seq, ago(each.at), number(each.step), each.outcome, rated, sides)

@@ -1,0 +1,143 @@
+"""`ludus learn`: `mlagents-learn` with one word changed. Its flags, its file, its console, its results folder.
+
+What is behind it is another: a run on a Ludus server (`--server`, `LUDUS_SERVER`), or on one that is started for this
+call. Exit codes are ML-Agents': 0 at a normal end and after Ctrl-C, 1 for errors, 2 for a wrong command line.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from ludus.api import ApiError, Client
+from ludus.cli.client import explain
+from ludus.cli.learn_options import GATEWAY_PORT, LearnError, LearnSettings, parse, read_settings
+from ludus.cli.learn_players import Place, check_build, players_of
+from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
+from ludus.cli.learn_stack import Addresses, embedded_stack
+from ludus.results import Folder, Mirror
+from ludus.results.console import info
+from ludus.results.folder import ResultsUnusable
+
+STACK_HOME = ".ludus"
+"""Folder in the results of a run for the data of a server that is started for it."""
+INTERRUPTED = 130
+
+PREVIOUS_DATA = (
+    "Previous data from this run ID was found. Either specify a new run ID, use --resume to resume this run, or use "
+    "the --force parameter to overwrite existing data."
+)
+NO_PREVIOUS_DATA = "Previous data from this run ID was not found. Train a new run by removing the --resume flag."
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    short_help="Train as mlagents-learn does: same flags, same files.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def learn(arguments: Sequence[str]) -> None:
+    """Train as `mlagents-learn` does; `ludus learn --help` lists the flags."""
+    typed = parse(arguments)
+    try:
+        settings = read_settings(typed)
+        _check_folders(settings)
+        check_build(settings)
+    except (LearnError, ResultsUnusable) as error:
+        raise click.ClickException(str(error)) from error
+    fresh = not settings.folder.exists()
+    try:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        server = typed.server or os.environ.get("LUDUS_SERVER")
+        with ExitStack() as stack:
+            if server is None:
+                addresses = stack.enter_context(embedded_stack(settings.folder / STACK_HOME))
+            else:
+                addresses = Addresses(server, _gateway(typed.gateway, server))
+            client = stack.enter_context(Client(addresses.api, typed.token))
+            code = _train(client, settings, addresses, typed)
+    except (LearnError, ResultsUnusable) as error:
+        raise click.ClickException(str(error)) from error
+    except ApiError as error:
+        raise click.ClickException(explain(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"The results can't be written: {error}") from error
+    except KeyboardInterrupt:
+        click.echo("Stopped at once.", err=True)
+        code = INTERRUPTED
+    finally:
+        if fresh and Folder(settings.folder).read_journal() is None:
+            _leave_nothing(settings.folder)
+    sys.exit(code)
+
+
+def _check_folders(settings: LearnSettings) -> None:
+    """Refuse what ML-Agents refuses, in its words, before anything is started."""
+    if settings.folder.is_dir():
+        if not (settings.checkpoints.resume or settings.checkpoints.force):
+            raise LearnError(PREVIOUS_DATA)
+    elif settings.checkpoints.resume:
+        raise LearnError(NO_PREVIOUS_DATA)
+    initial = settings.initial_folder
+    if initial is not None and not initial.is_dir():
+        raise LearnError(
+            f"Could not initialize from {initial}. Make sure models have already been saved with that run ID."
+        )
+
+
+def _leave_nothing(folder: Path) -> None:
+    """Remove the data of a server whose run never came to be, so that the next try finds no previous data."""
+    shutil.rmtree(folder / STACK_HOME, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed: argparse.Namespace) -> int:
+    """Have a run trained to its end; return the exit code."""
+    say = _say
+    own = addresses.own
+    say(greeting(version("ludus"), client.server, client.version()))
+    warn(settings, say)
+    folder = Folder(settings.folder)
+    if settings.checkpoints.force:
+        begin_anew(client, folder)
+    interrupts = Interrupts()
+    with interrupts.caught():
+        run = open_run(client, settings, folder, say)
+        say(info(f"Run {run.id} on {client.server}; games dial {addresses.gateway}."))
+        place = Place(addresses.gateway, run.id, os.environ.get("LUDUS_SIMULATOR_TOKEN"), typed.ca_file)
+        players = None if typed.remote_env else players_of(settings, place, folder.logs, say)
+        mirror = Mirror(
+            client,
+            run,
+            folder,
+            say=say,
+            given=settings.document,
+            local=settings.local(),
+            server="" if own else client.server,
+            command=" ".join(sys.argv[1:]),
+        )
+        with mirror, players or contextlib.nullcontext():
+            ended = follow(client, mirror, interrupts, players, say)
+    if ended.state != "SUCCEEDED":
+        click.echo(f"Error: the run ended as {ended.state}: {ended.stop_detail or ended.stop_reason}", err=True)
+        return 1
+    return 0 if players is None or players.failure is None else 1
+
+
+def _gateway(typed: str | None, server: str) -> str:
+    """Return where a server takes games: as it was typed, else beside the HTTP API."""
+    return typed or os.environ.get("LUDUS_SIMULATOR_SERVER") or f"{urlsplit(server).hostname}:{GATEWAY_PORT}"
+
+
+def _say(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()

@@ -1,0 +1,323 @@
+"""The command line of `mlagents-learn` 1.1.0, and its configuration file: what `ludus learn` is told, and which wins.
+
+Built-in values, then the file's, then flags that were typed, in rising order. Names, types and messages are
+ML-Agents'. The sections of the file that this machine acts on are read here; everything else goes to the server, which
+knows what is legal.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_args, get_type_hints
+
+import yaml
+
+Section = TypeVar("Section")
+
+
+class LearnError(Exception):
+    """Training can't begin; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class EnvironmentSettings:
+    """Which build is started how often: `env_settings`."""
+
+    env_path: str | None = None
+    env_args: list[str] | None = None
+    base_port: int = 5005
+    num_envs: int = 1
+    num_areas: int = 1
+    timeout_wait: int = 60
+    seed: int = -1
+    max_lifetime_restarts: int = 10
+    restarts_rate_limit_n: int = 1
+    restarts_rate_limit_period_s: int = 60
+
+    def check(self) -> None:
+        """Raise LearnError where the values don't go together."""
+        if self.num_envs > 1 and self.env_path is None:
+            raise LearnError("num_envs must be 1 if env_path is not set.")
+        if self.num_areas <= 0:
+            raise LearnError("num_areas must be set to a positive number >= 1.")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the game's engine runs: `engine_settings`."""
+
+    width: int = 84
+    height: int = 84
+    quality_level: int = 5
+    time_scale: float = 20
+    target_frame_rate: int = -1
+    capture_frame_rate: int = 60
+    no_graphics: bool = False
+    no_graphics_monitor: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """Which run this is, and where its results go: `checkpoint_settings`."""
+
+    run_id: str = "ppo"
+    initialize_from: str | None = None
+    load_model: bool = False
+    resume: bool = False
+    force: bool = False
+    train_model: bool = False
+    inference: bool = False
+    results_dir: str = "results"
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """Everything that one call of `ludus learn` was told."""
+
+    document: dict[str, Any]
+    """The configuration file, flags put into it, without the sections below; empty without a file."""
+    environment: EnvironmentSettings
+    engine: EngineSettings
+    checkpoints: CheckpointSettings
+    config_path: Path | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return Path(self.checkpoints.results_dir) / self.checkpoints.run_id
+
+    @property
+    def initial_folder(self) -> Path | None:
+        """The results to begin with; None to begin with nothing."""
+        name = self.checkpoints.initialize_from
+        return None if name is None else Path(self.checkpoints.results_dir) / name
+
+    def local(self) -> dict[str, dict[str, Any]]:
+        """Return the sections that this machine acts on, as `configuration.yaml` has them."""
+        return {
+            "env_settings": dataclasses.asdict(self.environment),
+            "engine_settings": dataclasses.asdict(self.engine),
+            "checkpoint_settings": dataclasses.asdict(self.checkpoints),
+        }
+
+
+_SECTIONS: Final[Mapping[str, type[Any]]] = {
+    "env_settings": EnvironmentSettings,
+    "engine_settings": EngineSettings,
+    "checkpoint_settings": CheckpointSettings,
+}
+_FLAG: Final = "store_true"
+GATEWAY_PORT: Final = 7070
+"""Where a server takes games unless it was told another port."""
+
+
+OWN_HELP: Final = f"""\
+Ludus' own, which can't be shortened:
+  --server URL          address of a Ludus server [LUDUS_SERVER, else one is started]
+  --token TOKEN         the server's bearer token; better given as LUDUS_TOKEN
+  --gateway HOST:PORT   where it takes games [LUDUS_SIMULATOR_SERVER, else its host, port {GATEWAY_PORT}]
+  --ca-file FILE        certificate authority (PEM) of a gateway that speaks TLS
+  --remote-env          launch no game and wait for none here: they dial in from elsewhere
+
+"""
+
+
+def _theirs() -> argparse.ArgumentParser:
+    """Return ML-Agents' parser. What was not typed is not in its result, so that typing a default still counts."""
+    parsed = argparse.ArgumentParser(
+        prog="ludus learn",
+        argument_default=argparse.SUPPRESS,
+        description="Train as mlagents-learn does, on a Ludus server (--server), or on one that is started for it.",
+        epilog=f"{OWN_HELP}Exit codes: 0 at the end and after Ctrl-C, 1 for errors, 2 for a wrong command line.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parsed.add_argument("trainer_config_path", nargs="?", help="The configuration file.")
+    add = parsed.add_argument
+    add("--env", dest="env_path", help="The Unity executable; without it the Unity Editor is waited for.")
+    add("--load", dest="load_model", action=_FLAG, help=argparse.SUPPRESS)
+    add("--resume", action=_FLAG, help="Go on with the run of this run ID.")
+    add("--deterministic", action=_FLAG, help="Act by the mean, or the likeliest choice.")
+    add("--force", action=_FLAG, help="Begin anew although there are results of this run ID.")
+    add("--run-id", help="Name of the run and of its folder in the results. [ppo]")
+    add("--initialize-from", metavar="RUN_ID", help="Begin with the networks of this run.")
+    add("--seed", type=int, help="Seed of everything random; -1: drawn. [-1]")
+    add("--train", dest="train_model", action=_FLAG, help=argparse.SUPPRESS)
+    add(
+        "--inference",
+        action=_FLAG,
+        help="Play without learning, until Ctrl-C; with --resume as far as the run had learnt.",
+    )
+    add("--base-port", type=int, help="Port of the first build on this machine. [5005]")
+    add("--num-envs", type=int, help="How many builds to start. [1]")
+    add("--num-areas", type=int, help="Training areas in each build. [1]")
+    add("--debug", action=_FLAG, help="Log more.")
+    add("--env-args", nargs=argparse.REMAINDER, help="Everything behind it goes to the build.")
+    add("--max-lifetime-restarts", help="Restarts of each build in all; -1: no limit. [10]")
+    add("--restarts-rate-limit-n", help="Restarts of each build within the period below; -1: no limit. [1]")
+    add("--restarts-rate-limit-period-s", help="Length of that period. [60]")
+    add("--torch", action=_FLAG, help=argparse.SUPPRESS)
+    add("--tensorflow", action=_FLAG, help=argparse.SUPPRESS)
+    add("--results-dir", help="Where the results of all runs lie. [results]")
+    add("--timeout-wait", help="Seconds that a build may take for a step. [60]")
+    engine = parsed.add_argument_group("engine")
+    engine.add_argument("--width", type=int, help="Width of the window in pixels. [84]")
+    engine.add_argument("--height", type=int, help="Height of the window in pixels. [84]")
+    engine.add_argument("--quality-level", type=int, help="Unity's quality level. [5]")
+    engine.add_argument("--time-scale", type=float, help="Seconds of the game's time in a second. [20]")
+    engine.add_argument("--target-frame-rate", type=int, help="Frames to draw in a second; -1: all. [-1]")
+    engine.add_argument("--capture-frame-rate", type=int, help="Frames in a second of the game's time. [60]")
+    engine.add_argument("--no-graphics", action=_FLAG, help="Start builds without graphics.")
+    engine.add_argument("--no-graphics-monitor", action=_FLAG, help="Start the first build with graphics, others not.")
+    torch = parsed.add_argument_group("torch")
+    torch.add_argument("--torch-device", metavar="DEVICE", help="cpu, cuda or cuda:N, on the worker.")
+    return parsed
+
+
+def read_settings(typed: argparse.Namespace) -> LearnSettings:
+    """Bring file and flags together. Raises LearnError."""
+    given = {key: value for key, value in vars(typed).items() if value is not None}
+    path = Path(given["trainer_config_path"]) if "trainer_config_path" in given else None
+    document = {} if path is None else read_document(path)
+    sections = {name: _section_of(document, name) for name in _SECTIONS}
+    warnings = list(_removed(given))
+    _choose_beginning(sections["checkpoint_settings"], given, warnings)
+    for section, kind in zip(sections.values(), _SECTIONS.values(), strict=True):
+        section |= {key: given[key] for key in given if key in _hints(kind)}
+    environment = _build(EnvironmentSettings, sections["env_settings"])
+    environment.check()
+    _put_into(document, given)
+    return LearnSettings(
+        document,
+        environment,
+        _build(EngineSettings, sections["engine_settings"]),
+        _build(CheckpointSettings, sections["checkpoint_settings"]),
+        path,
+        warnings,
+    )
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a configuration file. Raises LearnError."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise LearnError(f"Config file could not be found at {path.absolute()}.") from error
+    except OSError as error:
+        raise LearnError(f"Config file {path.absolute()} can't be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise LearnError(
+            f"There was an error decoding Config file from {path}. Make sure your file is save using UTF-8"
+        ) from error
+    except yaml.YAMLError as error:
+        raise LearnError(f"Error parsing yaml file. Please check for formatting errors. {error}") from error
+    if document is None:
+        raise LearnError(f"The config file {path} is empty; it needs at least `behaviors`.")
+    if not isinstance(document, dict):
+        raise LearnError(f"The config file {path} is no mapping; it needs at least `behaviors`.")
+    return document
+
+
+def _section_of(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take a section out of the file."""
+    section = document.pop(name, {})
+    if not isinstance(section, dict):
+        raise LearnError(f"Unsupported config {section} for {_SECTIONS[name].__name__}.")
+    legal = _hints(_SECTIONS[name])
+    for key in section:
+        if key not in legal:
+            raise LearnError(
+                f"The option {key} was specified in your YAML file for {_SECTIONS[name].__name__}, but is invalid."
+            )
+    return dict(section)
+
+
+def _choose_beginning(section: dict[str, Any], given: dict[str, Any], warnings: list[str]) -> None:
+    """Of `resume` and `initialize_from` one remains: the typed one, else `resume`."""
+    if section.pop("load_model", False) or given.pop("load_model", False):
+        warnings.append("The --load option has been deprecated. Please use the --resume option instead.")
+        given.setdefault("resume", True)
+    typed = {key for key in ("resume", "initialize_from") if key in given}
+    if not ((given.get("resume") or section.get("resume")) and {*given, *section} >= {"initialize_from"}):
+        return
+    if typed == {"initialize_from"}:
+        section.pop("resume", None)
+        warnings.append("Both resume and initialize_from are set; --initialize-from was typed and counts.")
+    elif "initialize_from" in given or section.get("initialize_from") is not None:
+        section.pop("initialize_from", None)
+        given.pop("initialize_from", None)
+        warnings.append("Both resume and initialize_from are set; the run is resumed.")
+
+
+def _removed(given: Mapping[str, Any]) -> Iterator[str]:
+    """Warn of flags that ML-Agents once had."""
+    if given.get("train_model"):
+        yield "The --train option has been deprecated. Train mode is now the default."
+    for name in ("torch", "tensorflow"):
+        if given.get(name):
+            yield f"The --{name} option was removed: PyTorch is the only framework."
+
+
+def _put_into(document: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Put the flags that concern the server into the document."""
+    if "torch_device" in given:
+        document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": given["torch_device"]}
+    if given.get("debug"):
+        document["debug"] = True
+    if given.get("deterministic"):
+        behaviors = _mapping(document.get("behaviors"))
+        document["behaviors"] = {name: _deterministic(behavior) for name, behavior in behaviors.items()}
+
+
+def _deterministic(behavior: Any) -> Any:
+    if not isinstance(behavior, dict):
+        return behavior
+    return {**behavior, "network_settings": {**_mapping(behavior.get("network_settings")), "deterministic": True}}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _build(kind: type[Section], values: Mapping[str, Any]) -> Section:
+    """Make a section, its values converted as ML-Agents does."""
+    hints = _hints(kind)
+    return kind(**{key: _convert(kind, key, hints[key], value) for key, value in values.items()})
+
+
+def _convert(kind: type[Any], key: str, hint: Any, value: Any) -> Any:
+    optional = type(None) in get_args(hint)
+    if value is None and optional:
+        return None
+    plain = next(each for each in get_args(hint) if each is not type(None)) if optional else hint
+    try:
+        if plain in {int, float, bool, str}:
+            return plain(value)
+        return [str(item) for item in value]
+    except (TypeError, ValueError) as error:
+        raise LearnError(f"{value!r} is no {getattr(plain, '__name__', 'list')} for {kind.__name__}.{key}.") from error
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read a command line; exits with code 2 where it is wrong, and with 0 after `--help`.
+
+    Ludus' own flags are read first and by their whole names, so that ML-Agents' can be shortened as ever: `--se`.
+    """
+    own = argparse.ArgumentParser(prog="ludus learn", add_help=False, allow_abbrev=False)
+    for name in ("--server", "--token", "--gateway"):
+        own.add_argument(name)
+    own.add_argument("--ca-file", type=Path)
+    own.add_argument("--remote-env", action=_FLAG)
+    end = next((at for at, each in enumerate(arguments) if _is_rest(each)), len(arguments))
+    namespace, others = own.parse_known_args(arguments[:end])
+    return _theirs().parse_args([*others, *arguments[end:]], namespace)
+
+
+def _is_rest(argument: str) -> bool:
+    return len(argument) > len("--env") and "--env-args".startswith(argument)

@@ -1,0 +1,291 @@
+"""What `ludus learn` does with a server: hands in the run, stays with it while its results come over, ends it well."""
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from ludus.api import PATIENCE_SECONDS, TERMINAL_STATES, Busy, Client, NotFound, ProblemAnswer, ServerUnreachable
+from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
+from ludus.cli.learn_players import Players
+from ludus.cli.options import name_of
+from ludus.records import Checkpoint, Run
+from ludus.results import Folder, Mirror
+from ludus.results.console import info, warning
+from ludus.results.folder import Journal
+
+POLL_SECONDS: Final = 1.0
+Say = Callable[[str], None]
+RECORDINGS: Final = (".demo", ".npz")
+_LOCAL_KEYS: Final = frozenset({"env_path", "base_port", "seed"})
+"""Of `env_settings`: what only this machine needs, and what the document says at its top."""
+
+
+class Interrupts:
+    """Counts presses of Ctrl-C and wakes who sleeps; the second one is an ordinary KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pressed = threading.Event()
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catch them."""
+        previous = signal.signal(signal.SIGINT, self._press)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, but not longer than until the first press."""
+        if self.count:
+            time.sleep(seconds)
+        else:
+            self._pressed.wait(seconds)
+
+    def _press(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        self._pressed.set()
+        if self.count > 1:
+            raise KeyboardInterrupt
+
+
+def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[str, Any]:
+    """Return the configuration as the server takes it: files uploaded and named by their ids, paths left out.
+
+    Raises LearnError, ApiError.
+    """
+    if not settings.document:
+        raise LearnError(
+            "No configuration file is given, and Ludus needs to know the behaviors: ludus learn CONFIG.yaml"
+        )
+    document = dict(_uploaded(client, settings.document, {}))
+    _initialize(client, document, settings, say)
+    if settings.checkpoints.inference:
+        document["checkpoint_settings"] = {"inference": True}
+    if settings.environment.seed >= 0:
+        document["seed"] = settings.environment.seed
+    for name, section in (("env_settings", settings.environment), ("engine_settings", settings.engine)):
+        changed = _changed(section)
+        if changed:
+            document[name] = changed
+    return document
+
+
+def open_run(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> Run:
+    """Create the run, or find the one that shall go on. Raises LearnError, ApiError."""
+    if settings.checkpoints.resume:
+        say(info(f"Resuming from {folder.shown(folder.path)}."))
+        run, step = _resumed(client, settings, folder, say)
+        say(info(f"Resuming training from step {step}."))
+        return run
+    return client.create_run(server_document(client, settings, say), name=run_name(settings.checkpoints.run_id))
+
+
+def begin_anew(client: Client, folder: Folder) -> None:
+    """Make way for a new run in a folder: `--force`.
+
+    As in ML-Agents only event files go, and only those that Ludus wrote. The run that they are of is stopped.
+    """
+    journal = folder.read_journal()
+    if journal is None:
+        return
+    _stop_former(client, journal)
+    for behavior, known in journal.behaviors.items():
+        if known.event_file is not None:
+            (folder.behavior(behavior) / known.event_file.name).unlink(missing_ok=True)
+    (folder.logs / "ludus.json").unlink()
+
+
+def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Players | None, say: Say) -> Run:
+    """Stay with a run until it has ended and everything is here. Raises ApiError.
+
+    The first Ctrl-C stops it well, and so does the end of the last game that was to play here.
+    """
+    silent_since: float | None = None
+    stopped = False
+    while True:
+        try:
+            if not stopped and (interrupts.count or (players is not None and players.failure is not None)):
+                if interrupts.count:
+                    say(info("Learning was interrupted. Please wait while the graph is generated."))
+                _stop(client, mirror.journal.run)
+                stopped = True
+            if mirror.sync().state in TERMINAL_STATES:
+                return mirror.finish()
+            silent_since = None
+        except (ServerUnreachable, Busy):
+            now = time.monotonic()
+            silent_since = silent_since or now
+            if now - silent_since > PATIENCE_SECONDS:
+                raise
+        interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
+
+
+def _stop(client: Client, run: str) -> None:
+    """Ask for a good end, unless the run has ended meanwhile."""
+    try:
+        client.stop(run)
+    except ProblemAnswer as error:
+        if error.code != "illegal_transition":
+            raise
+
+
+def run_name(run_id: str) -> str | None:
+    """Return a run ID as far as it can be a name on a server; None if nothing of it can."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).lstrip("._-")[:200]
+    return name or None
+
+
+def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> tuple[Run, int]:
+    """Return the run that goes on in a folder, and the step from which: its own, or one that continues it."""
+    journal = folder.read_journal()
+    if journal is None:
+        raise LearnError(
+            f"{folder.shown(folder.path)} was not written by Ludus, so that --resume has no run to go on with; begin "
+            "with its networks by --initialize-from instead."
+        )
+    try:
+        run = client.get_run(journal.run)
+    except NotFound as error:
+        raise LearnError(
+            f"The server at {client.server} does not have the run {journal.run} of {folder.shown(folder.path)}; name "
+            f"{journal.server or 'the one that trained it'} with --server."
+        ) from error
+    if run.state in TERMINAL_STATES:
+        return _continued(client, settings, folder, journal, run, say)
+    if settings.checkpoints.inference:
+        raise LearnError(f"Run {run.id} still trains; stop it (ludus run stop {run.id}) before --inference.")
+    return run, run.step
+
+
+def _continued(
+    client: Client, settings: LearnSettings, folder: Folder, journal: Journal, ended: Run, say: Say
+) -> tuple[Run, int]:
+    """Create a run that goes on from the newest checkpoint of one that has ended, with the configuration of today."""
+    checkpoint = _newest_checkpoint(client, [ended.id, *reversed(journal.former)])
+    if checkpoint is None:
+        raise LearnError(
+            f"Run {ended.id} has ended ({ended.state}, {ended.stop_reason}) without a checkpoint to go on from; begin "
+            "anew with --force."
+        )
+    document = server_document(client, settings, say)
+    document["checkpoint_settings"] = {**document.get("checkpoint_settings", {}), "resume_from": checkpoint.id}
+    run = client.create_run(document, name=run_name(settings.checkpoints.run_id))
+    journal.continue_with(run.id)
+    folder.write_journal(journal)
+    return run, checkpoint.step
+
+
+def _newest_checkpoint(client: Client, runs: Iterable[str]) -> Checkpoint | None:
+    """Return that of the first run that has any: one that only played has none."""
+    for run in runs:
+        with suppress(NotFound):
+            return client.get_checkpoint(run)
+    return None
+
+
+def _stop_former(client: Client, journal: Journal) -> None:
+    try:
+        if client.get_run(journal.run).state not in TERMINAL_STATES:
+            client.stop(journal.run)
+    except NotFound:
+        pass  # it was of another server
+
+
+def _initialize(client: Client, document: dict[str, Any], settings: LearnSettings, say: Say) -> None:
+    """Name in each behavior the checkpoint that it begins with, and forget the paths."""
+    behaviors = document.get("behaviors")
+    if not isinstance(behaviors, dict):
+        return
+    document["behaviors"] = named = {}
+    for name, behavior in behaviors.items():
+        given = behavior.get("init_path") if isinstance(behavior, dict) else None
+        path = _initial_path(settings, name, given)
+        named[name] = behavior
+        if path is not None:
+            own = {key: value for key, value in (behavior or {}).items() if key != "init_path"}
+            named[name] = {**own, "initialize_from": initial_checkpoint(client, path, name)}
+            say(info(f"Initializing from {path.as_posix()}."))
+            say(info(f"Starting training from step 0 and saving to {settings.folder.as_posix()}/{name}."))
+
+
+def initial_checkpoint(client: Client, path: Path, behavior: str) -> str:
+    """Upload a `.pt`, of ML-Agents or of `ludus learn`; return the id that `initialize_from` names."""
+    return client.upload_checkpoint(path, name=name_of(path), behavior=behavior).id
+
+
+def _initial_path(settings: LearnSettings, behavior: str, init_path: Any) -> Path | None:
+    """Return the file that a behavior begins with, as ML-Agents finds it. Raises LearnError where it is none."""
+    folder = settings.initial_folder
+    if init_path is None:
+        path = None if folder is None else Folder(folder).behavior(behavior) / "checkpoint.pt"
+    else:
+        path = Path(str(init_path))
+        if folder is not None and path.parent == Path():
+            path = Folder(folder).behavior(behavior) / path
+    if path is not None and not (path.is_file() and path.suffix == ".pt"):
+        raise LearnError(f"Could not initialize from {path}. file does not exists or is not a `.pt` file")
+    return path
+
+
+def _uploaded(client: Client, value: Any, known: dict[Path, str]) -> Any:
+    """Replace every `demo_path` below by the ids of its uploaded files."""
+    if isinstance(value, list):
+        return [_uploaded(client, item, known) for item in value]
+    if not isinstance(value, dict):
+        return value
+    replaced = {key: _uploaded(client, item, known) for key, item in value.items() if key != "demo_path"}
+    if (path := value.get("demo_path")) is not None:
+        replaced["demonstrations"] = [_upload(client, file, known) for file in recordings(Path(str(path)))]
+    return replaced
+
+
+def _upload(client: Client, file: Path, known: dict[Path, str]) -> str:
+    if file not in known:
+        known[file] = client.upload_demonstration(file).id
+    return known[file]
+
+
+def recordings(path: Path) -> list[Path]:
+    """Return the recordings that a `demo_path` means: the file, or those in the folder. Raises LearnError."""
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix in RECORDINGS)
+        if not found:
+            raise LearnError(f"There are no '.demo' files in the provided directory {path}.")
+        return found
+    if not path.is_file():
+        raise LearnError(f"The demonstration file or directory {path} does not exist.")
+    if path.suffix not in RECORDINGS:
+        raise LearnError(f"The file {path} is not a '.demo' file. Please provide a file with a .demo extension.")
+    return [path]
+
+
+def _changed(section: EnvironmentSettings | EngineSettings) -> dict[str, Any]:
+    """Return what of a section isn't its default, for the server, which knows the defaults too."""
+    values: Mapping[str, Any] = asdict(section)
+    return {
+        each.name: values[each.name]
+        for each in fields(section)
+        if each.name not in _LOCAL_KEYS and values[each.name] != each.default
+    }
+
+
+def greeting(version: str, server: str, server_version: str) -> str:
+    """Return the lines with which `mlagents-learn` begins, with our versions."""
+    return (
+        f"\n Version information:\n  ludus: {version},\n  Communicator API: 1.5.0,\n  Server: {server} {server_version}"
+    )
+
+
+def warn(settings: LearnSettings, say: Say) -> None:
+    """Say what of the command line and the file has no effect."""
+    for text in settings.warnings:
+        say(warning(text))

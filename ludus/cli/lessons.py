@@ -1,0 +1,72 @@
+"""`ludus run lessons`, `set-lesson`, `set-parameter`: the environment parameters of a run."""
+
+from typing import Any
+
+import click
+import yaml
+
+from ludus.api import Client
+from ludus.cli.client import connected
+from ludus.cli.options import json_option
+from ludus.cli.render import print_json
+from ludus.records import EnvironmentParameters
+
+
+class YamlValue(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """A number, or a sampler as in configurations, written as YAML."""
+
+    name = "value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the text."""
+        try:
+            return yaml.safe_load(value)
+        except yaml.YAMLError:
+            self.fail(f"{value!r} is not valid YAML", param, ctx)
+
+
+@click.command()
+@click.argument("run")
+@json_option
+@connected
+def lessons(client: Client, *, run: str, as_json: bool) -> None:
+    """Show where each environment parameter is in its lessons, and what it waits for."""
+    _show(client.environment_parameters(run), as_json)
+
+
+@click.command("set-lesson")
+@click.argument("run")
+@click.argument("parameter")
+@click.argument("lesson")
+@json_option
+@connected
+def set_lesson(client: Client, *, run: str, parameter: str, lesson: str, as_json: bool) -> None:
+    """Begin another LESSON of a PARAMETER, by its name or its number (`2` is the second), while RUN goes on."""
+    _show(client.set_lesson(run, parameter, lesson), as_json)
+
+
+@click.command("set-parameter")
+@click.argument("run")
+@click.argument("parameter")
+@click.argument("value", type=YamlValue())
+@json_option
+@connected
+def set_parameter(client: Client, *, run: str, parameter: str, value: Any, as_json: bool) -> None:
+    """Give the present lesson of a PARAMETER another VALUE while RUN goes on: a number, or a sampler as YAML.
+
+    Write `--` before a negative number.
+    """
+    _show(client.set_parameter(run, parameter, value), as_json)
+
+
+def _show(found: EnvironmentParameters, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for parameter in found.parameters:
+        click.echo(f"{parameter.name}: {parameter.waits_for}")
+    for edit in found.pending:
+        wanted = ", ".join(f"{key} {value}" for key, value in edit.change.items())
+        click.echo(f"{edit.parameter}: {wanted} was asked for; the trainer has not done it yet")
+    if not found.parameters:
+        click.echo("The run has no environment parameters.")

@@ -1,0 +1,214 @@
+"""`ludus play`: how good an exported model is, without a server."""
+
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ludus.cli.exits import Exit
+from ludus.cli.options import RequirementType
+from ludus.cli.render import number, print_table
+from ludus.cli.require import ALIASES, Requirement
+from ludus.cli.sources import RANDOM, PlayerType, Source, SourceType, game_options, make_player, try_to_make
+from ludus.play.episodes import SEED_PARAMETER, Episode, Summary, play_episodes, summarize, team_of
+from ludus.play.model import UnusableModel
+from ludus.play.players import Player
+from ludus.simulation import GameSimulation
+from ludus.spec import BehaviorSpec
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is to be played."""
+
+    model: str
+    against: str | None
+    source: Source
+    episodes: int
+    first_seed: int
+    sample: bool
+    teams: tuple[int | None, ...]
+    """Those that the model plays in turn."""
+
+
+@click.command()
+@click.argument("model", type=PlayerType())
+@click.argument("source", metavar="LIBRARY:GAME", type=SourceType())
+@click.option("--episodes", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="How many.")
+@click.option("--against", type=PlayerType(), help=f"Who plays the other teams: {RANDOM!r} or a model (FILE.onnx).")
+@click.option(
+    "--team",
+    "only_team",
+    type=click.IntRange(min=0),
+    help="The model plays this team only. [all in turn, each seed once with every team]",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of the first game.")
+@click.option("--sample", is_flag=True, help="Let models draw their actions. [they take the likeliest]")
+@game_options
+@click.option(
+    "--require",
+    "requirements",
+    type=RequirementType(),
+    multiple=True,
+    help="What the result has to be, as in 'reward>=475' or 'win>=0.95'. Can be given several times.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every episode.")
+def play(
+    *,
+    model: str,
+    source: Source,
+    episodes: int,
+    against: str | None,
+    only_team: int | None,
+    seed: int,
+    sample: bool,
+    separate: bool,
+    teams: tuple[int, ...],
+    arguments: tuple[tuple[str, Any], ...],
+    requirements: tuple[Requirement, ...],
+    as_json: bool,
+) -> None:
+    """Play episodes with an exported MODEL (an .onnx file, or `random`) and say how good it was.
+
+    For instance `ludus play CartPole.onnx gymnasium:CartPole-v1`, or `ludus play new.onnx
+    pettingzoo:classic.connect_four_v3 --against old.onnx --sample --episodes 200`. Needs no server. Episode after
+    episode has the next seed; in games of several teams each seed is played once on every side.
+
+    \b
+    Exit codes:
+      0  every requirement is met
+      2  the command line is wrong, or the model is not one for this game
+      6  a requirement is not met
+    """
+    source = replace(source, arguments=dict(arguments), separate=separate, teams=teams, seed_parameter=SEED_PARAMETER)
+    simulation = try_to_make(source)
+    try:
+        sides = _sides(simulation, against, only_team)
+        contest = Contest(model, against, source, episodes, seed, sample, sides)
+        played = _played(simulation, contest)
+    finally:
+        simulation.close()
+    if as_json:
+        click.echo(json.dumps(_document(contest, played), indent=2, ensure_ascii=False))
+    else:
+        _print(contest, played)
+    if _all_alike(contest, played):
+        click.echo("all games of a side went the same way: both models always act alike; try --sample", err=True)
+    if not _meets(requirements, summarize(played)):
+        sys.exit(Exit.UNMET)
+
+
+def _sides(simulation: GameSimulation, against: str | None, only: int | None) -> tuple[int | None, ...]:
+    """Return the teams that the model plays. Raises click.UsageError."""
+    teams = sorted({team for spec in simulation.behaviors if (team := team_of(spec)) is not None})
+    if len(teams) > 1 and against is None:
+        raise click.UsageError(
+            f"the game has {len(teams)} teams: say who plays the others, with --against {RANDOM} or --against "
+            "FILE.onnx; if all players belong together, say --teams 0"
+        )
+    if len(teams) <= 1 and against is not None:
+        raise click.UsageError("the game has one team only: there is nobody to play against")
+    if only is None:
+        return tuple(teams) or (None,)
+    if only not in teams:
+        raise click.UsageError(f"the game has no team {only}: {', '.join(map(str, teams)) or 'it has no teams at all'}")
+    return (only,)
+
+
+def _played(simulation: GameSimulation, contest: Contest) -> list[Episode]:
+    """Play. Raises click.UsageError for a model that cannot play this game."""
+
+    def candidate(spec: BehaviorSpec) -> Player:
+        return make_player(contest.model, spec, sample=contest.sample, seed=contest.first_seed)
+
+    def others(spec: BehaviorSpec) -> Player:
+        assert contest.against is not None, "everybody belongs to the model's team"
+        return make_player(contest.against, spec, sample=contest.sample, seed=contest.first_seed + 1)
+
+    seeds = itertools.count(contest.first_seed)
+    try:
+        episodes = play_episodes(simulation, candidate, others, seeds, contest.teams)
+        return list(itertools.islice(episodes, contest.episodes))
+    except UnusableModel as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _all_alike(contest: Contest, played: Sequence[Episode]) -> bool:
+    """Whether nothing was learned from all episodes but the first of each side."""
+    ways = {(episode.team, episode.cumulative_reward, episode.length) for episode in played}
+    models = contest.against is not None and RANDOM not in {contest.model, contest.against}
+    return models and len(ways) == len(contest.teams) < len(played)
+
+
+def _sections(contest: Contest, played: Sequence[Episode]) -> list[tuple[str, Summary]]:
+    """Return each side's episodes in a few numbers, and those of all."""
+    sections = [
+        (f"team {team}", summarize(own))
+        for team in contest.teams
+        if (own := [episode for episode in played if episode.team == team]) and len(contest.teams) > 1
+    ]
+    return [*sections, ("all", summarize(played))]
+
+
+def _print(contest: Contest, played: Sequence[Episode]) -> None:
+    """Print a table for people."""
+    opponent = f" against {_name(contest.against)}" if contest.against else ""
+    last = max(episode.seed for episode in played)
+    click.echo(f"{_name(contest.model)} in {contest.source.name}{opponent}, seeds {contest.first_seed} to {last}")
+    sections = _sections(contest, played)
+    decided = any(summary.decided for _, summary in sections)
+    outcomes = ("wins", "draws", "losses") if decided else ()
+    print_table(
+        ("side", "episodes", "reward", "95 % interval", "lowest", "highest", "length", *outcomes),
+        (
+            (
+                side,
+                summary.episodes,
+                number(summary.mean),
+                f"{number(summary.low)} to {number(summary.high)}",
+                number(summary.lowest),
+                number(summary.highest),
+                number(summary.mean_length),
+                *((summary.wins, summary.draws, summary.losses) if decided else ()),
+            )
+            for side, summary in sections
+        ),
+    )
+
+
+def _document(contest: Contest, played: Sequence[Episode]) -> dict[str, Any]:
+    """Return the result as plain values."""
+    return {
+        "model": contest.model,
+        "game": f"{contest.source.library}:{contest.source.name}",
+        "against": contest.against,
+        "sample": contest.sample,
+        "summary": {side: asdict(summary) for side, summary in _sections(contest, played)},
+        "episodes": [{**asdict(episode), "outcome": episode.outcome.name.lower()} for episode in played],
+    }
+
+
+def _meets(requirements: Sequence[Requirement], summary: Summary) -> bool:
+    """Say of each requirement on standard error whether it is met; return whether all of them are."""
+    values = {"reward": summary.mean, "length": summary.mean_length}
+    if summary.decided:
+        shares = (("win", summary.wins), ("draw", summary.draws), ("loss", summary.losses))
+        values.update((name, count / summary.decided) for name, count in shares)
+    by_key = {ALIASES[name]: value for name, value in values.items()}
+    met = True
+    for requirement in requirements:
+        value = by_key.get(requirement.key)
+        holds = value is not None and requirement.holds(value)
+        reason = f"there is only {', '.join(values)}" if value is None else f"it is {value:g}"
+        click.echo(f"{requirement.text}: {'met' if holds else 'not met'}, {reason}", err=True)
+        met = met and holds
+    return met
+
+
+def _name(player: str | None) -> str:
+    return Path(player).name if player else ""

@@ -1,0 +1,214 @@
+"""Which games a command plays, and who plays in them without a server: what `ludus simulate` and `ludus play` share."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, assert_never
+
+import click
+
+from ludus.cli.options import Assignment
+from ludus.play.episodes import team_of
+from ludus.play.model import ModelPlayer
+from ludus.play.players import Player, RandomPlayer
+from ludus.play.scripted import ScriptedSimulation
+from ludus.simulation import GameSimulation, Simulation
+from ludus.spec import BehaviorSpec
+
+Library = Literal["gymnasium", "pettingzoo"]
+EXAMPLES: Final[Mapping[Library, str]] = {
+    "gymnasium": "gymnasium:CartPole-v1",
+    "pettingzoo": "pettingzoo:classic.tictactoe_v3",
+}
+RANDOM: Final = "random"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Source:
+    """Games, as the command line names them. Travels to other processes as JSON."""
+
+    library: Library
+    name: str
+    """What the library calls the game."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """The game's own."""
+    behavior: str | None = None
+    separate: bool = False
+    teams: Sequence[int] = ()
+    """These three: `ludus.adapters.seats.Lineup`. Gymnasium's environments have a behavior only."""
+    seed_parameter: str | None = None
+
+    def make(self, count: int = 1, seed: int | None = None) -> GameSimulation:
+        """Make `count` games. Raises ImportError without the library, and what the library raises."""
+        if os.getcwd() not in sys.path:  # noqa: PTH109  as text
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109  games of one's own lie where one works
+        match self.library:
+            case "gymnasium":
+                from ludus.adapters import gymnasium  # noqa: PLC0415  needs the library
+
+                return gymnasium.make_simulation(
+                    self.name,
+                    count,
+                    behavior=self.behavior,
+                    seed=seed,
+                    seed_parameter=self.seed_parameter,
+                    arguments=self.arguments,
+                )
+            case "pettingzoo":
+                from ludus.adapters import pettingzoo, seats  # noqa: PLC0415  likewise
+
+                return pettingzoo.make_simulation(
+                    self.name,
+                    count,
+                    lineup=seats.Lineup(self.behavior, self.separate, tuple(self.teams)),
+                    seed=seed,
+                    seed_parameter=self.seed_parameter,
+                    arguments=self.arguments,
+                )
+            case _:
+                assert_never(self.library)
+
+
+class SourceType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """`LIBRARY:GAME`."""
+
+    name = "game"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Source:
+        """Read the text."""
+        if isinstance(value, Source):
+            return value
+        scheme, _, name = value.partition(":")
+        library = next((library for library in EXAMPLES if library == scheme), None)
+        if library is None or not name:
+            forms = " or ".join(f"{library}:GAME, as in {example}" for library, example in EXAMPLES.items())
+            self.fail(f"{value!r} names no game; write {forms}", param, ctx)
+        return Source(library, name)
+
+
+class TeamsType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """`0,1,1`."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Read the text."""
+        if isinstance(value, tuple):
+            return value
+        numbers = value.split(",")
+        if not all(number.strip().isdecimal() for number in numbers):
+            self.fail(f"{value!r} names no teams; write their numbers, as in 0,1", param, ctx)
+        return tuple(int(number) for number in numbers)
+
+
+class PlayerType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """`random`, or an exported model."""
+
+    name = "player"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the text."""
+        if value != RANDOM and not Path(value).is_file():
+            self.fail(f"{value!r} is neither {RANDOM!r} nor a file", param, ctx)
+        return str(value)
+
+
+class ScriptedType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """`TEAM=PLAYER`."""
+
+    name = "team=player"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, str]:
+        """Read the text."""
+        if isinstance(value, tuple):
+            return value
+        team, equals, player = value.partition("=")
+        if not equals or not team.isdecimal():
+            self.fail(f"{value!r} names no team; write for instance 1={RANDOM} or 1=champion.onnx", param, ctx)
+        return int(team), PlayerType().convert(player, param, ctx)
+
+
+def game_options(command: Command) -> Command:
+    """Add the options that say how games are made."""
+    for option in (
+        click.option(
+            "--env-arg",
+            "arguments",
+            metavar="KEY=VALUE",
+            type=Assignment(),
+            multiple=True,
+            help="Argument of the game itself, as in max_cycles=100. Can be given several times.",
+        ),
+        click.option(
+            "--teams",
+            type=TeamsType(),
+            default=(),
+            metavar="TEAM,...",
+            help="PettingZoo: team of each player in the game's order, or one for all. [each its own, or by kind]",
+        ),
+        click.option(
+            "--separate", is_flag=True, help="PettingZoo: a behavior of its own for each player, with its name."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def make_player(player: str, spec: BehaviorSpec, *, sample: bool, seed: int | None = None) -> Player:
+    """Make a player for an announced behavior: `random`, or a model. Raises UnusableModel."""
+    if player == RANDOM:
+        return RandomPlayer(spec.actions, seed or 0)
+    return ModelPlayer(Path(player), spec, sample=sample, seed=seed)
+
+
+def with_scripted(simulation: Simulation, scripted: Mapping[int, str]) -> Simulation:
+    """Let built-in players play the teams that are named. Raises ValueError for a team that the game doesn't have.
+
+    Models draw their actions, as they did when they were trained.
+    """
+    if not scripted:
+        return simulation
+    players: dict[str, Player] = {}
+    for team, player in scripted.items():
+        specs = [spec for spec in simulation.behaviors if team_of(spec) == team]
+        if not specs:
+            teams = sorted({str(team_of(spec)) for spec in simulation.behaviors} - {"None"})
+            there = f"only {', '.join(teams)}" if teams else "nor any other"
+            raise ValueError(f"--scripted {team}={player}: the game has no team {team}, {there}")
+        players.update((spec.name, make_player(player, spec, sample=True)) for spec in specs)
+    return ScriptedSimulation(simulation, players)
+
+
+def check(source: Source, scripted: Mapping[int, str]) -> None:
+    """Raise click.UsageError, which says why not, unless the games can be made, and the scripted teams played, here."""
+    simulation = try_to_make(source)
+    try:
+        with_scripted(simulation, scripted)
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"{error.name} is not installed here; pip install 'ludus[play]'") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    finally:
+        simulation.close()
+
+
+def try_to_make(source: Source) -> GameSimulation:
+    """Make one game. Raises click.UsageError, which says why it can't be."""
+    if source.library == "gymnasium" and (source.separate or source.teams):
+        raise click.UsageError("--teams and --separate are for games with several players: pettingzoo:GAME")
+    try:
+        import gymnasium  # noqa: PLC0415  an optional package
+
+        import_module(source.library)
+    except ModuleNotFoundError as error:
+        if error.name not in EXAMPLES:
+            raise
+        raise click.UsageError(f"{error.name} is not installed here; pip install 'ludus[{source.library}]'") from None
+    try:
+        return source.make()
+    except (gymnasium.error.Error, ValueError, TypeError, ImportError) as error:
+        raise click.UsageError(f"{source.name} cannot be simulated: {error}") from None

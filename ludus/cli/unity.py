@@ -1,0 +1,227 @@
+"""`ludus unity`: Unity builds, or the Editor, as simulators of a run."""
+
+import asyncio
+import logging
+import re
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import click
+
+from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
+from ludus.cli.options import ca_file_option, gateway_option, patience_option, token_option
+from ludus.joining import RunEnd, Target
+from ludus.trouble import SimulatorError
+from ludus.unity.engine import EngineOverrides
+from ludus.unity.fleet import BASE_PORT, EDITOR_PORT, LAST_PORT, UnitySettings, play
+
+REST: Final = "--env-args"
+_ANY_NUMBER: Final = "-1: any number."
+_INT32 = click.IntRange(-(2**31), 2**31 - 1)
+_PIXELS = click.IntRange(1, 2**31 - 1)
+
+
+class _TakesTheRest(click.Command):
+    """A command whose last option takes everything that follows, as `mlagents-learn`'s does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours, rest = args, list[str]()
+        if REST in args:
+            position = args.index(REST)
+            ours, rest = args[:position], args[position + 1 :]
+        left = super().parse_args(ctx, ours)
+        ctx.params["env_args"] = tuple(rest)
+        return left
+
+
+@click.command(cls=_TakesTheRest)
+@click.argument("run")
+@click.option(
+    "--env",
+    type=click.Path(path_type=Path),
+    help="The build, with or without its extension. [default: wait for the Editor]",
+)
+@click.option("--num-envs", type=click.IntRange(1, 256), default=1, show_default=True, help="Copies of the build.")
+@click.option(REST, "env_args", metavar="...", help="Everything after it goes to the build.")
+@click.option(
+    "--base-port",
+    type=click.IntRange(1, LAST_PORT),
+    default=BASE_PORT,
+    show_default=True,
+    help="Port of the first copy; the others take the next ones.",
+)
+@click.option(
+    "--editor-port",
+    type=click.IntRange(1, LAST_PORT),
+    default=EDITOR_PORT,
+    show_default=True,
+    help="The Editor's port.",
+)
+@click.option("--no-graphics", is_flag=True, help="Start without graphics; cameras then show nothing.")
+@click.option("--no-graphics-monitor", is_flag=True, help="Start all but the first copy without graphics.")
+@click.option("--width", type=_PIXELS, help="Pixels of the window. [the run's engine settings]")
+@click.option("--height", type=_PIXELS, help="Pixels of the window. [the run's]")
+@click.option("--quality-level", type=_INT32, help="Index of a quality level. [the run's]")
+@click.option("--time-scale", type=click.FloatRange(0), help="Game seconds a second. [the run's]")
+@click.option("--target-frame-rate", type=_INT32, help="Frames a second; -1: as many as there can be. [the run's]")
+@click.option("--capture-frame-rate", type=_INT32, help="Frames a second of game time. [the run's]")
+@click.option(
+    "--timeout-wait",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds that a copy may take to call first, to call again, and to quit.",
+)
+@click.option(
+    "--max-lifetime-restarts",
+    type=click.IntRange(-1),
+    default=10,
+    show_default=True,
+    help=f"How often each copy is started again if it ends before the run. {_ANY_NUMBER}",
+)
+@click.option(
+    "--restarts-rate-limit-n",
+    type=click.IntRange(-1),
+    default=1,
+    show_default=True,
+    help=f"How often within the period. {_ANY_NUMBER}",
+)
+@click.option(
+    "--restarts-rate-limit-period-s",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="The period, in seconds.",
+)
+@click.option(
+    "--logs",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the player logs. [default: results/RUN/run_logs]",
+)
+@gateway_option
+@token_option
+@ca_file_option
+@click.option("--label", default="", help="What people read in the list of simulators. [the build and this host]")
+@patience_option
+def unity(
+    *,
+    run: str,
+    env: Path | None,
+    num_envs: int,
+    env_args: tuple[str, ...],
+    base_port: int,
+    editor_port: int,
+    no_graphics: bool,
+    no_graphics_monitor: bool,
+    width: int | None,
+    height: int | None,
+    quality_level: int | None,
+    time_scale: float | None,
+    target_frame_rate: int | None,
+    capture_frame_rate: int | None,
+    timeout_wait: float,
+    max_lifetime_restarts: int,
+    restarts_rate_limit_n: int,
+    restarts_rate_limit_period_s: float,
+    logs: Path | None,
+    server: str,
+    token: str | None,
+    ca_file: Path | None,
+    label: str,
+    patience: float,
+) -> None:
+    """Have Unity games play in RUN (an id or a name) until it ends: copies of a build, or the Editor.
+
+    For instance `ludus unity soccer --env builds/Soccer --num-envs 4 --no-graphics`. The games need nothing but their
+    ML-Agents package: they dial a port of this machine, as they would dial mlagents-learn. When the run pauses or its
+    server restarts they wait, and go on. Ctrl-C tells them to quit; a second one ends them at once.
+
+    \b
+    Exit codes:
+      0  the run finished
+      1  the server refused the games, or they crashed too often
+      2  the command line is wrong
+      3  the gateway cannot be reached
+      4  the run failed
+      5  the run was cancelled
+      130  interrupted
+    """
+    if env is None and num_envs > 1:
+        raise click.UsageError("--num-envs counts copies of a build: name it with --env")
+    settings = UnitySettings(
+        Target(server, run, token, label, ca_file, patience),
+        env=env,
+        num_envs=num_envs,
+        env_args=env_args,
+        base_port=base_port,
+        editor_port=editor_port,
+        no_graphics=no_graphics,
+        no_graphics_monitor=no_graphics_monitor,
+        engine=EngineOverrides(width, height, quality_level, time_scale, target_frame_rate, capture_frame_rate),
+        timeout_wait_seconds=timeout_wait,
+        max_lifetime_restarts=max_lifetime_restarts,
+        restarts_rate_limit_n=restarts_rate_limit_n,
+        restarts_rate_limit_period_seconds=restarts_rate_limit_period_s,
+        logs=logs or Path("results", _folder_name(run), "run_logs"),
+    )
+    sys.exit(_play(settings))
+
+
+def _play(settings: UnitySettings) -> int:
+    """Play, say how that went, and return the exit code."""
+    handler = _Echo()
+    logger = logging.getLogger("ludus.unity")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        end = asyncio.run(_interruptible(play(settings)))
+    except SimulatorError as error:
+        return exit_of_error(error.code)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    if end is None:
+        return INTERRUPTED
+    click.echo(end.reason, err=True)
+    return exit_of_end(end.code)
+
+
+async def _interruptible(playing: Coroutine[Any, Any, RunEnd]) -> RunEnd | None:
+    """Let each Ctrl-C, or SIGTERM, cancel what is played; None: it was."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(playing)
+    interrupts = 0
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            click.echo("telling the games to quit; Ctrl-C again ends them at once", err=True)
+        loop.call_soon_threadsafe(task.cancel)
+
+    # signal.signal, since the loop's own handlers are for POSIX alone; on Windows it runs with the next tick.
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Echo(logging.Handler):
+    """Prints what the library logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(record.getMessage(), err=True)
+
+
+def _folder_name(run: str) -> str:
+    """Return the name of a run as one that every file system takes."""
+    return re.sub(r"[^0-9A-Za-z._-]", "_", run).strip(".") or "run"

@@ -1,0 +1,100 @@
+"""A simulation some of whose teams are played by built-in players, so that the run meets an opponent it knows.
+
+    simulation = ScriptedSimulation(Chess(), {"Chess?team=1": RandomPlayer(Chess.behaviors[1].actions)})
+
+The server hears of the other behaviors only. Each time one of their agents' episodes ends with an outcome, it is
+reported: `Environment/Win`, `Environment/Draw` and `Environment/Loss` are 1 or 0, so that their means over a summary
+period are the shares of games that were won, drawn and lost.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ludus.play.players import Player, answer
+from ludus.seeds import environment_seed
+from ludus.simulation import Simulation, Start
+from ludus.spec import BehaviorSpec
+from ludus.turn import Actions, Turn
+from ludus.wire.batches import ActionBatch, Outcome, TerminalBatch
+from ludus.wire.specs import MAX_STATS, BehaviorLayout
+
+OUTCOME_KEYS: Final[Mapping[Outcome, str]] = {
+    Outcome.WIN: "Environment/Win",
+    Outcome.DRAW: "Environment/Draw",
+    Outcome.LOSS: "Environment/Loss",
+}
+
+MOST_REPORTED: Final = MAX_STATS // 2 // len(OUTCOME_KEYS)
+"""Outcomes that are reported in one turn, where more games than that end at once: a step has room for so many stats."""
+
+
+class ScriptedSimulation(Simulation):
+    """Plays what `simulation` plays; `players` act for the announced behaviors that they are named for."""
+
+    def __init__(self, simulation: Simulation, players: Mapping[str, Player]) -> None:
+        """Raises ValueError if nobody is left to be trained, or a player has nobody to play."""
+        names = [spec.name for spec in simulation.behaviors]
+        unknown = sorted(players.keys() - set(names))
+        if unknown:
+            raise ValueError(f"there is no {unknown[0]!r} to be played, only {', '.join(names)}")
+        if players.keys() == set(names):
+            raise ValueError(f"nobody is left to be trained: {', '.join(names)} would all be scripted")
+        self._simulation = simulation
+        self._players = dict(players)
+        self._layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
+        self._answers: list[ActionBatch] = []
+        """What the built-in players do, to be carried out in the next step."""
+
+    @property
+    def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
+        """Those that the run acts for."""
+        return [spec for spec in self._simulation.behaviors if spec.name not in self._players]
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        """Begin anew. The first time, built-in players begin to draw from the simulator's seed on."""
+        for number, player in enumerate(self._players.values()):
+            player.begin(environment_seed(start.seed, number) if start.first else None)
+        inner = self._turn(turn)
+        self._simulation.reset(inner, start)
+        self._pass_on(inner, turn)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        """Carry out what the run and the built-in players do."""
+        inner = self._turn(turn)
+        self._simulation.step(inner, Actions([*actions.batches, *self._answers]))
+        self._pass_on(inner, turn)
+
+    def close(self) -> None:
+        """Close the game."""
+        self._simulation.close()
+
+    def _turn(self, outer: Turn) -> Turn:
+        # Who waits for the server is the outer turn's to know: built-in players never do.
+        return Turn(self._layouts, {}, outer.parameters)
+
+    def _pass_on(self, inner: Turn, turn: Turn) -> None:
+        """Let the built-in players answer, and tell the server the rest."""
+        for spec in inner.announced:
+            self._layouts[spec.name] = BehaviorLayout(spec)
+            turn.announce(spec)
+        for stat in inner.stats:
+            turn.report(*stat)
+        batches = inner.batches()
+        self._answers = answer(self._players, batches)
+        for name, decisions, terminals in batches:
+            if name in self._players:
+                continue
+            if terminals is not None:
+                _report_outcomes(turn, terminals)
+                turn.end_batch(terminals, name)
+            if decisions is not None:
+                turn.decide_batch(decisions, name)
+
+
+def _report_outcomes(turn: Turn, terminals: TerminalBatch) -> None:
+    if terminals.outcomes is None:
+        return
+    known = terminals.outcomes[terminals.outcomes != Outcome.UNSPECIFIED]
+    for value in known[:MOST_REPORTED].tolist():
+        for outcome, key in OUTCOME_KEYS.items():
+            turn.report(key, float(value == outcome))

@@ -1,0 +1,225 @@
+"""`configuration.yaml`: a run's configuration with every default, its keys in ML-Agents' order.
+
+ML-Agents' loader takes the file back. So a key that only Ludus has is written where the user's own file has it, and
+left out where it would only say its default.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+_BEHAVIOR: Final = (
+    "trainer_type",
+    "hyperparameters",
+    "checkpoint_interval",
+    "network_settings",
+    "reward_signals",
+    "init_path",
+    "keep_checkpoints",
+    "even_checkpoints",
+    "max_steps",
+    "time_horizon",
+    "summary_freq",
+    "threaded",
+    "self_play",
+    "behavioral_cloning",
+)
+_ON_POLICY: Final = ("batch_size", "buffer_size", "learning_rate", "beta", "epsilon", "lambd", "num_epoch")
+_SCHEDULES: Final = ("learning_rate_schedule", "beta_schedule", "epsilon_schedule")
+_HYPERPARAMETERS: Final[Mapping[str, Sequence[str]]] = {
+    "ppo": (*_ON_POLICY, "shared_critic", *_SCHEDULES),
+    "poca": (*_ON_POLICY, *_SCHEDULES),
+    "sac": (
+        "learning_rate",
+        "learning_rate_schedule",
+        "batch_size",
+        "buffer_size",
+        "buffer_init_steps",
+        "tau",
+        "steps_per_update",
+        "save_replay_buffer",
+        "init_entcoef",
+        "reward_signal_steps_per_update",
+    ),
+}
+_NETWORK: Final = (
+    "normalize",
+    "hidden_units",
+    "num_layers",
+    "vis_encode_type",
+    "memory",
+    "goal_conditioning_type",
+    "deterministic",
+)
+_MEMORY: Final = ("sequence_length", "memory_size")
+_SIGNAL: Final = ("gamma", "strength", "network_settings")
+_SIGNALS: Final[Mapping[str, Sequence[str]]] = {
+    "extrinsic": _SIGNAL,
+    "gail": (*_SIGNAL, "learning_rate", "encoding_size", "use_actions", "use_vail", "demo_path"),
+    "curiosity": (*_SIGNAL, "learning_rate", "encoding_size"),
+    "rnd": (*_SIGNAL, "learning_rate", "encoding_size"),
+}
+_SELF_PLAY: Final = (
+    "save_steps",
+    "team_change",
+    "swap_steps",
+    "window",
+    "play_against_latest_model_ratio",
+    "initial_elo",
+)
+_CLONING: Final = ("demo_path", "steps", "strength", "samples_per_update", "num_epoch", "batch_size")
+_PATHS: Final = frozenset({"demo_path", "init_path"})
+"""Keys that a server is not told: files are uploaded, and have ids there."""
+_PLAIN_NETWORK: Final = {
+    "normalize": False,
+    "hidden_units": 128,
+    "num_layers": 2,
+    "vis_encode_type": "simple",
+    "memory": None,
+    "goal_conditioning_type": "hyper",
+    "deterministic": False,
+}
+"""What ML-Agents prints for the extrinsic signal, which has no network."""
+_OWN_CRITERIA: Final = {"count_all_episodes": False, "fall_back_below": None}
+"""Ludus' own keys of `completion_criteria`, with their defaults."""
+_SECTIONS: Final = ("env_settings", "engine_settings", "checkpoint_settings")
+_TOP: Final = (
+    "default_settings",
+    "behaviors",
+    "env_settings",
+    "engine_settings",
+    "environment_parameters",
+    "checkpoint_settings",
+    "torch_settings",
+    "debug",
+)
+
+
+def render(
+    resolved: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+    local: Mapping[str, Mapping[str, Any]] | None = None,
+    seed: int = 0,
+) -> str:
+    """Return the text of `configuration.yaml`.
+
+    `resolved` is the run's configuration as the server has it, `given` the user's own document: paths and Ludus' own
+    keys are taken from there. `local` are the sections that this machine acts on (`env_settings`, `engine_settings`,
+    `checkpoint_settings`), `seed` the run's, from which constant parameters are numbered as ML-Agents does.
+    """
+    given = given or {}
+    document: dict[str, Any] = {}
+    for key in _TOP:
+        value = resolved.get(key, given.get(key))
+        match key:
+            case "default_settings":
+                document[key] = None if value is None else behavior_settings(value, given.get(key))
+            case "behaviors":
+                document[key] = {
+                    name: behavior_settings(each, given_to(given, name)) for name, each in (value or {}).items()
+                }
+            case "environment_parameters":
+                document[key] = _parameters(value, seed)
+            case "torch_settings":
+                document[key] = _ordered(value or {}, ("device",), given.get(key))
+            case "debug":
+                document[key] = bool(value)
+            case _:
+                document[key] = dict((local or {}).get(key, value or {}))
+    own = {key: resolved.get(key, given[key]) for key in given if key not in document and key not in _SECTIONS}
+    return str(yaml.safe_dump(document | own, sort_keys=False, allow_unicode=True))
+
+
+def behavior_settings(resolved: Mapping[str, Any], given: Any = None) -> dict[str, Any]:
+    """Return one behavior's settings with ML-Agents' keys in their order, the user's own others behind them."""
+    wished: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    trainer = str(resolved.get("trainer_type", "ppo"))
+    settings = _ordered(resolved, _BEHAVIOR, wished)
+    settings["hyperparameters"] = _ordered(
+        resolved.get("hyperparameters") or {}, _HYPERPARAMETERS.get(trainer, ()), wished.get("hyperparameters")
+    )
+    settings["network_settings"] = _network(resolved.get("network_settings"), wished.get("network_settings"))
+    signals = _mapping(wished.get("reward_signals"))
+    settings["reward_signals"] = {
+        name: _signal(name, each, signals.get(name))
+        for name, each in (resolved.get("reward_signals") or {}).items()
+        if each is not None
+    }
+    for key, order in (("self_play", _SELF_PLAY), ("behavioral_cloning", _CLONING)):
+        if settings[key] is not None:
+            settings[key] = _ordered(settings[key], order, wished.get(key))
+    return settings
+
+
+def given_to(given: Mapping[str, Any], behavior: str) -> dict[str, Any]:
+    """Return what the user's document says of a behavior, its template's keys below its own."""
+    return _merge(_mapping(given.get("default_settings")), _mapping(_mapping(given.get("behaviors")).get(behavior)))
+
+
+def _ordered(resolved: Mapping[str, Any], order: Sequence[str], given: Any) -> dict[str, Any]:
+    """Return the keys of `order`, null where there is no value, then those that only the user's document names."""
+    wished = _mapping(given)
+    keys = [*order, *(key for key in wished if key not in order)]
+    return {key: wished.get(key) if key in _PATHS else resolved.get(key, wished.get(key)) for key in keys}
+
+
+def _network(resolved: Any, given: Any) -> dict[str, Any]:
+    network = _ordered(resolved or {}, _NETWORK, given)
+    if isinstance(network["memory"], Mapping):
+        network["memory"] = _ordered(network["memory"], _MEMORY, _mapping(given).get("memory"))
+    return network
+
+
+def _signal(name: str, resolved: Any, given: Any) -> Any:
+    if isinstance(resolved, list):  # several GAIL signals: Ludus' own
+        given = given if isinstance(given, list) else [given] * len(resolved)
+        return [_signal(name, each, wish) for each, wish in zip(resolved, given, strict=True)]
+    signal = _ordered(resolved, _SIGNALS.get(name, _SIGNAL), given)
+    plain = {**_PLAIN_NETWORK, **_mapping(_mapping(given).get("network_settings"))}
+    signal["network_settings"] = _network(resolved.get("network_settings", plain), None)
+    return signal
+
+
+def _parameters(resolved: Any, seed: int) -> dict[str, Any] | None:
+    """Write parameters as ML-Agents does: each as a curriculum, what doesn't change as its only lesson."""
+    if not resolved:
+        return None
+    written: dict[str, Any] = {}
+    number = seed
+    for name, value in resolved.items():
+        lessons = _mapping(value).get("curriculum") or [{"value": value, "name": name}]
+        written[name] = {"curriculum": [_lesson(lesson, number + index) for index, lesson in enumerate(lessons)]}
+        if _mapping(value).get("starting_lesson") is not None:  # Ludus' own key
+            written[name]["starting_lesson"] = value["starting_lesson"]
+        number += len(lessons)
+    return written
+
+
+def _lesson(lesson: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Write a lesson; a number is a constant sampler, which counts in the numbering of seeds as any other."""
+    sampler, criteria = lesson["value"], lesson.get("completion_criteria")
+    if not isinstance(sampler, Mapping):
+        sampler = {"sampler_type": "constant", "sampler_parameters": {"seed": seed, "value": sampler}}
+    return {
+        "value": dict(sampler),
+        "name": lesson["name"],
+        "completion_criteria": None if criteria is None else _criteria(criteria),
+    }
+
+
+def _criteria(criteria: Mapping[str, Any]) -> dict[str, Any]:
+    """Write when a lesson is over; of Ludus' own keys those that ask for something."""
+    return {key: value for key, value in criteria.items() if key not in _OWN_CRITERIA or value != _OWN_CRITERIA[key]}
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = _merge(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+    return merged
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,79 @@
+"""Commands on uploaded checkpoints: keep one, delete one; and a check of those that a configuration names."""
+
+from collections.abc import Iterator, Mapping
+
+from server.checkpoints.models import Checkpoint, UploadedCheckpoint
+from server.checkpoints.refs import CheckpointRef
+from server.checkpoints.repository import InitialCheckpoints, UploadedCheckpointRepository, uploaded_ref
+from server.checkpoints.uploads import Stored
+from server.db.database import Session, after_commit
+from server.errors import CheckpointInUse, InvalidConfig, Problem
+from server.training.config import RunConfig
+from server.training.document import Path
+from server.training.problems import join_path
+
+
+class CheckpointService:
+    """Commands on checkpoints, within the caller's transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._uploaded = UploadedCheckpointRepository(session)
+        self._initial = InitialCheckpoints(session)
+
+    def add(self, stored: Stored, name: str | None, behavior: str | None) -> UploadedCheckpoint:
+        """Enter a stored file; with the commit the file is kept."""
+        row = self._uploaded.add(stored, name, behavior)
+        after_commit(self._session, stored.keep)
+        return row
+
+    def delete(self, checkpoint_id: str) -> CheckpointRef:
+        """Forget an uploaded checkpoint; its file is the caller's to remove, after the commit.
+
+        Raises CheckpointNotFound, CheckpointInUse (a run that has not ended may still fetch it).
+        """
+        checkpoint = self._uploaded.get(checkpoint_id)
+        user = self._initial.in_use([checkpoint_id]).get(checkpoint_id)
+        if user is not None:
+            raise CheckpointInUse(checkpoint_id, user)
+        gone = uploaded_ref(checkpoint)
+        self._uploaded.delete(checkpoint)
+        return gone
+
+    def check(self, config: RunConfig, *, lock: bool = False) -> list[str]:
+        """Return the ids that a configuration names; with `lock` they exist until the commit at least.
+
+        Raises InvalidConfig, with a path for each id that does not exist, whose files are gone, or that has no such
+        behavior. Whether networks fit is seen when they are built.
+        """
+        named = config.initial_checkpoints()
+        found = self._initial.existing(set(named.values()), lock=lock)
+        problems = list(_problems(named, found))
+        if problems:
+            raise InvalidConfig(problems)
+        return sorted(found)
+
+
+def _problems(named: Mapping[Path, str], found: Mapping[str, Checkpoint | UploadedCheckpoint]) -> Iterator[Problem]:
+    for path, each in named.items():
+        here, checkpoint = join_path(path), found.get(each)
+        if checkpoint is None:
+            message = (
+                f"there is no checkpoint {each}; put in the id of one that `ludus checkpoint list RUN` shows, or that "
+                "`ludus checkpoint upload FILE` prints"
+            )
+            yield Problem(here, "not_found", message)
+        elif isinstance(checkpoint, UploadedCheckpoint):
+            if path[-1] == "resume_from":
+                message = (
+                    f"checkpoint {each} was uploaded, and a run goes on from checkpoints of runs alone; name it in the "
+                    "`initialize_from` of the behavior, which then begins with its networks at step 0"
+                )
+                yield Problem(here, "contradiction", message)
+        elif checkpoint.deleted_at is not None:
+            message = f"the files of checkpoint {each} were removed by retention; name a newer one"
+            yield Problem(here, "not_found", message)
+        elif path[0] == "behaviors" and len(checkpoint.steps) > 1 and path[1] not in checkpoint.steps:
+            names = ", ".join(sorted(checkpoint.steps))
+            message = f"checkpoint {each} has no behavior {path[1]!r}, but {names}; name another checkpoint"
+            yield Problem(here, "contradiction", message)

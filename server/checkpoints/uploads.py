@@ -1,0 +1,125 @@
+"""Files of uploaded checkpoints: looked into before they are kept. No database, and no torch.
+
+Here a file is only told from what it can't be: `torch.save` writes an archive of uncompressed entries, one of which is
+a pickle that names the modules. The pickle is read as a list of operations, never executed; whether the tensors are
+those of a behavior's networks only the worker can say, which refuses a run with the names that don't fit.
+"""
+
+import hashlib
+import json
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from server.artifacts import ArtifactStore
+from server.db.ids import new_id
+from server.errors import CheckpointInvalid
+
+FILE: Final = "checkpoint.pt"
+"""What the file is called in its folder."""
+MLAGENTS: Final = "mlagents"
+LUDUS: Final = "ludus"
+"""Format of a checkpoint of our own as one file, an archive of its two: what `ludus learn` keeps on its machine."""
+STATE_FILES: Final = frozenset({"state.json", "state.safetensors"})
+MAX_STATE_BYTES: Final = 64 << 20
+POLICY: Final = "Policy"
+"""The module that every checkpoint of ML-Agents has."""
+MODULES: Final = (POLICY, "Optimizer:", "Module:")
+"""How the names of its modules begin."""
+MAX_PICKLE_BYTES: Final = 64 << 20
+MAX_MODULES: Final = 100
+MAX_NAME: Final = 200
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What a look into a file has found."""
+
+    format: str
+    """`mlagents` or `ludus`."""
+    modules: tuple[str, ...]
+    """What is in it: ML-Agents' modules, or the behaviors of a run of ours."""
+    size: int
+    sha256: str
+
+
+@dataclass
+class Stored:
+    """A file in the artifact store whose row is not yet committed."""
+
+    id: str
+    path: str
+    inspected: Inspected
+    kept: bool = field(default=False)
+
+    def keep(self) -> None:
+        """Note that the row is committed: the file stays."""
+        self.kept = True
+
+
+def inspect(file: Path) -> Inspected:
+    """Look into a file. Raises CheckpointInvalid if it is no `checkpoint.pt`, of ML-Agents or of a run of ours."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            own = set(archive.namelist()) == STATE_FILES
+            modules = _behaviors(archive) if own else _modules(archive)
+    except zipfile.BadZipFile as error:
+        raise CheckpointInvalid(
+            f"it is no archive as torch.save writes it ({error}); upload the checkpoint.pt, or a Behavior-STEP.pt, of "
+            "an ML-Agents results folder"
+        ) from error
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return Inspected(LUDUS if own else MLAGENTS, modules, file.stat().st_size, digest)
+
+
+def _behaviors(archive: zipfile.ZipFile) -> tuple[str, ...]:
+    """Return the behaviors whose states an archive of ours holds."""
+    entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise CheckpointInvalid("its entries are compressed, which ludus never does")
+    if archive.getinfo("state.json").file_size > MAX_STATE_BYTES:
+        raise CheckpointInvalid(f"its state.json has more than {MAX_STATE_BYTES} bytes")
+    try:
+        behaviors = json.loads(archive.read("state.json"))["state"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointInvalid("its state.json is not the manifest of a checkpoint") from error
+    if not isinstance(behaviors, dict) or not behaviors:
+        raise CheckpointInvalid("its state.json names no behavior")
+    return tuple(str(name)[:MAX_NAME] for name in behaviors)[:MAX_MODULES]
+
+
+def _modules(archive: zipfile.ZipFile) -> tuple[str, ...]:
+    """Return the names of the modules that an archive says it holds."""
+    entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise CheckpointInvalid("its entries are compressed, which torch.save never does")
+    pickles = [entry for entry in entries if entry.filename.count("/") == 1 and entry.filename.endswith("/data.pkl")]
+    if len(pickles) != 1 or pickles[0].file_size > MAX_PICKLE_BYTES:
+        raise CheckpointInvalid("it has no data.pkl that names its tensors, as torch.save writes it")
+    try:
+        operations = list(pickletools.genops(archive.read(pickles[0])))
+    except (ValueError, EOFError) as error:
+        raise CheckpointInvalid(f"its data.pkl is damaged ({error})") from error
+    texts = dict.fromkeys(argument for _, argument, _ in operations if isinstance(argument, str))
+    modules = [text for text in texts if text.startswith(MODULES) and len(text) <= MAX_NAME]
+    if POLICY not in modules:
+        raise CheckpointInvalid(f"it has no module {POLICY!r}, so that it is no checkpoint of ML-Agents")
+    return tuple(modules[:MAX_MODULES])
+
+
+@contextmanager
+def published(store: ArtifactStore, file: Path, inspected: Inspected) -> Iterator[Stored]:
+    """Store a file under a new id for the length of the block; it stays if somebody says `keep` meanwhile."""
+    checkpoint_id = new_id("ckpt")
+    stored = Stored(checkpoint_id, f"checkpoints/{checkpoint_id}", inspected)
+    store.publish(file, f"{stored.path}/{FILE}")
+    try:
+        yield stored
+    finally:
+        if not stored.kept:
+            store.delete(stored.path)

@@ -1,0 +1,135 @@
+"""Forwards the calls of Unity games' bridges to collectors, byte for byte.
+
+ML-Agents' protocol has one unary call for everything, so there is no stream to forward: a channel is kept for each
+incarnation instead, found by the ticket that each of its calls repeats. A ticket is checked when its channel is opened;
+later calls belong to a session that is open already, which a ticket's expiry does not end.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from ludus.unity.messages import GOODBYE
+from ludus.wire.options import CLOSE_METADATA, EXCHANGE, TICKET_METADATA
+from server.gateway.errors import NoBridge
+from server.gateway.relay import Context, collector_channel, going_away, reach, read_ticket
+
+IDLE_SECONDS: Final = 600.0
+"""A channel without a call for this long is closed; the next call then needs a ticket that has not expired."""
+OURS: Final = "ludus-"
+"""How the metadata that are passed on begin."""
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass
+class _Line:
+    """The channel of one incarnation."""
+
+    ticket: str
+    owner: tuple[str, str]
+    """Run and incarnation."""
+    endpoint: str
+    channel: grpc.aio.Channel
+    reached: bool = False
+    calls: set[Any] = field(default_factory=set)
+    """Under way: one, unless the bridge breaks the contract."""
+    expiry: asyncio.TimerHandle | None = None
+
+
+class CallRelay:
+    """The calls that this gateway forwards."""
+
+    def __init__(self, ticket_key: bytes) -> None:
+        self._key = ticket_key
+        self._lines: dict[str, _Line] = {}
+        """By ticket."""
+        self._owners: dict[tuple[str, str], _Line] = {}
+        self._closing = False
+        self._closings: set[asyncio.Future[None]] = set()
+        """Channels that are being closed; the loop alone would forget these tasks."""
+
+    @property
+    def lines(self) -> int:
+        """How many channels are open."""
+        return len(self._lines)
+
+    async def forward(self, request: bytes, context: Context) -> bytes:
+        """Forward one call, with what the collector answers. Raises LudusError if it can't be forwarded."""
+        metadata = _ours(context.invocation_metadata())
+        ticket = str(dict(metadata).get(TICKET_METADATA, ""))
+        if not ticket:
+            raise NoBridge
+        line = self._lines.get(ticket) or self._open(ticket)
+        if line.expiry is not None:
+            line.expiry.cancel()
+        try:
+            if not line.reached:
+                await reach(line.channel, line.endpoint)
+                line.reached = True
+            return await self._call(line, request, metadata, context)
+        finally:
+            self._rest(line)
+
+    def close(self) -> None:
+        """Tell every game's bridge whose call is under way to join again."""
+        self._closing = True
+        for line in self._lines.values():
+            for call in line.calls:
+                call.cancel()
+
+    async def _call(self, line: _Line, request: bytes, metadata: Metadata, context: Context) -> bytes:
+        exchange: Any = line.channel.unary_unary
+        # Without serializers gRPC hands the bytes through.
+        call = exchange(EXCHANGE)(request, metadata=metadata)
+        line.calls.add(call)
+        try:
+            reply: bytes = await call
+            context.set_trailing_metadata(_ours(await call.trailing_metadata()))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                line.reached = False
+            await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            context.set_trailing_metadata(((CLOSE_METADATA, going_away().SerializeToString()),))
+            return GOODBYE
+        finally:
+            line.calls.discard(call)
+        return reply
+
+    def _open(self, ticket: str) -> _Line:
+        """Open the channel that a ticket leads to, in place of an earlier one of the same incarnation."""
+        claims = read_ticket(self._key, ticket)
+        owner = (claims.run_id, claims.incarnation)
+        if (earlier := self._owners.get(owner)) is not None:
+            self._give_up(earlier)
+        line = _Line(ticket, owner, claims.endpoint, collector_channel(claims.endpoint))
+        self._lines[ticket] = self._owners[owner] = line
+        return line
+
+    def _rest(self, line: _Line) -> None:
+        """Close a channel some time after its last call, or at once if nobody is at its end."""
+        if line.calls or self._lines.get(line.ticket) is not line:
+            return
+        if not line.reached:
+            self._give_up(line)
+        else:
+            line.expiry = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._give_up, line)
+
+    def _give_up(self, line: _Line) -> None:
+        if line.expiry is not None:
+            line.expiry.cancel()
+        del self._lines[line.ticket]
+        del self._owners[line.owner]
+        closing = asyncio.ensure_future(line.channel.close(None))
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
+
+
+def _ours(metadata: Any) -> Metadata:
+    return tuple((str(key), value) for key, value in metadata or () if str(key).startswith(OURS))

@@ -1,0 +1,1 @@
+"""Ladders: who played whom, how it ended, and how strong that makes everybody."""

@@ -1,0 +1,80 @@
+"""Matches and players as values that outlive a session."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+Outcome = Literal["win", "draw", "loss"]
+"""How a match ended for its first seat."""
+
+
+class PlayerKind(StrEnum):
+    """What sits at a seat."""
+
+    POLICY = "policy"
+    """The policy that a run trains: it changes from match to match."""
+    SNAPSHOT = "snapshot"
+    """What that policy was at some step."""
+    CHECKPOINT = "checkpoint"
+    """A behavior of a stored checkpoint, of any run."""
+    SCRIPTED = "scripted"
+    """A program of somebody's own."""
+    HUMAN = "human"
+    """A person."""
+
+
+@dataclass(frozen=True)
+class PlayedSeat:
+    """One side of a match that a run has played."""
+
+    behavior: str
+    team: int
+    snapshot: int | None
+    """Number of the frozen policy; None: the policy that learns."""
+    step: int
+    """Steps for which the policy had learnt."""
+
+
+@dataclass(frozen=True)
+class PlayedMatch:
+    """A match that a run has played, as its trainer reports it."""
+
+    number: int
+    """Counts the matches of this behavior in the run, from 1; goes on over attempts."""
+    behavior: str
+    """Whose team learnt."""
+    simulator: int
+    at: float
+    """Seconds since 1970-01-01 UTC."""
+    step: int
+    seats: tuple[PlayedSeat, ...]
+    """The learning side first."""
+    outcome: Outcome
+    """Of the first seat. Which of several opponents did how well is not known."""
+    truncated: bool
+    rated: bool
+    """Whether it counts: opponents that changed during a match make it unfit for a comparison."""
+    elo: float
+    """Of the learning policy after it, by the trainer's own reckoning."""
+
+
+@dataclass(frozen=True)
+class ReportedSeat:
+    """One side of a match that somebody reports."""
+
+    player: int | str
+    """Number or name in the ladder."""
+    team: int
+    score: float | None = None
+    """The higher, the better; equal ones are a draw."""
+
+
+@dataclass(frozen=True)
+class ReportedMatch:
+    """A match that was played elsewhere: either every seat has a score, or the first one an outcome."""
+
+    seats: tuple[ReportedSeat, ...]
+    outcome: Outcome | None = None
+    at: float | None = None
+    """Seconds since 1970-01-01 UTC; None: now."""
+    truncated: bool = False

@@ -1,0 +1,276 @@
+"""Ladders and their players in the database. For matches see `server.matches`, for ratings `server.ratings`."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import ClassVar, Final
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from server.db.clock import now
+from server.db.ids import new_id
+from server.db.keyset import Columns, parts, select_page
+from server.errors import LadderExists, LadderNotFound, PlayerNotFound
+from server.events.repository import UNTRACKED
+from server.ladders.models import Ladder, LadderPlayer, RunLadder
+from server.ladders.ratings import INITIAL_MU, INITIAL_SIGMA
+from server.ladders.refs import PlayedSeat, PlayerKind
+from server.listing import ListQuery, Page
+from server.runs.models import Run
+from server.runs.states import TERMINAL
+from server.training.behavior import ReinforcementConfig
+from server.training.run import RunConfig
+
+INITIAL_ELO: Final = 1200.0
+"""ML-Agents' `initial_elo`."""
+
+Policy = tuple[str, int | None]
+"""A run's policy: its behavior, and the number of the snapshot (None: the one that learns)."""
+
+
+class LadderRepository:
+    """Ladders and players. Never commits."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "created_at": Ladder.created_at,
+        "name": Ladder.name,
+        "run_id": Ladder.run_id,
+        "matches": Ladder.match_seq,
+        "players": Ladder.player_seq,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def find(self, ladder: str) -> Ladder | None:
+        """Return the ladder with this id or name, else that of the run with this id or of the newest of this name."""
+        for same in (Ladder.id == ladder, Ladder.name == ladder):
+            found = self._session.scalars(select(Ladder).where(same)).one_or_none()
+            if found is not None:
+                return found
+        of_run = select(Ladder).join(RunLadder, RunLadder.ladder_id == Ladder.id).join(Run, Run.id == RunLadder.run_id)
+        newest = of_run.where((Run.id == ladder) | (Run.name == ladder)).order_by(Run.created_at.desc(), Run.id.desc())
+        return self._session.scalars(newest.limit(1)).one_or_none()
+
+    def get(self, ladder: str) -> Ladder:
+        """Return a ladder, as `find`. Raises LadderNotFound."""
+        found = self.find(ladder)
+        if found is None:
+            raise LadderNotFound(ladder)
+        return found
+
+    def list(self, query: ListQuery) -> Page[Ladder]:
+        """Return a page of ladders."""
+        return select_page(self._session, select(Ladder), query, self.COLUMNS, Ladder.id)
+
+    def named(self, names: Collection[str], *, lock: bool) -> dict[str, Ladder]:
+        """Return those ladders that were made under one of these names; with `lock` they stay until the commit."""
+        query = select(Ladder).where(Ladder.name.in_(names), Ladder.run_id.is_(None)).order_by(Ladder.id)
+        found = self._session.scalars(query.with_for_update(read=True) if lock else query)
+        return {each.name: each for each in found}
+
+    def lock(self, ladder: str) -> Ladder:
+        """Return a ladder (id or name) that nobody else changes until the commit. Raises LadderNotFound."""
+        query = select(Ladder).where(Ladder.id == self.get(ladder).id).with_for_update()
+        found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        if found is None:
+            raise LadderNotFound(ladder)
+        return found
+
+    def lock_of_run(self, run_id: str) -> Ladder:
+        """Return, locked, the ladder that a run's matches go to; a run without one gets its own."""
+        of_run = select(Ladder).join(RunLadder, RunLadder.ladder_id == Ladder.id).where(RunLadder.run_id == run_id)
+        query = of_run.with_for_update(of=Ladder)
+        found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        return self.own(run_id) if found is None else found
+
+    def own(self, run_id: str) -> Ladder:
+        """Make a run its own ladder, called like its id."""
+        ladder = self.insert(run_id, description="", initial_elo=None, run_id=run_id)
+        self.join(run_id, ladder.id)
+        return ladder
+
+    def join(self, run_id: str, ladder_id: str) -> None:
+        """Let the matches of a run go to a ladder."""
+        self._session.execute(insert(RunLadder).values(run_id=run_id, ladder_id=ladder_id))
+
+    def insert(self, name: str, *, description: str, initial_elo: float | None, run_id: str | None = None) -> Ladder:
+        """Insert a ladder without players. Raises LadderExists, also if somebody else takes the name at this moment."""
+        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
+        ladder_id = new_id("ldr")
+        values = dialect.insert(Ladder).values(
+            id=ladder_id,
+            name=name,
+            description=description,
+            run_id=run_id,
+            initial_elo=INITIAL_ELO if initial_elo is None else initial_elo,
+            player_seq=0,
+            match_seq=0,
+            rated_through=0,
+            generation=0,
+            created_at=now(),
+        )
+        inserted = values.on_conflict_do_nothing(index_elements=[Ladder.name]).returning(Ladder.id)
+        if self._session.scalar(inserted) is None:
+            raise LadderExists(name)
+        return self._session.get_one(Ladder, ladder_id)
+
+    def delete(self, ladder: Ladder) -> None:
+        """Remove a ladder with all that belongs to it."""
+        self._session.delete(ladder)
+        self._session.flush()
+
+    def live_run(self, ladder_id: str) -> str | None:
+        """Return the id of a run that has not ended and whose matches go to a ladder; None if there is none."""
+        query = select(Run.id).join(RunLadder, RunLadder.run_id == Run.id)
+        return self._session.scalar(query.where(RunLadder.ladder_id == ladder_id, Run.state.not_in(TERMINAL)).limit(1))
+
+
+class PlayerRepository:
+    """Players of ladders, and what is known of them. Never commits."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "id": LadderPlayer.id,
+        "name": LadderPlayer.name,
+        "kind": LadderPlayer.kind,
+        "run_id": LadderPlayer.run_id,
+        "behavior": LadderPlayer.behavior,
+        "snapshot": LadderPlayer.snapshot,
+        "step": LadderPlayer.step,
+        "fixed": LadderPlayer.fixed,
+        "elo": LadderPlayer.elo,
+        "mu": LadderPlayer.mu,
+        "ordinal": LadderPlayer.ordinal,
+        "games": LadderPlayer.games,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, ladder_id: str, player: int | str) -> LadderPlayer:
+        """Return the player with this number or name. Raises PlayerNotFound."""
+        same = LadderPlayer.id == player if isinstance(player, int) else LadderPlayer.name == player
+        query = select(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id, same)
+        found = self._session.scalars(query).one_or_none()
+        if found is None:
+            raise PlayerNotFound(ladder_id, player)
+        return found
+
+    def get_all(self, ladder_id: str, numbers: Sequence[int]) -> Sequence[LadderPlayer]:
+        """Return players, in the order of their numbers. Raises PlayerNotFound."""
+        found: dict[int, LadderPlayer] = {}
+        for part in parts(sorted(set(numbers))):
+            query = select(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.id.in_(part))
+            found |= {player.id: player for player in self._session.scalars(query.order_by(LadderPlayer.id))}
+        for number in numbers:
+            if number not in found:
+                raise PlayerNotFound(ladder_id, number)
+        return list(found.values())
+
+    def exists(self, ladder_id: str, name: str) -> bool:
+        """Say whether a ladder has a player of this name."""
+        query = select(LadderPlayer.id).where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.name == name)
+        return self._session.scalar(query) is not None
+
+    def list(self, ladder_id: str, query: ListQuery) -> Page[LadderPlayer]:
+        """Return a page of a ladder's players."""
+        statement = select(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id)
+        return select_page(self._session, statement, query, self.COLUMNS, LadderPlayer.id)
+
+    def learning(self, ladder_id: str, limit: int) -> Sequence[LadderPlayer]:
+        """Return the newest learning policies of a ladder."""
+        query = select(LadderPlayer).where(
+            LadderPlayer.ladder_id == ladder_id, LadderPlayer.kind == PlayerKind.POLICY, LadderPlayer.games > 0
+        )
+        return self._session.scalars(query.order_by(LadderPlayer.id.desc()).limit(limit)).all()
+
+    def played(self, ladder_id: str, limit: int) -> Sequence[LadderPlayer]:
+        """Return the newest players of a ladder that have played, in the order of their numbers."""
+        query = select(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.games > 0)
+        return self._session.scalars(query.order_by(LadderPlayer.id.desc()).limit(limit)).all()[::-1]
+
+    def insert(self, ladder: Ladder, players: Sequence[Mapping[str, object]]) -> Sequence[int]:
+        """Add players to a locked ladder; return their numbers."""
+        first = ladder.player_seq + 1
+        ladder.player_seq += len(players)
+        optional = ("run_id", "behavior", "snapshot", "checkpoint_id", "step")
+        rows = []
+        for number, player in enumerate(players, first):
+            row = {
+                "initial_elo": ladder.initial_elo,
+                "initial_mu": INITIAL_MU,
+                "initial_sigma": INITIAL_SIGMA,
+                "fixed": False,
+                **dict.fromkeys(optional),
+                **player,
+            }
+            present = {name: row[f"initial_{name}"] for name in ("elo", "mu", "sigma")}
+            rows.append({**row, **present, "ladder_id": ladder.id, "id": number, "games": 0, "created_at": now()})
+        for row in rows:
+            self._session.execute(insert(LadderPlayer).values(row))  # one by one: the time is the database's
+        return range(first, ladder.player_seq + 1)
+
+    def of_run(self, ladder: Ladder, run_id: str, seats: Iterable[PlayedSeat]) -> dict[Policy, int]:
+        """Return the numbers of a run's policies in a locked ladder; those that it lacks are added."""
+        steps: dict[Policy, int] = {}
+        for seat in seats:
+            policy = (seat.behavior, seat.snapshot)
+            steps[policy] = max(seat.step, steps.get(policy, 0))
+        found = self._known(ladder.id, run_id, steps)
+        missing = [policy for policy in sorted(steps, key=_policies_first) if policy not in found]
+        if missing:
+            elo = self._initial_elo(ladder, run_id)
+            rows = [
+                {
+                    "kind": PlayerKind.POLICY if snapshot is None else PlayerKind.SNAPSHOT,
+                    "name": policy_name(run_id, behavior, snapshot),
+                    "run_id": run_id,
+                    "behavior": behavior,
+                    "snapshot": snapshot,
+                    "step": steps[behavior, snapshot],
+                    "initial_elo": elo(behavior),
+                }
+                for behavior, snapshot in missing
+            ]
+            found |= dict(zip(missing, self.insert(ladder, rows), strict=True))
+        return found
+
+    def _known(self, ladder_id: str, run_id: str, steps: Mapping[Policy, int]) -> dict[Policy, int]:
+        """Return the numbers of those policies that a ladder has, and note for how many steps they had learnt."""
+        names = {policy_name(run_id, *policy): policy for policy in steps}
+        found: dict[Policy, int] = {}
+        for part in parts(sorted(names)):
+            query = select(LadderPlayer.id, LadderPlayer.name, LadderPlayer.step)
+            of_part = query.where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.name.in_(part))
+            for number, name, step in self._session.execute(of_part).all():
+                policy = names[name]
+                found[policy] = number
+                if step != steps[policy]:
+                    same = (LadderPlayer.ladder_id == ladder_id, LadderPlayer.id == number)
+                    self._session.execute(
+                        update(LadderPlayer).where(*same).values(step=steps[policy]), execution_options=UNTRACKED
+                    )
+        return found
+
+    def _initial_elo(self, ladder: Ladder, run_id: str) -> Callable[[str], float]:
+        """Return the Elo with which a behavior of a run begins: its `initial_elo`, else the ladder's."""
+        stored = self._session.scalar(select(Run.config).where(Run.id == run_id))
+        config = None if stored is None else RunConfig.model_validate(stored)
+
+        def of(behavior: str) -> float:
+            settings = None if config is None else config.behavior(behavior)
+            if isinstance(settings, ReinforcementConfig) and settings.self_play is not None:
+                return settings.self_play.initial_elo
+            return ladder.initial_elo
+
+        return of
+
+
+def policy_name(run_id: str, behavior: str, snapshot: int | None) -> str:
+    """Return what a run's policy is called in ladders."""
+    return f"{run_id}/{behavior}" + ("" if snapshot is None else f"#{snapshot}")
+
+
+def _policies_first(policy: Policy) -> tuple[str, int]:
+    """Sort by behavior, the learning policy before its snapshots."""
+    return policy[0], -1 if policy[1] is None else policy[1]

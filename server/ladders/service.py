@@ -1,0 +1,143 @@
+"""Commands on ladders: make, delete, register players, enter matches, compute anew; and what a run needs of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from server.checkpoints.repository import InitialCheckpoints
+from server.db.database import Session
+from server.errors import CheckpointNotFound, InvalidConfig, LadderInUse, PlayerExists, Problem
+from server.ladders.models import Ladder, LadderPlayer
+from server.ladders.ratings import INITIAL_MU, INITIAL_SIGMA
+from server.ladders.refs import PlayerKind, ReportedMatch
+from server.ladders.repository import LadderRepository, PlayerRepository
+from server.matches.repository import MatchLedger, MatchRepository, SeatedMatch
+from server.ratings.repository import RatingRepository
+from server.training.behavior import BehaviorConfig, ReinforcementConfig
+from server.training.config import RunConfig
+from server.training.document import Path
+from server.training.problems import join_path
+
+
+@dataclass(frozen=True)
+class NewPlayer:
+    """A player that somebody registers."""
+
+    name: str
+    kind: PlayerKind
+    checkpoint_id: str | None = None
+    behavior: str | None = None
+    """Of the checkpoint."""
+    elo: float | None = None
+    """None: the ladder's initial one."""
+    mu: float = INITIAL_MU
+    sigma: float = INITIAL_SIGMA
+    fixed: bool = False
+
+
+class LadderService:
+    """Commands on ladders, within the caller's transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ladders = LadderRepository(session)
+        self._players = PlayerRepository(session)
+
+    def create(self, name: str, description: str = "", initial_elo: float | None = None) -> Ladder:
+        """Make a ladder that runs can share. Raises LadderExists."""
+        return self._ladders.insert(name, description=description, initial_elo=initial_elo)
+
+    def delete(self, ladder: str) -> None:
+        """Forget a ladder with its matches.
+
+        Raises LadderNotFound, LadderInUse (a run that has not ended plays on it).
+        """
+        found = self._ladders.lock(ladder)
+        user = self._ladders.live_run(found.id)
+        if user is not None:
+            raise LadderInUse(found.id, user)
+        self._ladders.delete(found)
+
+    def add_player(self, ladder: str, new: NewPlayer) -> LadderPlayer:
+        """Register a player. Raises LadderNotFound, PlayerExists, CheckpointNotFound."""
+        found = self._ladders.lock(ladder)
+        if self._players.exists(found.id, new.name):
+            raise PlayerExists(found.id, new.name)
+        checkpoint = new.checkpoint_id
+        if checkpoint is not None and not InitialCheckpoints(self._session).existing({checkpoint}, lock=False):
+            raise CheckpointNotFound(checkpoint)
+        row = {
+            "kind": new.kind,
+            "name": new.name,
+            "checkpoint_id": checkpoint,
+            "behavior": new.behavior,
+            "fixed": new.fixed,
+            "initial_elo": found.initial_elo if new.elo is None else new.elo,
+            "initial_mu": new.mu,
+            "initial_sigma": new.sigma,
+        }
+        (number,) = self._players.insert(found, [row])
+        return self._players.get(found.id, number)
+
+    def report(self, ladder: str, match: ReportedMatch) -> SeatedMatch:
+        """Enter a match that was played elsewhere. Raises LadderNotFound, PlayerNotFound, MatchInvalid."""
+        entered = MatchLedger(self._session).report(self._ladders.lock(ladder), match)
+        (seated,) = MatchRepository(self._session).seated([entered])
+        return seated
+
+    def recompute(self, ladder: str) -> Ladder:
+        """Take all ratings of a ladder back; they are computed anew from its matches. Raises LadderNotFound."""
+        found = self._ladders.lock(ladder)
+        RatingRepository(self._session).rewind(found.id, 1)
+        self._session.refresh(found)
+        return found
+
+    def check(self, config: RunConfig, *, lock: bool = False) -> str | None:
+        """Return the id of the shared ladder that a configuration names, if it does; with `lock` it stays until the
+        commit at least.
+
+        Raises InvalidConfig, with a path for each name that no ladder has, and for each that is not the first one:
+        all behaviors of a run play on one ladder.
+        """
+        named = _named(config)
+        found = self._ladders.named(set(named.values()), lock=lock)
+        problems = list(_problems(named, found))
+        if problems:
+            raise InvalidConfig(problems)
+        return next((ladder.id for ladder in found.values()), None)
+
+    def join(self, run_id: str, config: RunConfig, shared: str | None) -> None:
+        """Let a new run play on a shared ladder; without one, a run with self-play gets its own."""
+        if shared is not None:
+            self._ladders.join(run_id, shared)
+        elif any(section.self_play is not None for _, section in _learning(config)):
+            self._ladders.own(run_id)
+
+
+def _learning(config: RunConfig) -> Iterator[tuple[Path, ReinforcementConfig]]:
+    """Iterate over what plays while it learns, with paths."""
+    sections: dict[Path, BehaviorConfig | None] = {("default_settings",): config.default_settings}
+    sections |= {("behaviors", name): behavior for name, behavior in config.behaviors.items()}
+    for path, section in sections.items():
+        if isinstance(section, ReinforcementConfig):
+            yield path, section
+
+
+def _named(config: RunConfig) -> dict[Path, str]:
+    """Return the names of ladders in a configuration, by the paths of the keys that name them."""
+    return {
+        (*path, "self_play", "ladder"): section.self_play.ladder
+        for path, section in _learning(config)
+        if section.self_play is not None and section.self_play.ladder is not None
+    }
+
+
+def _problems(named: Mapping[Path, str], found: Mapping[str, Ladder]) -> Iterator[Problem]:
+    first: str | None = None
+    for path, name in named.items():
+        first = first or name
+        if name not in found:
+            message = f"there is no ladder {name!r}; name one that `ludus ladder list` shows, or make it first"
+            yield Problem(join_path(path), "not_found", message)
+        elif name != first:
+            message = f"is {name!r}, but another behavior names {first!r}; all behaviors of a run play on one ladder"
+            yield Problem(join_path(path), "contradiction", message)

@@ -1,0 +1,1 @@
+"""Matches: the ledger from which everything else about ladders is computed."""

@@ -1,0 +1,1 @@
+"""Environment parameters of runs: where their lessons are, and changes while a run goes on."""

@@ -1,0 +1,1 @@
+"""Ratings: computed from the ledger of matches, step by step or anew."""

@@ -1,0 +1,63 @@
+"""Self-play: a behavior whose teams play against earlier versions of themselves (ML-Agents' ghost trainer)."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from server.training.values import OWN, Real, Section, Text, Whole
+
+MAX_COUNT = 10**12
+"""Largest number of steps."""
+
+OpponentSelection: TypeAlias = Literal["uniform", "pfsp_hard", "pfsp_variance"]
+InterruptedGames: TypeAlias = Literal["ignore", "draw"]
+
+
+def _team_change(section: dict[str, Any]) -> Any:
+    """Return five times `save_steps`, what `team_change` is if it isn't given."""
+    return section["save_steps"] * 5
+
+
+class SelfPlaySettings(Section):
+    """One team learns, the others play earlier versions of the policy; `self_play: {}` = all defaults."""
+
+    save_steps: Whole = Field(
+        default=20_000, ge=1, le=MAX_COUNT, description="Agent steps between versions that are kept as opponents."
+    )
+    team_change: Whole = Field(
+        default_factory=_team_change,
+        ge=1,
+        le=5 * MAX_COUNT,
+        description="Agent steps after which another team learns. Not given, it is 5 x `save_steps`.",
+    )
+    swap_steps: Whole = Field(
+        default=2000,
+        ge=0,
+        le=MAX_COUNT,
+        description="Steps of the teams that do not learn between exchanges of their policies. For x exchanges in each "
+        "turn of a team, where the team that learns has n agents and the others have m: (m / n) * (team_change / x).",
+    )
+    window: Whole = Field(default=10, ge=1, le=100_000, description="Versions that are kept as opponents, the newest.")
+    play_against_latest_model_ratio: Real = Field(
+        default=0.5, description="Probability that the opponent is the newest policy instead of one of the window."
+    )
+    initial_elo: Real = Field(default=1200.0, description="Elo rating at the beginning.")
+    ladder: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None = Field(
+        default=None,
+        description="A ladder that this run shares with others, by its name; `ludus ladder create` makes one. Not "
+        "given, the run has its own.",
+        json_schema_extra=OWN,
+    )
+    opponent_selection: OpponentSelection = Field(
+        default="uniform",
+        description="How an opponent is drawn from the window: all alike (`uniform`, as in ML-Agents), or by how the "
+        "policy fared against each, with p its share of points: `pfsp_hard` prefers those it loses to, (1 - p)^2, "
+        "`pfsp_variance` its equals, p (1 - p).",
+        json_schema_extra=OWN,
+    )
+    interrupted_games: InterruptedGames = Field(
+        default="ignore",
+        description="What a game counts as that ended by a time limit, not by its rules: nothing (as in ML-Agents), or "
+        "a draw.",
+        json_schema_extra=OWN,
+    )

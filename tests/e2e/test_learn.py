@@ -1,0 +1,226 @@
+"""`ludus learn` with a server of its own: from one command to a results folder, and Ctrl-C."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests.e2e.stack import LUDUS, Player, cartpole, environment, eventually
+from tests.ludus.results.reading import PPO, events_in, shown
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+NOT_HERE = re.compile(r".*_hist|Environment/Lesson Number/.*")
+"""Tags of ML-Agents' that this run has nothing for: no distributions are kept, and there is no curriculum."""
+
+
+class Learn:
+    """One `ludus learn` in a folder of its own, and a game that plays in its run."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], *arguments: str) -> None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        self.folder = folder
+        self.out = folder / "learn.out"
+        with self.out.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*LUDUS, "learn", "config.yaml", *arguments],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                start_new_session=True,
+            )
+        self.player: Player | None = None
+
+    def play(self) -> None:
+        """Start a game as soon as it is known where."""
+
+        def place() -> re.Match[str] | None:
+            assert self.process.poll() is None, self.text
+            return re.search(r"Run (run_\w+) on .* games dial (\S+)\.$", self.text, re.MULTILINE)
+
+        found = eventually(place, "ludus learn says where games dial", 120)
+        self.player = Player(SimpleNamespace(gateway=found[2]), found[1])  # type: ignore[arg-type]
+
+    @property
+    def text(self) -> str:
+        return self.out.read_text()
+
+    def end(self) -> None:
+        if self.player is not None:
+            self.player.kill()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def learns(tmp_path: Path) -> Iterator[list[Learn]]:
+    started: list[Learn] = []
+    yield started
+    for each in started:
+        each.end()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def below(folder: Path) -> list[psutil.Process]:
+    """Return the processes that work in a server's folder."""
+    found = []
+    for process in psutil.process_iter(["environ", "status"]):
+        home = (process.info["environ"] or {}).get("LUDUS_HOME", "")
+        if home.startswith(str(folder)) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def test_one_command_trains_and_writes_what_mlagents_would(learns: list[Learn], tmp_path: Path) -> None:
+    network = {"hidden_units": 16}
+    signals = {"extrinsic": {}, "curiosity": {"network_settings": network}, "rnd": {"network_settings": network}}
+    learn = Learn(
+        tmp_path,
+        cartpole(max_steps=2048, reward_signals=signals) | {"simulators": {}},
+        "--run",
+        "first",
+        "--remote-env",
+    )
+    learns.append(learn)
+    learn.play()
+
+    code = learn.process.wait(180)
+
+    assert code == 0, learn.text
+    results = tmp_path / "results" / "first"
+    files = {path.relative_to(results).as_posix() for path in results.rglob("*") if path.is_file()}
+    models = {"CartPole.onnx", "CartPole/CartPole-2048.onnx", "CartPole/CartPole-2048.pt", "CartPole/checkpoint.pt"}
+    logs = {"run_logs/timers.json", "run_logs/training_status.json", "configuration.yaml"}
+    assert files >= models | logs
+    assert "[INFO] Copied results/first/CartPole/CartPole-2048.onnx to results/first/CartPole.onnx." in learn.text
+    written = shown(results / "CartPole")
+    theirs = {tag for tag in shown(PPO) if not NOT_HERE.fullmatch(tag)}
+    assert written.keys() >= theirs
+    for tag in ("Environment/Cumulative Reward", "Environment/Episode Length"):
+        assert [step for step, _ in written[tag]] == [500, 1000, 1500, 2000], tag
+    names = {value.tag for event in events_in(results / "CartPole") for value in event.summary.value}
+    assert "Hyperparameters/text_summary" in names
+    assert not below(tmp_path), "the server that was started is ended"
+
+    arguments = ("--initialize-from", "first", "--run-id", "second", "--remote-env")
+    second = Learn(tmp_path, cartpole(max_steps=512, reward_signals=signals), *arguments)
+    learns.append(second)
+    second.play()
+
+    assert second.process.wait(180) == 0, second.text
+    assert "[INFO] Initializing from results/first/CartPole/checkpoint.pt." in second.text
+    assert (tmp_path / "results" / "second" / "CartPole" / "CartPole-512.onnx").exists()
+
+
+def test_ctrl_c_saves_everything_and_resume_goes_on_from_there_learning_or_not(
+    learns: list[Learn], tmp_path: Path
+) -> None:
+    def begin(max_steps: int, *arguments: str) -> Learn:
+        learn = Learn(tmp_path, cartpole(max_steps), "--run-id", "stopped", "--remote-env", *arguments)
+        learns.append(learn)
+        learn.play()
+        return learn
+
+    def interrupt(learn: Learn) -> None:
+        learn.process.send_signal(signal.SIGINT)
+        assert learn.process.wait(180) == 0, learn.text
+        assert "[INFO] Learning was interrupted. Please wait while the graph is generated." in learn.text
+        assert not below(tmp_path), "the server that was started is ended"
+
+    results = tmp_path / "results" / "stopped"
+    learn = begin(100_000)
+    eventually(lambda: ". Step: 500. " in learn.text, "the first summary", 120)
+    interrupt(learn)
+    model = results / "CartPole.onnx"
+    first = model.read_bytes()
+    stopped_at = max(saved_steps(results))
+
+    resumed = begin(stopped_at + 1024, "--resume")
+
+    assert resumed.process.wait(180) == 0, resumed.text
+    assert f"[INFO] Resuming training from step {stopped_at}." in resumed.text
+    assert saved_steps(results)[-1] == stopped_at + 1024
+    assert stopped_at in saved_steps(results), "what was saved before is kept"
+    steps = [step for step, _ in shown(results / "CartPole")["Environment/Cumulative Reward"]]
+    assert steps == list(range(500, stopped_at + 1025, 500)), "every summary once"
+    learnt = model.read_bytes()
+    assert learnt != first
+
+    played = begin(stopped_at + 1024, "--resume", "--inference")
+    eventually(lambda: ". Not Training." in played.text, "a summary of playing", 120)
+    interrupt(played)
+
+    assert ". Training." not in played.text
+    assert model.read_bytes() == learnt
+    assert saved_steps(results)[-1] == stopped_at + 1024, "nothing was saved"
+
+
+def saved_steps(results: Path) -> list[int]:
+    """Return the steps of the models that a folder has."""
+    return sorted(int(path.stem.rpartition("-")[2]) for path in (results / "CartPole").glob("CartPole-*.onnx"))
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    """A Unity build: what is started, and dials the port that it is told."""
+    path = tmp_path / "builds" / "game.x86_64"
+    path.parent.mkdir()
+    behaviors = '[{"name": "Learner?team=0", "continuous": 2, "agents": 4}]'
+    path.write_text(
+        f"#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m tests.unity.player --behaviors '{behaviors}' \"$@\"\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_builds_are_launched_play_and_are_told_to_quit(learns: list[Learn], tmp_path: Path, build: Path) -> None:
+    behavior = cartpole(max_steps=1500)["behaviors"]["CartPole"]
+    arguments = ("--env", "builds/game", "--num-envs", "2", "--base-port", str(free_port()), "--run-id", "unity")
+    learn = Learn(tmp_path, {"behaviors": {"Learner": behavior}}, *arguments, "--no-graphics", "--seed", "5")
+    learns.append(learn)
+
+    code = learn.process.wait(180)
+
+    assert code == 0, learn.text
+    assert "[INFO] Connected to Unity environment with package version 3.0.0 and communication version" in learn.text
+    assert "[INFO] Connected new brain: Learner?team=0" in learn.text
+    assert re.search(r"^\[INFO\] Learner\. Step: 500\. .* Training\.$", learn.text, re.MULTILINE)
+    results = tmp_path / "results" / "unity"
+    assert (results / "Learner.onnx").exists()
+    summaries = [json.loads(log.read_text().splitlines()[-1]) for log in sorted(results.glob("run_logs/Player-?.log"))]
+    assert [summary["ending"] for summary in summaries] == ["ended", "ended"]
+    assert {summary["seed"] for summary in summaries} == {5, 6}
+
+
+def test_a_build_that_only_crashes_ends_the_run_with_an_error(learns: list[Learn], tmp_path: Path) -> None:
+    build = tmp_path / "game"
+    build.write_text("#!/bin/sh\necho no display\nexit 3\n")
+    build.chmod(0o755)
+    learn = Learn(
+        tmp_path, cartpole(), *("--env", "game", "--max-lifetime-restarts", "1", "--base-port", str(free_port()))
+    )
+    learns.append(learn)
+
+    code = learn.process.wait(180)
+
+    assert code == 1
+    assert "[WARNING] the game exited with code 3 before it had dialled" in learn.text
+    assert not below(tmp_path)

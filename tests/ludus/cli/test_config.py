@@ -1,0 +1,96 @@
+"""`ludus config upgrade`: a file of an older ML-Agents in, one of today out, and what was done to it."""
+
+import json
+from pathlib import Path
+
+import yaml
+
+from ludus.cli import exits
+from tests.ludus.cli.conftest import Invoke, as_json
+
+OLD = Path(__file__).parents[2] / "data" / "configs" / "old"
+FLAT = "A: {trainer: sac, use_recurrent: false, train_interval: 4, num_update: 2, colour: red}\n"
+CURRICULUM = {"measure": "progress", "thresholds": [0.5], "parameters": {"height": [1, 2]}}
+
+
+def test_an_old_file_is_printed_in_the_format_of_today_and_the_report_goes_beside(cli: Invoke) -> None:
+    result = cli("config", "upgrade", "-", input=FLAT)
+
+    assert result.exit_code == 0
+    assert yaml.safe_load(result.stdout) == {
+        "behaviors": {"A": {"trainer_type": "sac", "hyperparameters": {"steps_per_update": 2}}}
+    }
+    report = result.stderr.splitlines()
+    assert any(
+        line.startswith("~ A.num_update -> behaviors.A.hyperparameters.steps_per_update (2 -> 2)") for line in report
+    )
+    assert any(line.startswith("- A.colour (red): is not known") for line in report)
+
+
+def test_the_new_file_is_written_where_it_is_wanted(cli: Invoke, tmp_path: Path) -> None:
+    target = tmp_path / "new.yaml"
+
+    result = cli("config", "upgrade", str(OLD / "trainer_config.yaml"), "-o", str(target))
+
+    assert result.stdout == ""
+    assert "3DBall" in yaml.safe_load(target.read_text(encoding="utf-8"))["behaviors"]
+
+
+def test_what_is_left_to_do_is_said(cli: Invoke) -> None:
+    result = cli("config", "upgrade", str(OLD / "offline_bc_config.yaml"))
+
+    left = [line for line in result.stderr.splitlines() if line.startswith("! ")]
+    assert len(left) == 2
+    assert "! behaviors.Hallway.demo_path:" in left[1]
+    assert "ludus demonstration upload ./demos/ExpertHallway.demo" in left[1]
+
+
+def test_a_file_of_today_is_returned_as_it_is_and_the_report_says_so(cli: Invoke) -> None:
+    text = "# mine\nbehaviors: {A: {}}\n"
+
+    result = cli("config", "upgrade", "-", input=text)
+
+    assert result.stdout == text
+    assert "unchanged" in result.stderr
+
+
+def test_curricula_are_read_from_yaml_json_and_folders(cli: Invoke, tmp_path: Path) -> None:
+    flat = tmp_path / "trainers.yaml"
+    flat.write_text(FLAT, encoding="utf-8")
+    folder = tmp_path / "curricula"
+    folder.mkdir()
+    (folder / "A.json").write_text(json.dumps(CURRICULUM), encoding="utf-8")
+    by_name = tmp_path / "curricula.yaml"
+    by_name.write_text(yaml.safe_dump({"A": CURRICULUM}), encoding="utf-8")
+
+    answers = [
+        as_json(cli("config", "upgrade", str(flat), "--curriculum", str(path), "--json"))
+        for path in (folder, folder / "A.json", by_name)
+    ]
+
+    documents = [yaml.safe_load(answer["document"]) for answer in answers]
+    assert documents[0] == documents[1] == documents[2]
+    first, last = documents[0]["environment_parameters"]["height"]["curriculum"]
+    assert (first["completion_criteria"]["behavior"], first["value"], last["value"]) == ("A", 1, 2)
+    assert answers[0]["problems"] == []
+
+
+def test_samplers_are_read_from_a_file(cli: Invoke, tmp_path: Path) -> None:
+    flat, samplers = tmp_path / "trainers.yaml", tmp_path / "samplers.yaml"
+    flat.write_text(FLAT, encoding="utf-8")
+    samplers.write_text("mass: {sampler-type: uniform, min_value: 1, max_value: 2}", encoding="utf-8")
+
+    result = cli("config", "upgrade", str(flat), "--sampler", str(samplers))
+
+    assert yaml.safe_load(result.stdout)["environment_parameters"]["mass"]["sampler_type"] == "uniform"
+
+
+def test_what_is_no_configuration_is_refused(cli: Invoke, tmp_path: Path) -> None:
+    broken, empty = tmp_path / "A.json", tmp_path / "empty"
+    broken.write_text("{", encoding="utf-8")
+    empty.mkdir()
+
+    assert cli("config", "upgrade", "-", input="x: 1").exit_code == exits.Exit.REFUSED
+    for curriculum in (broken, empty):
+        result = cli("config", "upgrade", "-", "--curriculum", str(curriculum), input=FLAT)
+        assert result.exit_code == exits.Exit.USAGE

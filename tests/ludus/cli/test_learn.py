@@ -1,0 +1,478 @@
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
+from ludus.cli.learn_run import recordings, run_name
+from ludus.demonstrations import write
+from ludus.results.folder import pack
+from server.runs.states import RunState
+from tests.ludus.cli.conftest import Invoke
+from tests.ludus.demonstrations.shown import make_demonstration
+from tests.ludus.results.reading import written
+from tests.server.http.world import Trainer, World
+
+REWARD, SPEED = "Environment/Cumulative Reward", "Performance/Agent Steps per Second"
+DOCUMENT: dict[str, Any] = {
+    "behaviors": {"CartPole": {"trainer_type": "ppo", "max_steps": 1000, "summary_freq": 100}},
+    "env_settings": {"seed": 3},
+}
+FILES = {"CartPole.onnx": b"a model", "state.safetensors": b"weights", "state.json": b"{}"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a configuration file in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(DOCUMENT))
+    return tmp_path
+
+
+def told(folder: Path, *arguments: str, document: Any = None) -> LearnSettings:
+    if document is not None:
+        (folder / "told.yaml").write_text(yaml.safe_dump(document))
+        arguments = ("told.yaml", *arguments)
+    return read_settings(parse(arguments))
+
+
+@contextmanager
+def trained(world: World, work: Callable[[Trainer], None]) -> Iterator[None]:
+    """Have a trainer work on the next run that is created."""
+    failures: list[BaseException] = []
+
+    def wait_and_work() -> None:
+        known = {run["id"] for run in world.http.get("/v1/runs").json()["runs"]}
+        begun.set()
+        try:
+            while not (new := {run["id"] for run in world.http.get("/v1/runs").json()["runs"]} - known):
+                time.sleep(0.02)
+            work(world.claim(new.pop()).start())
+        except BaseException as error:  # noqa: BLE001  told to the test below
+            failures.append(error)
+
+    begun = threading.Event()
+    thread = threading.Thread(target=wait_and_work, daemon=True)
+    thread.start()
+    begun.wait(10)
+    yield
+    thread.join(10)
+    assert not failures, failures
+
+
+# what was typed, and what the file says
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(folder: Path) -> None:
+    document = {**DOCUMENT, "env_settings": {"num_envs": 3, "base_port": 6000}, "engine_settings": {"width": 100}}
+
+    settings = told(folder, "--env", "game", "--base-port", "5005", document=document)
+
+    assert settings.environment.num_envs == 3
+    assert settings.environment.base_port == 5005, "typed, though it is the default"
+    assert (settings.engine.width, settings.engine.height) == (100, 84)
+
+
+@pytest.mark.parametrize("flag", ["--run", "--run-i", "--run-id"])
+def test_flags_may_be_shortened(folder: Path, flag: str) -> None:
+    assert told(folder, flag, "first").checkpoints.run_id == "first"
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--se", "seed"), ("--ca", "capture_frame_rate"), ("--tor", None)])
+def test_flags_of_ludus_leave_the_short_forms_of_mlagents_alone(folder: Path, flag: str, value: str | None) -> None:
+    if value is None:
+        with pytest.raises(SystemExit):  # ambiguous there, too: --torch, --torch-device
+            parse([flag])
+    else:
+        assert getattr(parse([flag, "3"]), value) == 3
+
+
+def test_flags_of_ludus_may_stand_anywhere_but_behind_env_args(folder: Path) -> None:
+    typed = parse(["ppo.yaml", "--server", "http://one", "--env", "game", "--env-args", "--server", "http://two"])
+
+    assert (typed.server, typed.trainer_config_path) == ("http://one", "ppo.yaml")
+    assert typed.env_args == ["--server", "http://two"]
+
+
+def test_everything_behind_env_args_goes_to_the_build(folder: Path) -> None:
+    settings = told(folder, "ppo.yaml", "--env", "game", "--env-args", "--run-id", "theirs", "-x")
+
+    assert settings.environment.env_args == ["--run-id", "theirs", "-x"]
+    assert settings.checkpoints.run_id == "ppo"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--lesson", "1"], ["--worker-id", "1"], ["--num-envs", "many"], ["--seed"], ["a.yaml", "b.yaml"], ["--cpu"]],
+)
+def test_a_wrong_command_line_exits_with_2(cli: Invoke, arguments: list[str]) -> None:
+    result = cli("learn", *arguments)
+
+    assert result.exit_code == 2
+    assert "usage: ludus learn" in result.stderr
+
+
+def test_numbers_that_mlagents_does_not_type_are_errors_of_the_settings(folder: Path, cli: Invoke) -> None:
+    result = cli("learn", "ppo.yaml", "--timeout-wait", "soon")
+
+    assert result.exit_code == 1
+    assert "'soon' is no int for EnvironmentSettings.timeout_wait" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [("env_settings", "EnvironmentSettings"), ("engine_settings", "EngineSettings"), ("checkpoint_settings", "Check")],
+)
+def test_unknown_keys_of_the_sections_are_refused_as_in_mlagents(folder: Path, section: str, name: str) -> None:
+    with pytest.raises(LearnError, match=f"The option nonsense was specified in your YAML file for {name}"):
+        told(folder, document={**DOCUMENT, section: {"nonsense": 1}})
+
+
+def test_several_builds_need_a_path(folder: Path) -> None:
+    with pytest.raises(LearnError, match="num_envs must be 1 if env_path is not set"):
+        told(folder, "ppo.yaml", "--num-envs", "2")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "Config file could not be found at /"),
+        (b"\xff\xfe", "There was an error decoding Config file"),
+        (b"a: [1", "Error parsing yaml file"),
+        (b"", "is empty"),
+        (b"- a", "is no mapping"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(folder: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (folder / "bad.yaml").write_bytes(content)
+
+    with pytest.raises(LearnError, match=message):
+        told(folder, "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("typed", "written", "resume", "initialize_from"),
+    [
+        (["--resume"], {"initialize_from": "old"}, True, None),
+        (["--initialize-from", "old"], {"resume": True}, False, "old"),
+        (["--initialize-from", "old", "--resume"], {}, True, None),
+        ([], {"initialize_from": "old", "resume": True}, True, None),
+        ([], {"initialize_from": "old"}, False, "old"),
+        (["--load"], {}, True, None),
+        ([], {"load_model": True}, True, None),
+    ],
+)
+def test_of_resume_and_initialize_from_the_typed_one_counts_else_resume(
+    folder: Path, typed: list[str], written: dict[str, Any], resume: bool, initialize_from: str | None
+) -> None:
+    settings = told(folder, *typed, document={**DOCUMENT, "checkpoint_settings": written})
+
+    assert settings.checkpoints.resume is resume
+    assert settings.checkpoints.initialize_from == initialize_from
+    both = len(typed) + len(written) > 1 and "old" in [*typed, *written.values()]
+    assert bool(settings.warnings) == (both or "--load" in typed or "load_model" in written)
+
+
+def test_deterministic_holds_for_the_behaviors_that_are_listed(folder: Path) -> None:
+    settings = told(folder, "ppo.yaml", "--deterministic", "--torch-device", "cpu")
+
+    assert settings.document["behaviors"]["CartPole"]["network_settings"] == {"deterministic": True}
+    assert settings.document["torch_settings"] == {"device": "cpu"}
+
+
+def test_flags_that_were_removed_are_warned_of(folder: Path) -> None:
+    settings = told(folder, "ppo.yaml", "--torch", "--tensorflow", "--train")
+
+    assert len(settings.warnings) == 3
+
+
+@pytest.mark.parametrize(
+    ("run_id", "name"), [("first", "first"), ("Soccer 1/b", "Soccer-1-b"), ("_x", "x"), ("ü", None), ("...", None)]
+)
+def test_a_run_id_names_the_run_as_far_as_names_go(run_id: str, name: str | None) -> None:
+    assert run_name(run_id) in ({name, "-"} if name is None else {name})
+
+
+def test_a_demo_path_is_a_file_or_all_recordings_of_a_folder(tmp_path: Path) -> None:
+    for name in ("b.demo", "a.demo", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+
+    assert recordings(tmp_path) == [tmp_path / "a.demo", tmp_path / "b.demo"]
+    assert recordings(tmp_path / "b.demo") == [tmp_path / "b.demo"]
+    for missing in ("empty", "nothing.demo", "notes.txt"):
+        with pytest.raises(LearnError):
+            recordings(tmp_path / missing)
+
+
+# folders
+
+
+def test_results_of_before_are_neither_overwritten_nor_missed(folder: Path, cli: Invoke) -> None:
+    (folder / "results" / "old").mkdir(parents=True)
+
+    again = cli("learn", "ppo.yaml", "--run-id", "old")
+    nothing = cli("learn", "ppo.yaml", "--run-id", "new", "--resume")
+    no_beginning = cli("learn", "ppo.yaml", "--run-id", "new", "--initialize-from", "nobody")
+
+    assert (again.exit_code, nothing.exit_code, no_beginning.exit_code) == (1, 1, 1)
+    assert "Previous data from this run ID was found." in again.stderr
+    assert "Previous data from this run ID was not found." in nothing.stderr
+    assert "Could not initialize from results/nobody." in no_beginning.stderr
+
+
+def test_a_build_that_is_not_there_is_noticed_before_anything_starts(folder: Path, cli: Invoke) -> None:
+    result = cli("learn", "ppo.yaml", "--env", "builds/game")
+
+    assert result.exit_code == 1
+    assert "Couldn't launch the builds/game environment." in result.stderr
+    assert not (folder / "results").exists()
+
+
+def test_a_folder_of_mlagents_cannot_be_resumed_but_says_what_can_be_done(folder: Path, cli: Invoke) -> None:
+    (folder / "results" / "theirs").mkdir(parents=True)
+
+    result = cli("learn", "ppo.yaml", "--run-id", "theirs", "--resume")
+
+    assert result.exit_code == 1
+    assert "--initialize-from" in result.stderr
+
+
+def test_a_configuration_that_the_server_refuses_leaves_no_folder(folder: Path, cli: Invoke) -> None:
+    (folder / "bad.yaml").write_text("behaviors: {A: {max_stepz: 1}}")
+
+    result = cli("learn", "bad.yaml", "--run-id", "bad")
+
+    assert result.exit_code == 1
+    assert "behaviors.A.max_stepz" in result.stderr
+    assert not (folder / "results" / "bad").exists()
+
+
+# against a server
+
+
+def work(trainer: Trainer, folder: Path, state: RunState = RunState.SUCCEEDED, step: int = 100) -> None:
+    """Train: one summary, one checkpoint, and the end."""
+    trainer.measure(REWARD, [12.5], first=step)
+    trainer.measure(SPEED, [900.0], first=step)
+    scratch = folder / f"scratch-{trainer.run_id}-{trainer.epoch}"
+    scratch.mkdir()
+    trainer.save(step, FILES, scratch)
+    trainer.ledger.move(RunState.STOPPING)
+    trainer.finish(state, reason="completed", detail="every behavior reached its max_steps")
+
+
+def test_a_run_is_created_followed_and_mirrored(folder: Path, cli: Invoke, world: World) -> None:
+    with trained(world, lambda trainer: work(trainer, folder)):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "first", "--num-areas", "2", "--width", "100")
+
+    assert result.exit_code == 0, result.output
+    run = world.http.get("/v1/runs/first").json()
+    assert (run["seed"], run["config"]["env_settings"]["num_areas"]) == (3, 2)
+    assert run["config"]["engine_settings"]["width"] == 100
+    lines = result.stdout.splitlines()
+    assert any("CartPole. Step: 100. " in line and "Mean Reward: 12.500." in line for line in lines)
+    assert "[INFO] Exported results/first/CartPole/CartPole-100.onnx" in lines
+    assert "[INFO] Copied results/first/CartPole/CartPole-100.onnx to results/first/CartPole.onnx." in lines
+    status = json.loads(Path("results/first/run_logs/training_status.json").read_text())
+    assert status["CartPole"]["final_checkpoint"]["file_path"] == "results/first/CartPole.onnx"
+    written = yaml.safe_load(Path("results/first/configuration.yaml").read_text())
+    assert written["env_settings"]["seed"] == 3
+    assert written["checkpoint_settings"]["run_id"] == "first"
+
+
+def test_results_that_cannot_be_written_are_a_sentence(folder: Path, cli: Invoke, world: World) -> None:
+    (folder / "results").write_text("a file where the folder should be")
+
+    result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "nowhere")
+
+    assert result.exit_code == 1
+    assert "The results can't be written" in result.stderr
+    assert world.http.get("/v1/runs/nowhere").status_code == 404, "no run is left behind"
+
+
+def test_a_run_that_fails_exits_with_1_and_says_why(folder: Path, cli: Invoke, world: World) -> None:
+    with trained(world, lambda trainer: work(trainer, folder, RunState.FAILED)):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "fails")
+
+    assert result.exit_code == 1
+    assert "the run ended as FAILED" in result.stderr
+    assert Path("results/fails/CartPole.onnx").exists(), "what was learnt is here all the same"
+
+
+def test_force_begins_anew_and_only_takes_away_what_was_written_before(folder: Path, cli: Invoke, world: World) -> None:
+    with trained(world, lambda trainer: work(trainer, folder)):
+        cli("learn", "ppo.yaml", "--remote-env", "--run-id", "forced")
+    own = Path("results/forced/CartPole/my-notes.txt")
+    own.write_text("keep me")
+
+    with trained(world, lambda trainer: work(trainer, folder)):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "forced", "--force")
+
+    assert result.exit_code == 0, result.output
+    assert written(Path("results/forced/CartPole"))[REWARD] == [(100, 12.5)], "of the second run alone"
+    assert own.exists()
+
+
+def test_resume_goes_on_with_a_run_that_has_not_ended(folder: Path, cli: Invoke, world: World) -> None:
+    run = world.create(DOCUMENT | {"env_settings": {}}, name="resumed")
+    trainer = world.claim(run["id"]).start()
+    trainer.measure(REWARD, [1.0])
+    logs = Path("results/resumed/run_logs")
+    logs.mkdir(parents=True)
+    journal = {"version": 1, "run": run["id"], "server": world.server, "epoch": 1, "event": 0, "behaviors": {}}
+    (logs / "ludus.json").write_text(json.dumps(journal))
+    thread = threading.Timer(0.5, work, (trainer, folder))
+    thread.start()
+
+    result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "resumed", "--resume")
+
+    thread.join()
+    assert result.exit_code == 0, result.output
+    assert "[INFO] Resuming from results/resumed." in result.stdout
+    assert Path("results/resumed/CartPole/CartPole-100.onnx").exists()
+
+
+def test_a_run_goes_on_where_an_ended_one_has_left_off_and_keeps_its_files(
+    folder: Path, cli: Invoke, world: World
+) -> None:
+    with trained(world, lambda trainer: work(trainer, folder)):
+        cli("learn", "ppo.yaml", "--remote-env", "--run-id", "ended")
+    ended = world.http.get("/v1/runs/ended").json()["id"]
+    (saved,) = world.http.get(f"/v1/runs/{ended}/checkpoints").json()["checkpoints"]
+
+    with trained(world, lambda trainer: work(trainer, folder, step=200)):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "ended", "--resume")
+
+    assert result.exit_code == 0, result.output
+    assert f"[INFO] Resuming training from step {saved['step']}." in result.stdout
+    run = world.http.get("/v1/runs/ended").json()
+    assert run["id"] != ended, "the newest one of the name"
+    assert run["config"]["checkpoint_settings"]["resume_from"] == saved["id"]
+    results = Path("results/ended")
+    assert sorted(path.name for path in (results / "CartPole").glob("*.onnx")) == [
+        "CartPole-100.onnx",
+        "CartPole-200.onnx",
+    ]
+    assert [step for step, _ in written(results / "CartPole")[REWARD]] == [100, 200]
+    status = json.loads((results / "run_logs" / "training_status.json").read_text())
+    assert [each["steps"] for each in status["CartPole"]["checkpoints"]] == [100, 200]
+    journal = json.loads((results / "run_logs" / "ludus.json").read_text())
+    assert (journal["run"], journal["former"]) == (run["id"], [ended])
+
+
+def test_an_ended_run_without_a_checkpoint_cannot_go_on(folder: Path, cli: Invoke, world: World) -> None:
+    with trained(world, lambda trainer: trainer.finish(RunState.FAILED, reason="trainer_error")):
+        cli("learn", "ppo.yaml", "--remote-env", "--run-id", "empty")
+
+    result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "empty", "--resume")
+
+    assert result.exit_code == 1
+    assert "without a checkpoint to go on from; begin anew with --force" in result.stderr
+
+
+def test_a_run_that_still_trains_is_not_played_without_learning(folder: Path, cli: Invoke, world: World) -> None:
+    run = world.create(DOCUMENT | {"env_settings": {}}, name="busy")
+    logs = Path("results/busy/run_logs")
+    logs.mkdir(parents=True)
+    journal = {"version": 1, "run": run["id"], "server": world.server, "epoch": 1, "event": 0, "behaviors": {}}
+    (logs / "ludus.json").write_text(json.dumps(journal))
+
+    result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "busy", "--resume", "--inference")
+
+    assert result.exit_code == 1
+    assert f"ludus run stop {run['id']}" in result.stderr
+
+
+def test_inference_is_asked_of_the_run_and_its_summaries_say_that_nothing_is_learnt(
+    folder: Path, cli: Invoke, world: World
+) -> None:
+    with trained(world, lambda trainer: work(trainer, folder)):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "shown", "--inference")
+
+    assert result.exit_code == 0, result.output
+    assert world.http.get("/v1/runs/shown").json()["config"]["checkpoint_settings"]["inference"] is True
+    assert ". Not Training." in result.stdout
+
+
+def test_after_playing_without_learning_a_run_goes_on_from_what_was_learnt_before(
+    folder: Path, cli: Invoke, world: World
+) -> None:
+    def play(trainer: Trainer) -> None:
+        trainer.measure(REWARD, [30.0, 40.0], first=200)
+        trainer.measure(SPEED, [900.0, 900.0], first=200)
+        trainer.finish(RunState.SUCCEEDED, reason="completed")
+
+    arguments = ("learn", "ppo.yaml", "--remote-env", "--run-id", "played")
+    with trained(world, lambda trainer: work(trainer, folder)):
+        cli(*arguments)
+    (saved,) = world.http.get("/v1/runs/played/checkpoints").json()["checkpoints"]
+    with trained(world, play):
+        assert cli(*arguments, "--resume", "--inference").exit_code == 0
+
+    with trained(world, lambda trainer: work(trainer, folder, step=200)):
+        result = cli(*arguments, "--resume")
+
+    assert result.exit_code == 0, result.output
+    config = world.http.get("/v1/runs/played").json()["config"]["checkpoint_settings"]
+    assert (config["resume_from"], config["inference"]) == (saved["id"], False)
+    events = written(Path("results/played/CartPole"))[REWARD]
+    assert events[-1] == (200, 12.5), "what was only played is taken back"
+    assert sorted(path.name for path in Path("results/played/CartPole").glob("*.onnx")) == [
+        "CartPole-100.onnx",
+        "CartPole-200.onnx",
+    ]
+
+
+def test_networks_of_another_run_are_uploaded_and_named_by_their_id(folder: Path, cli: Invoke, world: World) -> None:
+    (folder / "state.json").write_text(json.dumps({"state": {"CartPole": {}}}))
+    (folder / "state.safetensors").write_bytes(b"weights")
+    files = [folder / "state.safetensors", folder / "state.json"]
+    pack(files, folder / "results" / "old" / "CartPole" / "checkpoint.pt")
+
+    with trained(world, lambda trainer: work(trainer, folder)):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "young", "--initialize-from", "old")
+
+    assert result.exit_code == 0, result.output
+    assert "[INFO] Initializing from results/old/CartPole/checkpoint.pt." in result.stdout
+    named = world.http.get("/v1/runs/young").json()["config"]["behaviors"]["CartPole"]["initialize_from"]
+    uploaded = world.http.get(f"/v1/checkpoints/{named}").json()
+    assert (uploaded["format"], uploaded["modules"], uploaded["behavior"]) == ("ludus", ["CartPole"], "CartPole")
+
+
+def test_a_beginning_that_is_no_checkpoint_is_refused_as_in_mlagents(folder: Path, cli: Invoke) -> None:
+    behavior = {"init_path": "nowhere/checkpoint.pt"}
+    (folder / "init.yaml").write_text(yaml.safe_dump({"behaviors": {"CartPole": behavior}}))
+
+    result = cli("learn", "init.yaml", "--remote-env", "--run-id", "refused")
+
+    assert result.exit_code == 1
+    assert "Could not initialize from nowhere/checkpoint.pt." in result.stderr
+    assert not (folder / "results" / "refused").exists()
+
+
+def test_demonstrations_are_uploaded_and_named_by_their_ids(folder: Path, cli: Invoke, world: World) -> None:
+    (folder / "demos").mkdir()
+    for name in ("a.npz", "b.npz"):
+        write(make_demonstration(), folder / "demos" / name)
+    cloning = {"demo_path": "demos", "strength": 0.5}
+    behavior = {"behavioral_cloning": cloning, "reward_signals": {"gail": {"demo_path": "demos/a.npz"}}}
+    (folder / "bc.yaml").write_text(yaml.safe_dump({"behaviors": {"CartPole": behavior}}))
+
+    with trained(world, lambda trainer: work(trainer, folder)):
+        result = cli("learn", "bc.yaml", "--remote-env", "--run-id", "shown")
+
+    assert result.exit_code == 0, result.output
+    section = world.http.get("/v1/runs/shown").json()["config"]["behaviors"]["CartPole"]
+    first, second = section["behavioral_cloning"]["demonstrations"]
+    assert section["reward_signals"]["gail"]["demonstrations"] == [first], "a file is uploaded once"
+    assert first != second
+    kept = yaml.safe_load(Path("results/shown/configuration.yaml").read_text())["behaviors"]["CartPole"]
+    assert kept["behavioral_cloning"]["demo_path"] == "demos"

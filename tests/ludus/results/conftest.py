@@ -1,0 +1,20 @@
+"""A real API and the other side of its database."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ludus.api import Client
+from tests.server.http.world import World, open_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("results")) as world:
+        yield world
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[Client]:
+    with Client(world.server) as client:
+        yield client

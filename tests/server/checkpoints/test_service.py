@@ -1,0 +1,191 @@
+"""Uploaded checkpoints, and those that configurations name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.artifacts import FolderStore
+from server.attempts.repository import AttemptLedger
+from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository
+from server.checkpoints.service import CheckpointService
+from server.checkpoints.uploads import inspect, published
+from server.db.database import Database
+from server.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
+from server.runs.service import RunService
+from server.runs.states import RunState, StopReason
+from server.training.config import resolve
+from tests.factories import RecordingBell, make_checkpoint, make_claim, make_ledger, read_run
+from tests.server.checkpoints.test_uploads import SAC
+
+UNKNOWN = f"ckpt_{'0' * 26}"
+
+
+def add(database: Database, folder: Path, name: str | None = None, behavior: str | None = None) -> str:
+    """Store an uploaded checkpoint; return its id."""
+    with published(FolderStore(folder), SAC, inspect(SAC)) as stored, database.write() as session:
+        row = CheckpointService(session).add(stored, name, behavior)
+    assert stored.kept
+    return row.id
+
+
+def check(database: Database, **behaviors: str) -> list[str]:
+    document = {"behaviors": {name: {"initialize_from": each} for name, each in behaviors.items()}}
+    with database.write() as session:
+        return CheckpointService(session).check(resolve(document), lock=True)
+
+
+def problems(database: Database, **behaviors: str) -> dict[str, str]:
+    with pytest.raises(InvalidConfig) as caught:
+        check(database, **behaviors)
+    return {problem.path: problem.code for problem in caught.value.problems}
+
+
+def use(database: Database, *checkpoints: str) -> str:
+    """Queue a run that begins with checkpoints; return its id."""
+    config: dict[str, Any] = resolve({"behaviors": {"A": {}}}).model_dump(mode="json")
+    with database.write() as session:
+        return RunService(session, RecordingBell()).create(config, checkpoints=checkpoints).id
+
+
+def test_a_row_says_what_the_file_holds(database: Database, tmp_path: Path) -> None:
+    checkpoint = add(database, tmp_path, "old-one", "Striker")
+
+    with database.read() as session:
+        row = UploadedCheckpointRepository(session).get(checkpoint)
+    assert (row.name, row.behavior, row.format) == ("old-one", "Striker", "mlagents")
+    assert row.modules[:2] == ["Policy", "Optimizer:q_network"]
+    assert (tmp_path / row.path / row.file).read_bytes() == SAC.read_bytes()
+    assert row.size == SAC.stat().st_size
+
+
+def test_one_without_a_name_is_called_like_its_id(database: Database, tmp_path: Path) -> None:
+    checkpoint = add(database, tmp_path)
+
+    with database.read() as session:
+        assert UploadedCheckpointRepository(session).get(checkpoint).name == checkpoint
+
+
+def test_where_the_row_fails_the_file_goes(database: Database, tmp_path: Path) -> None:
+    def fail() -> None:
+        with published(FolderStore(tmp_path), SAC, inspect(SAC)) as stored, database.write() as session:
+            CheckpointService(session).add(stored, None, None)
+            raise RuntimeError("no row")
+
+    with pytest.raises(RuntimeError):
+        fail()
+
+    assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+def test_checkpoints_of_runs_and_uploaded_ones_may_be_named(database: Database, tmp_path: Path) -> None:
+    uploaded, of_run = add(database, tmp_path), make_ledger(database, name="run").checkpoint(make_checkpoint())
+
+    assert check(database, A=uploaded, B=of_run) == sorted([uploaded, of_run])
+
+
+def test_unknown_checkpoints_are_told_with_their_paths(database: Database) -> None:
+    assert problems(database, A=UNKNOWN, B=UNKNOWN) == {
+        "behaviors.A.initialize_from": "not_found",
+        "behaviors.B.initialize_from": "not_found",
+    }
+
+
+def test_the_template_of_all_behaviors_counts_too(database: Database) -> None:
+    config = resolve({"default_settings": {"initialize_from": UNKNOWN}, "behaviors": {"A": {"initialize_from": None}}})
+
+    with database.write() as session, pytest.raises(InvalidConfig) as caught:
+        CheckpointService(session).check(config)
+
+    assert [problem.path for problem in caught.value.problems] == ["default_settings.initialize_from"]
+
+
+def test_a_checkpoint_without_its_files_is_refused(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    gone = ledger.checkpoint(make_checkpoint())
+    ledger.checkpoint_deleted(gone)
+
+    assert problems(database, A=gone) == {"behaviors.A.initialize_from": "not_found"}
+
+
+def resume(database: Database, checkpoint: str) -> list[str]:
+    config = resolve({"behaviors": {"A": {}}, "checkpoint_settings": {"resume_from": checkpoint}})
+    with database.write() as session:
+        return CheckpointService(session).check(config, lock=True)
+
+
+def test_a_run_may_go_on_from_a_checkpoint_of_another_one(database: Database) -> None:
+    of_run = make_ledger(database, name="run").checkpoint(make_checkpoint())
+
+    assert resume(database, of_run) == [of_run]
+
+
+def test_a_run_cannot_go_on_from_what_is_not_there_or_was_uploaded(database: Database, tmp_path: Path) -> None:
+    uploaded = add(database, tmp_path)
+    for checkpoint, code, words in ((UNKNOWN, "not_found", "no checkpoint"), (uploaded, "contradiction", "at step 0")):
+        with pytest.raises(InvalidConfig) as caught:
+            resume(database, checkpoint)
+
+        (problem,) = caught.value.problems
+        assert (problem.path, problem.code) == ("checkpoint_settings.resume_from", code)
+        assert words in problem.message
+
+
+def test_of_a_checkpoint_with_several_behaviors_the_name_must_be_there(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    several = ledger.checkpoint(make_checkpoint(steps={"Hider": 500, "Seeker": 500}))
+    single = ledger.checkpoint(make_checkpoint(path="runs/x/1/checkpoints/2", steps={"Hider": 500}))
+
+    assert problems(database, A=several) == {"behaviors.A.initialize_from": "contradiction"}
+    assert check(database, Hider=several, A=single) == sorted([several, single])
+
+
+def test_what_a_run_begins_with_is_handed_to_its_attempts(database: Database, tmp_path: Path) -> None:
+    uploaded, of_run = add(database, tmp_path), make_ledger(database, name="run").checkpoint(make_checkpoint())
+    use(database, uploaded, of_run)
+    attempt = AttemptLedger(database, make_claim(database))
+
+    found = {each.id: each for each in attempt.initial_checkpoints()}
+
+    assert set(found) == {uploaded, of_run}
+    (file,) = found[uploaded].files
+    assert (tmp_path / found[uploaded].path / file.name).exists()
+    assert found[of_run].path == make_checkpoint().path
+
+
+def test_an_uploaded_checkpoint_in_use_cannot_be_deleted_until_the_run_has_ended(
+    database: Database, tmp_path: Path
+) -> None:
+    checkpoint = add(database, tmp_path)
+    run = use(database, checkpoint)
+
+    with database.write() as session, pytest.raises(CheckpointInUse, match=run):
+        CheckpointService(session).delete(checkpoint)
+    with database.write() as session:
+        RunService(session, RecordingBell()).cancel(run)
+    with database.write() as session:
+        gone = CheckpointService(session).delete(checkpoint)
+
+    assert gone.id == checkpoint
+    with database.read() as session, pytest.raises(CheckpointNotFound):
+        UploadedCheckpointRepository(session).get(checkpoint)
+
+
+def test_retention_spares_what_a_live_run_begins_with(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ids = [
+        ledger.checkpoint(make_checkpoint(step, path=f"runs/x/1/checkpoints/{step}", reason="interval"))
+        for step in (100, 200, 300, 400)
+    ]
+    other = use(database, ids[0])
+
+    def expired() -> list[str]:
+        with database.read() as session:
+            return [row.id for row in CheckpointRepository(session).expired(read_run(database, "run").id, 2)]
+
+    assert expired() == [ids[1]]
+    with database.write() as session:
+        RunService(session, RecordingBell()).cancel(other)
+    assert expired() == ids[:2]
+    assert read_run(database, other).state == RunState.CANCELLED
+    assert read_run(database, other).stop_reason == StopReason.USER

@@ -1,0 +1,126 @@
+"""Who is drawn as an opponent, and how often: against what theory says."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from server.training.selfplay import SelfPlaySettings
+from worker.selfplay.pool import SnapshotPool
+from worker.selfplay.selection import MEMORY, Payoffs, draw, odds
+
+DRAWS = 4000
+NEVER_THE_LATEST = SelfPlaySettings(play_against_latest_model_ratio=0.0)
+
+
+def pool_of(count: int) -> SnapshotPool:
+    pool = SnapshotPool(count)
+    for step in range(count):
+        pool.save(step, np.zeros(1, np.float32))
+    return pool
+
+
+def frequencies(settings: SelfPlaySettings, pool: SnapshotPool, payoffs: Payoffs) -> dict[int | None, float]:
+    rng = np.random.default_rng(1)
+    drawn = [draw(settings, pool.snapshots, payoffs, rng) for _ in range(DRAWS)]
+    counts = Counter(None if snapshot is None else snapshot.number for snapshot in drawn)
+    return {number: count / DRAWS for number, count in counts.items()}
+
+
+def test_uniform_draws_are_uniform_over_the_window() -> None:
+    found = frequencies(NEVER_THE_LATEST, pool_of(4), Payoffs())
+
+    assert found == {number: pytest.approx(0.25, abs=0.03) for number in range(4)}
+
+
+@pytest.mark.parametrize(("ratio", "latest"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0), (2.0, 1.0), (-1.0, 0.0)])
+def test_the_newest_policy_is_drawn_as_often_as_is_asked_for_and_ratios_beyond_are_limited(
+    ratio: float, latest: float
+) -> None:
+    found = frequencies(SelfPlaySettings(play_against_latest_model_ratio=ratio), pool_of(3), Payoffs())
+
+    assert found.get(None, 0.0) == pytest.approx(latest, abs=0.03)
+
+
+def test_hard_odds_prefer_whom_the_policy_loses_to() -> None:
+    assert odds("pfsp_hard", [0.0, 0.5, 1.0]).tolist() == pytest.approx([0.8, 0.2, 0.0])
+
+
+def test_variance_odds_prefer_equals() -> None:
+    assert odds("pfsp_variance", [0.0, 0.5, 0.9]).tolist() == pytest.approx([0.0, 0.25 / 0.34, 0.09 / 0.34])
+
+
+@pytest.mark.parametrize("selection", ["pfsp_hard", "pfsp_variance"])
+def test_whom_nobody_has_played_is_as_likely_as_the_most_likely_can_be(selection: str) -> None:
+    hardest = 0.0 if selection == "pfsp_hard" else 0.5
+
+    assert odds(selection, [None, hardest]).tolist() == [0.5, 0.5]  # type: ignore[arg-type]  # by name
+
+
+@pytest.mark.parametrize(
+    ("selection", "shares"), [("pfsp_hard", [1.0, 1.0]), ("pfsp_variance", [0.0, 1.0])], ids=["wins", "certain"]
+)
+def test_where_nobody_is_preferred_everybody_is_drawn(selection: str, shares: list[float | None]) -> None:
+    assert odds(selection, shares).tolist() == [0.5, 0.5]  # type: ignore[arg-type]  # by name
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        # Rock against rock, paper, scissors: 1/2, 0, 1.
+        ("pfsp_hard", [0.2, 0.8, 0.0]),
+        ("pfsp_variance", [1.0, 0.0, 0.0]),
+        ("uniform", [1 / 3, 1 / 3, 1 / 3]),
+    ],
+)
+def test_rock_meets_paper_where_the_hard_are_preferred_and_rock_where_equals_are(
+    selection: str, expected: list[float]
+) -> None:
+    payoffs = Payoffs()
+    for _ in range(50):
+        for move, score in enumerate((0.5, 0.0, 1.0)):
+            payoffs.played(move, score)
+    assert [payoffs.share(move) for move in range(3)] == pytest.approx([0.5, 0.0, 1.0])
+    settings = NEVER_THE_LATEST.model_copy(update={"opponent_selection": selection})
+
+    found = frequencies(settings, pool_of(3), payoffs)
+
+    assert [found.get(move, 0.0) for move in range(3)] == pytest.approx(expected, abs=0.03)
+
+
+def test_hard_draws_lead_a_best_response_around_rock_paper_scissors() -> None:
+    # A learner that always answers the opponent that it meets most often: it cannot settle on one move, and over many
+    # turns each move is a third of its pool, the game's equilibrium.
+    payoff = np.array([[0.5, 0.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5]])
+    moves = [0]
+    for _ in range(300):
+        weights = odds("pfsp_hard", [float(payoff[moves[-1], move]) for move in moves])
+        mixture = np.bincount(moves, weights=weights, minlength=3)
+        moves.append(int((payoff @ mixture).argmax()))
+
+    assert np.bincount(moves, minlength=3) / len(moves) == pytest.approx(np.full(3, 1 / 3), abs=0.05)
+
+
+def test_old_games_fade() -> None:
+    payoffs = Payoffs()
+    for _ in range(300):
+        payoffs.played(0, 0.0)
+    before = payoffs.share(0)
+    for _ in range(69):
+        payoffs.played(0, 1.0)
+
+    assert before == 0.0
+    assert payoffs.share(0) == pytest.approx((1 - MEMORY**69) / (1 - MEMORY**369))
+    assert payoffs.share(1) is None
+
+
+def test_payoffs_and_draws_go_on_from_their_state() -> None:
+    payoffs, restored = Payoffs(), Payoffs()
+    payoffs.played(3, 1.0)
+    payoffs.played(3, 0.0)
+    payoffs.played(40, 0.5)
+
+    restored.load_state_dict(payoffs.state_dict())
+    assert (restored.share(3), restored.share(40)) == (payoffs.share(3), payoffs.share(40))
+    restored.forget_before(10)
+    assert (restored.share(3), restored.share(40)) == (None, 0.5)

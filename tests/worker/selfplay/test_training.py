@@ -1,0 +1,189 @@
+"""Self-play as a whole: trainer, collectors and games, and what survives a kill -9."""
+
+import threading
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.simulation import Simulation
+from ludus.simulator import connect
+from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.trouble import SimulatorError
+from ludus.turn import Turn
+from tests.toys.brawl import Brawl
+from tests.toys.walk import HYPERPARAMETERS
+from tests.worker.selfplay.match_day import train
+from tests.worker.trainer.conftest import StartTrainer, reports, start
+from worker import checkpoint
+from worker.link import Match
+
+__all__ = ["start"]
+
+NETWORK = {"hidden_units": 8, "num_layers": 1}
+RED, BLUE, GREEN = "Brawler?team=0", "Brawler?team=1", "Brawler?team=2"
+
+
+def section(trainer: str = "ppo", **overrides: Any) -> dict[str, Any]:
+    """Return a behavior's section of the configuration: turns of 192 steps, a snapshot for each of their thirds."""
+    self_play = {"save_steps": 63, "swap_steps": 60, "team_change": 191, "window": 4, **overrides.pop("self_play", {})}
+    return {
+        "trainer_type": trainer,
+        "hyperparameters": HYPERPARAMETERS[trainer],
+        "network_settings": NETWORK,
+        "max_steps": 600,
+        "summary_freq": 100,
+        "self_play": self_play,
+        **overrides,
+    }
+
+
+def learners(matches: list[Match]) -> list[int]:
+    """Return the teams that learnt, in the order of their turns."""
+    return [team for team, _ in groupby(match.seats[0].team for match in matches)]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "network"), [("ppo", {}), ("poca", {}), ("sac", {}), ("ppo", {"memory": {"memory_size": 8}})], ids=str
+)
+def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, Any], tmp_path: Path) -> None:
+    hyperparameters = dict(HYPERPARAMETERS[trainer])
+    if trainer == "sac":
+        hyperparameters |= {"steps_per_update": 16}
+    if network:
+        network = {"memory": {"memory_size": 8, "sequence_length": 8}}
+    game = Brawl({RED: 1, BLUE: 3, GREEN: 2})
+    document = section(trainer, hyperparameters=hyperparameters, network_settings={**NETWORK, **network})
+
+    finished, referee = train({"Brawler": document}, [game], tmp_path)
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
+    assert referee.checkpoints[-1].steps == {"Brawler": 600}, "steps of teams that do not learn are none"
+    assert learners(referee.matches) == [0, 1, 2, 0]
+    assert len(game.starts) == 4, "each turn begins with a reset"
+    assert [match.number for match in referee.matches] == list(range(1, len(referee.matches) + 1))
+    for match in referee.matches:
+        assert {seat.team for seat in match.seats} == {0, 1, 2}
+        assert all(seat.snapshot is None or seat.snapshot >= 0 for seat in match.seats[1:])
+    assert {seat.snapshot for match in referee.matches for seat in match.seats[1:]} > {None, 0}
+    assert referee.points("Self-play/Opponent ELO Std", "Brawler")[-1] > 0
+    assert Path(referee.checkpoints[-1].folder, "Brawler.onnx").exists()
+
+
+def test_simulators_at_several_collectors_play_opponents_of_their_own(tmp_path: Path) -> None:
+    games = [Brawl({RED: 2, BLUE: 2}) for _ in range(4)]
+    ratio = {"play_against_latest_model_ratio": 0.0}
+
+    _, referee = train({"Brawler": section(max_steps=1500, self_play=ratio)}, games, tmp_path, collectors=2)
+
+    assert all(game.games for game in games)
+    assert {match.simulator for match in referee.matches} == {0, 1, 2, 3}
+    late = [match for match in referee.matches if match.seats[0].step > 1000]
+    assert len({match.seats[1].snapshot for match in late}) > 1
+    assert all(match.rated for match in late if match.elo != referee.matches[match.number - 2].elo)
+
+
+def test_behaviors_learn_in_turns_and_the_run_ends_when_all_are_done(tmp_path: Path) -> None:
+    game = Brawl({"Hunter?team=0": 1, "Hare?team=1": 2})
+    document = {"Hunter": section(max_steps=300), "Hare": section(max_steps=600, threaded=True)}
+
+    finished, referee = train(document, [game], tmp_path)
+
+    assert finished.reason == "completed"
+    assert referee.checkpoints[-1].steps == {"Hunter": 300, "Hare": 600}
+    turns = [behavior for behavior, _ in groupby(match.behavior for match in referee.matches)]
+    assert turns == ["Hunter", "Hare", "Hunter", "Hare"]
+    for match in referee.matches:
+        assert {seat.behavior for seat in match.seats} == {"Hunter", "Hare"}
+    # All that one side wins the other loses.
+    state = checkpoint.load(Path(referee.checkpoints[-1].folder))
+    hunter, hare = (state[name]["self_play"]["ghost"]["ratings"]["current"] for name in ("Hunter", "Hare"))
+    assert hunter != 1200.0
+    assert hare != 1200.0
+
+
+class Alone(Simulation):
+    """Two teams of one behavior that nobody asked to play against itself."""
+
+    behaviors = tuple(BehaviorSpec(name, (ObservationSpec((1,)),), ActionSpec(0, (2,))) for name in (RED, BLUE))
+
+    def reset(self, turn: Turn, start: object) -> None:
+        self.step(turn, ())
+
+    def step(self, turn: Turn, actions: object) -> None:
+        for action in actions or [(RED, 0), (BLUE, 0)]:  # type: ignore[attr-defined]  # pairs, too
+            turn.decide(agent=0, observation=[0.0], behavior=action[0])
+
+
+def test_teams_without_self_play_train_together_and_somebody_is_told(tmp_path: Path) -> None:
+    document = section(max_steps=128)
+    del document["self_play"]
+
+    finished, referee = train({"Brawler": document}, [Alone()], tmp_path)
+
+    assert finished.reason == "completed"
+    assert referee.events["teams_train_together"].level == "warning"
+    assert "self_play" in referee.events["teams_train_together"].message
+    assert referee.matches == []
+
+
+def test_one_team_alone_learns_without_opponents_and_somebody_is_told(tmp_path: Path) -> None:
+    finished, referee = train({"Brawler": section(max_steps=256)}, [Brawl({BLUE: 2})], tmp_path)
+
+    assert finished.reason == "completed"
+    assert "team 1" in referee.events["self_play_without_opponents"].message
+    assert referee.matches == []
+
+
+@pytest.mark.timeout(120)
+def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
+    start: StartTrainer, tmp_path: Path
+) -> None:
+    document = section(max_steps=100_000, checkpoint_interval=250, self_play={"interrupted_games": "draw"})
+    trainer = start({"seed": 1, "behaviors": {"Brawler": document}})
+    player: threading.Thread | None = None
+    folder = None
+    for message in reports(trainer):
+        if message["type"] == "listening" and player is None:
+            address = message["endpoints"][0]["address"]
+            player = threading.Thread(target=_play, args=(Brawl({RED: 1, BLUE: 3}), address), daemon=True)
+            player.start()
+        if message["type"] == "checkpoint_written" and message["step"] > 1000:
+            folder = Path(message["folder"])
+            trainer.kill()
+            break
+    assert folder is not None
+    assert player is not None
+    player.join(10)
+    saved = checkpoint.load(folder)["Brawler"]
+    ghost = saved["self_play"]["ghost"]
+    step = saved["progress"]["step"]
+
+    _, referee = train(
+        {"Brawler": {**document, "max_steps": step + 64}},
+        [Brawl({RED: 1, BLUE: 3})],
+        tmp_path / "again",
+        resume_from=str(folder),
+    )
+
+    first = referee.matches[0]
+    assert first.number == ghost["counters"]["matches"] + 1
+    assert first.seats[0].team == saved["self_play"]["learning"] == 1
+    drawn = {key if key >= 0 else None for keys in ghost["teams"].values() for key in keys}
+    assert {seat.snapshot for seat in first.seats[1:]} <= drawn
+    assert abs(first.elo - ghost["ratings"]["current"]) <= 1.0
+    after = checkpoint.load(Path(referee.checkpoints[-1].folder))["Brawler"]["self_play"]["ghost"]
+    kept = {one["number"]: one["weights"] for one in ghost["pool"]["snapshots"]}
+    assert len(kept) == 4
+    again = {one["number"]: one["weights"] for one in after["pool"]["snapshots"]}
+    assert set(kept) & set(again)
+    for number in set(kept) & set(again):
+        assert (kept[number] == again[number]).all()
+    assert after["counters"]["ghost_steps"] > ghost["counters"]["ghost_steps"]
+
+
+def _play(game: Simulation, address: str) -> None:
+    with suppress(SimulatorError):  # its trainer was killed
+        connect(game, run="alone", server=address, patience_seconds=1.0)

@@ -1,0 +1,166 @@
+"""Playing without learning, and going on from a checkpoint of another run: in trainers of their own process."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ludus.simulator import Actions, Simulation, Start, Turn, connect
+from ludus.spec import BehaviorSpec
+from ludus.trouble import SimulatorError
+from server.training.config import resolve
+from tests.worker.rollouts import make_spec
+from tests.worker.trainer.conftest import StartTrainer, points_of, reports
+from tests.worker.trainer.superior import Superior
+from worker import checkpoint
+from worker.link import Job
+from worker.trainer.loop import Trainer
+
+SECTION = {
+    "hyperparameters": {"batch_size": 16, "buffer_size": 32},
+    "network_settings": {"hidden_units": 16},
+    "max_steps": 64,
+    "summary_freq": 16,
+    "time_horizon": 8,
+}
+
+
+class Left(Exception):
+    """The game is over."""
+
+
+class Game(Simulation):
+    """One agent with episodes of eight steps; its player leaves after some of them."""
+
+    def __init__(self, spec: BehaviorSpec, episodes: int) -> None:
+        self.behaviors = (spec,)
+        self._left = episodes
+        self._tick = 0
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        del start
+        turn.decide(agent=0, observation=[0.5] * 3)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        assert len(list(actions)) == 1
+        self._tick += 1
+        if self._tick % 8 == 0:
+            if not self._left:
+                raise Left
+            self._left -= 1
+            turn.end(agent=0, observation=[0.5] * 3, reward=1.0)
+        turn.decide(agent=0, observation=[0.5] * 3, reward=0.0)
+
+
+@pytest.fixture
+def spec() -> BehaviorSpec:
+    return replace(make_spec(observations=(3,), continuous=1), name="A")
+
+
+def play(address: str, spec: BehaviorSpec, episodes: int) -> None:
+    with suppress(SimulatorError, Left):
+        connect(Game(spec, episodes), run="alone", server=address, patience_seconds=5.0)
+
+
+def run(start: StartTrainer, spec: BehaviorSpec, **settings: Any) -> list[dict[str, Any]]:
+    """Run a trainer with a game that leaves after ten episodes; return what it reported."""
+    document = {
+        "seed": 1,
+        "behaviors": {"A": SECTION},
+        "simulators": {"grace_seconds": 0.2},
+        "checkpoint_settings": settings,
+    }
+    messages: list[dict[str, Any]] = []
+    for message in reports(start(document)):
+        messages.append(message)
+        if message["type"] == "listening":
+            address = message["endpoints"][0]["address"]
+            threading.Thread(target=play, args=(address, spec, 10), daemon=True).start()
+    return messages
+
+
+def test_nothing_is_learnt_or_saved_and_the_run_ends_with_its_last_player(
+    start: StartTrainer, spec: BehaviorSpec
+) -> None:
+    messages = run(start, spec, inference=True)
+
+    assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("succeeded", "completed")
+    assert "nobody plays any more" in messages[-1]["detail"]
+    assert points_of(messages, "Environment/Cumulative Reward") == dict.fromkeys((16, 32, 48, 64, 80), 1.0), (
+        "summaries beyond max_steps too"
+    )
+    assert set(points_of(messages, "Policy/Version").values()) == {0.0}
+    kinds = {message["type"] for message in messages}
+    assert "checkpoint_written" not in kinds
+    (admitted,) = [message for message in messages if message.get("name") == "behavior_admitted"]
+    assert admitted["message"] == "Behavior A plays without learning from step 0"
+
+
+CHECKPOINT = f"ckpt_{'0' * 26}"
+
+
+@contextmanager
+def trainer_of(folder: Path, section: dict[str, Any], **settings: Any) -> Iterator[Trainer]:
+    """Make a trainer that has brought along the checkpoint in `other`."""
+    document = {"behaviors": {"A": section}, "checkpoint_settings": settings}
+    job = Job(
+        run_id="run",
+        epoch=1,
+        config=resolve(document).model_dump(mode="json"),
+        seed=1,
+        scratch=str(folder / "scratch"),
+        checkpoints={CHECKPOINT: str(folder / "other")},
+    )
+    trainer = Trainer(job, Superior(), [])
+    yield trainer
+    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+
+
+def write_checkpoint(folder: Path, spec: BehaviorSpec) -> dict[str, Any]:
+    """Write the checkpoint of another run, at step 32; return the state in it."""
+    with trainer_of(folder, SECTION) as trainer:
+        trainer._admit(spec)
+        state: dict[str, Any] = dict(trainer._learners["A"].state())
+    state["progress"] = {"step": 32, "round": 1}
+    for weights in state["algorithm"]["model"].values():
+        weights.add_(0.25)
+    (folder / "other").mkdir()
+    checkpoint.save(folder / "other", {"A": state})
+    return state
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_run_goes_on_at_the_step_and_with_the_weights_of_another_ones_checkpoint(
+    inference: bool, tmp_path: Path, spec: BehaviorSpec
+) -> None:
+    state = write_checkpoint(tmp_path, spec)
+
+    with trainer_of(tmp_path, SECTION, resume_from=CHECKPOINT, inference=inference) as trainer:
+        trainer._admit(spec)
+        learner = trainer._learners["A"]
+        found: Any = learner.state()
+
+    assert learner.learnt == 32
+    assert found["algorithm"]["optimizer"].keys() == state["algorithm"]["optimizer"].keys()
+    for key, weights in state["algorithm"]["model"].items():
+        assert torch.equal(found["algorithm"]["model"][key], weights), key
+
+
+def test_a_checkpoint_of_other_networks_fails_the_run_with_both_sizes(tmp_path: Path, spec: BehaviorSpec) -> None:
+    write_checkpoint(tmp_path, spec)
+    other = SECTION | {"network_settings": {"hidden_units": 8}}
+
+    with trainer_of(tmp_path, other, resume_from=CHECKPOINT) as trainer:
+        trainer._admit(spec)
+        finished = trainer._unusable
+
+    assert finished is not None
+    assert (finished.outcome, finished.reason) == ("failed", "invalid_config")
+    assert finished.detail is not None
+    assert "the checkpoint to go on from does not fit behavior 'A'" in finished.detail
+    assert "is 16x3, needed is 8x3" in finished.detail

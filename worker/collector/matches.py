@@ -1,0 +1,145 @@
+"""Matches: how the games of a team that learns end, and against which opponents.
+
+A match is what one group lives through, from the first of its members' episodes to the end of the last one; for agents
+without a group it is one episode. Its outcome is what the simulator reports, or else, as in ML-Agents, the sign of the
+last reward plus the last group reward (of several members that end in the last message: of their mean).
+
+Whether the opponents were the same all along is decided by the numbers of the session's messages, since lanes take
+their turns apart: what changes in the message that ends a match belongs to the next one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.wire.batches import Ints
+from ludus.wire.codec import Outcome
+from worker.collector.batcher import Member, Staged
+from worker.collector.opponents import NOBODY, OppositionLane
+from worker.collector.tracker import ACTING, Roster, Slots, Tracker
+
+Opposition = list[tuple[str, int, int]]
+"""Behavior, team and key of the policy (`worker.collector.opponents`) of each opposing side."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedMatch:
+    """One match, as a collector tells of it."""
+
+    simulator: int
+    team: int
+    """That learns."""
+    outcome: int
+    """Of the team that learns: a value of `ludus.v1.Outcome`, never UNSPECIFIED."""
+    truncated: bool
+    settled: bool
+    """Whether every opposing side played one and the same policy from the beginning to the end."""
+    opponents: Opposition
+    """Those that played; where they changed, with the newest policy."""
+
+
+class Referee:
+    """Notes the matches of one lane. Its observer."""
+
+    def __init__(self) -> None:
+        self._began = np.zeros(0, np.int64)
+        """By slot: the message in which the running episode began."""
+        self._groups: dict[tuple[int, int], int] = {}
+        """(roster, group) -> the message in which its match began."""
+        self._matches: list[EndedMatch] = []
+
+    def take(self) -> list[EndedMatch]:
+        """Return the matches that ended since the last call, in order."""
+        matches, self._matches = self._matches, []
+        return matches
+
+    # The observer -----------------------------------------------------------------------------------------------
+
+    def beginning(self, tracker: Tracker, staged: Staged) -> None:
+        """Note when episodes begin."""
+        slots, batch = staged.decisions, staged.batch.decisions
+        if slots is None or batch is None:
+            return
+        fresh = ~tracker.running(slots)
+        if not fresh.any():
+            return
+        if len(self._began) < len(tracker.state):
+            self._began = np.concatenate([self._began, np.zeros(len(tracker.state) - len(self._began), np.int64)])
+        self._began[slots[fresh]] = staged.step_id
+        if batch.group_ids is not None:
+            for group in np.unique(batch.group_ids[fresh]).tolist():
+                self._groups.setdefault((staged.roster.number, group), staged.step_id)
+
+    def ending(self, tracker: Tracker, staged: Staged) -> None:
+        """Judge the matches that end with these episodes."""
+        slots, batch = staged.terminals, staged.batch.terminals
+        if slots is None or batch is None:
+            return
+        lived = tracker.running(slots) & ((tracker.state[slots] == ACTING) | (tracker.decisions[slots] > 0))
+        groups = np.zeros(len(slots), np.int32) if batch.group_ids is None else batch.group_ids
+        for row in np.flatnonzero(lived & (groups == 0)).tolist():
+            self._judge(staged, int(self._began[slots[row]]), np.array([row]))
+        for group in np.unique(groups[lived & (groups != 0)]).tolist():
+            if not self._plays_on(tracker, staged.roster, slots, group):
+                began = self._groups.pop((staged.roster.number, group), int(self._began[slots[groups == group]].min()))
+                self._judge(staged, began, np.flatnonzero(lived & (groups == group)))
+
+    def dropped(self, roster: Roster) -> None:
+        """Forget the matches of a session's agents."""
+        self._groups = {key: began for key, began in self._groups.items() if key[0] != roster.number}
+
+    def _plays_on(self, tracker: Tracker, roster: Roster, ending: Slots, group: int) -> bool:
+        """Return whether mates of those that end are in an episode."""
+        mates = np.setdiff1d(np.fromiter(roster.table.values(), np.intp), ending)
+        return bool((tracker.running(mates) & (tracker.group[mates] == group)).any())
+
+    def _judge(self, staged: Staged, began: int, rows: npt.NDArray[np.intp]) -> None:
+        """Note a match that ends with some rows of a message."""
+        batch = staged.batch.terminals
+        assert batch is not None
+        opponents: Opposition = []
+        settled = True
+        for lane, roster in _opposing(staged.member):
+            history = lane.opponents.history(roster)
+            key = history.during(began, staged.step_id)
+            settled = settled and key is not None
+            if key is None:
+                key = history.newest_policy
+            if key != NOBODY:
+                opponents.append((lane.behavior, roster.team, key))
+        rewards = batch.rewards[rows].astype(np.float64)
+        if batch.group_rewards is not None:
+            rewards = rewards + batch.group_rewards[rows]
+        outcome = _reported(None if batch.outcomes is None else batch.outcomes[rows])
+        if outcome is Outcome.UNSPECIFIED:
+            outcome = _outcome(float(rewards.mean()))
+        self._matches.append(
+            EndedMatch(
+                simulator=staged.roster.simulator,
+                team=staged.roster.team,
+                outcome=int(outcome),
+                truncated=bool(batch.truncated[rows].all()),
+                settled=settled and bool(opponents),
+                opponents=opponents,
+            )
+        )
+
+
+def _opposing(member: Member) -> list[tuple[OppositionLane, Roster]]:
+    """Return the sides of a simulator that do not learn."""
+    return [(lane, roster) for lane, roster in member.rosters.values() if isinstance(lane, OppositionLane)]
+
+
+def _reported(outcomes: Ints | npt.NDArray[np.uint8] | None) -> Outcome:
+    """Return what a simulator said of any of a group's members."""
+    if outcomes is None or not outcomes.any():
+        return Outcome.UNSPECIFIED
+    return Outcome(int(outcomes[outcomes > 0][0]))
+
+
+def _outcome(reward: float) -> Outcome:
+    """Return what the sign of the last reward says."""
+    if reward > 0:
+        return Outcome.WIN
+    return Outcome.LOSS if reward < 0 else Outcome.DRAW

@@ -1,0 +1,190 @@
+"""The native protocol, `ludus.v1`: the state machine of one simulator's stream, without the transport.
+
+`receive` takes a message's bytes and raises `ProtocolError` when the simulator breaks the contract; whoever carries the
+stream then calls `end`.
+"""
+
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from ludus.draws import ParameterDraws
+from ludus.spec import BehaviorSpec
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.batches import Floats, Ints
+from ludus.wire.codec import (
+    PROTOCOL_VERSION,
+    BehaviorLayout,
+    CloseCode,
+    ProtocolError,
+    decode_stats,
+    decode_step,
+    spec_from_message,
+)
+from ludus.wire.parameters import samplers_to_messages
+from ludus.wire.specs import MAX_BEHAVIORS
+from worker.collector.answers import encode_answer
+from worker.collector.session import INCARNATION, MAX_CLIENT, Collector, Session
+from worker.collector.tracker import Roster
+
+HELLO_SECONDS = 30.0
+BEFORE_RESET = -1
+"""Stands for the environment parameters of episodes that a reset has ended."""
+
+
+class NativeSession(Session):
+    """One simulator on a stream of its own."""
+
+    def __init__(self, collector: Collector, peer: str, send: Callable[[bytes], None]) -> None:
+        super().__init__(collector, peer)
+        self._send = send
+        self._layouts: dict[str, BehaviorLayout] = {}
+        self._step_id = 0
+        self._reset_id = 0
+        self._draws = ParameterDraws({}, 0)
+
+    def receive(self, data: bytes) -> None:
+        """Handle one message. Raises ProtocolError."""
+        self.last_activity = self._collector.now()
+        self._check_size(len(data))
+        try:
+            request = pb.ConnectRequest.FromString(data)
+        except DecodeError:
+            raise ProtocolError(
+                CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no ConnectRequest"
+            ) from None
+        kind = request.WhichOneof("message")
+        if kind == "step":
+            self._step(request.step)
+        elif kind == "hello":
+            self._hello(request.hello)
+        elif kind == "announce":
+            self._announce(request.announce)
+        else:
+            raise ProtocolError(CloseCode.MALFORMED_MESSAGE, "a message holds neither Hello nor Announce nor Step")
+
+    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        """Send actions (called by the batcher)."""
+        self.last_activity = self._collector.now()
+        ids = b"" if agents is None else agents.tobytes()
+        news = self._news() if self._has_news else b""
+        self._send(encode_answer(step_id, roster.name, ids, continuous.tobytes(), discrete.tobytes(), news))
+
+    def reset(self) -> None:
+        """Make the simulator begin new episodes, with the newest parameters; everything pending is void."""
+        self._reset_id += 1
+        self._forget_agents()
+        values, samplers = self._parameters()
+        message = pb.Reset(reset_id=self._reset_id, environment_parameters=values, samplers=samplers)
+        self._send(pb.ConnectResponse(reset=message).SerializeToString())
+
+    def overdue(self, now: float) -> ProtocolError | None:
+        """Return why the session has to end if it has been silent for too long."""
+        settings, silence = self._collector.settings, now - self.last_activity
+        if self.number < 0:
+            if silence > HELLO_SECONDS:
+                return ProtocolError(CloseCode.HELLO_TIMEOUT, f"no Hello within {HELLO_SECONDS:.0f} s")
+        elif not self.started:
+            if settings.startup_timeout is not None and silence > settings.startup_timeout:
+                return ProtocolError(
+                    CloseCode.STEP_TIMEOUT, f"no step within {settings.startup_timeout:.0f} s after Welcome"
+                )
+        elif silence > settings.step_timeout and self._is_owed_a_step:
+            return ProtocolError(
+                CloseCode.STEP_TIMEOUT, f"nothing came for {settings.step_timeout:.0f} s after actions were sent"
+            )
+        return None
+
+    def _say_wait(self, reason: str) -> None:
+        self._send(pb.ConnectResponse(wait=pb.Wait(reason=reason)).SerializeToString())
+
+    def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
+        message = pb.Close(code=code, reason=reason, rejoin=rejoin)
+        self._send(pb.ConnectResponse(close=message).SerializeToString())
+
+    def _parameters(self) -> tuple[dict[str, float], dict[str, pb.Sampler]]:
+        """Return the newest environment parameters, to be sent now: drawn values, and samplers."""
+        newest = self._collector.settings.environment_parameters
+        self._draws.change(newest)
+        self._note_told()
+        return self._draws.next(), samplers_to_messages(newest)
+
+    def _news(self) -> bytes:
+        """Return the fields of `Actions` that tell the newest parameters."""
+        values, samplers = self._parameters()
+        return pb.Actions(environment_parameters=values, samplers=samplers).SerializeToString()
+
+    # Messages ---------------------------------------------------------------------------------------------------
+
+    def _hello(self, hello: pb.Hello) -> None:
+        if self.number >= 0:
+            raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, "Hello came twice; it opens a stream exactly once")
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                CloseCode.PROTOCOL_VERSION,
+                f"the client speaks protocol version {hello.protocol_version}, this server {PROTOCOL_VERSION}",
+            )
+        if INCARNATION.fullmatch(hello.incarnation) is None:
+            raise ProtocolError(CloseCode.BAD_HELLO, "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -")
+        if len(hello.behaviors) > MAX_BEHAVIORS or len(hello.client.encode()) > MAX_CLIENT:
+            raise ProtocolError(
+                CloseCode.BAD_HELLO,
+                f"at most {MAX_BEHAVIORS} behaviors, and {MAX_CLIENT} bytes of client, are possible",
+            )
+        self.incarnation = hello.incarnation
+        number = self._take_number(hello.ticket, hello.incarnation)
+        specs = [spec_from_message(message) for message in hello.behaviors]
+        self.number = number
+        self._draws = ParameterDraws({}, number)
+        self._collector.welcomed(self, [spec.name for spec in specs], hello.client)
+        self._welcome()
+        for spec in specs:
+            self._learn_of(spec)
+
+    def _welcome(self) -> None:
+        settings = self._collector.settings
+        values, samplers = self._parameters()
+        welcome = pb.Welcome(
+            run_id=settings.run_id,
+            simulator_number=self.number,
+            seed=self._seed,
+            environment_parameters=values,
+            samplers=samplers,
+            max_message_bytes=settings.max_message_bytes,
+            step_timeout_seconds=settings.step_timeout,
+        )
+        self._send(pb.ConnectResponse(welcome=welcome).SerializeToString())
+
+    def _announce(self, announce: pb.Announce) -> None:
+        self._expect_hello()
+        for message in announce.behaviors:
+            self._learn_of(spec_from_message(message))
+
+    def _learn_of(self, spec: BehaviorSpec) -> None:
+        self._introduce(spec)
+        self._layouts.setdefault(spec.name, BehaviorLayout(spec))
+
+    def _step(self, step: pb.Step) -> None:
+        self._expect_hello()
+        step_id = step.step_id
+        if step_id <= self._step_id:
+            raise ProtocolError(CloseCode.STEP_ORDER, f"step {step_id} came after step {self._step_id}; ids must grow")
+        if step.reset_id > self._reset_id:
+            raise ProtocolError(
+                CloseCode.STEP_ORDER, f"step {step_id} names reset {step.reset_id}; the last one was {self._reset_id}"
+            )
+        self._step_id = step_id
+        stats = decode_stats(step) if step.stats else []
+        batches = decode_step(step, self._layouts)
+        self._note_start(batches)
+        is_current = step.reset_id == self._reset_id  # else it was sent before the reset arrived there
+        if stats and is_current:
+            self._report(stats, batches)
+        elif stats:
+            self._collector.reported(stats, BEFORE_RESET)
+        if is_current:
+            self._stage(step_id, batches)
+
+    def _expect_hello(self) -> None:
+        if self.number < 0:
+            raise ProtocolError(CloseCode.STEP_BEFORE_HELLO, "the first message of a stream must be Hello")

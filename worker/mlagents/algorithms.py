@@ -1,0 +1,324 @@
+"""Whole checkpoints of ML-Agents, as parts of the states of our algorithms."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, assert_never
+
+import torch
+from torch import Tensor, nn
+
+from ludus.spec import BehaviorSpec
+from server.training.config import (
+    CloneConfig,
+    CuriosityConfig,
+    ExtrinsicConfig,
+    GAILConfig,
+    POCAConfig,
+    PPOConfig,
+    RNDConfig,
+    SACConfig,
+)
+from worker.mlagents.file import POLICY, MLAgentsCheckpoint, Shape
+from worker.mlagents.networks import (
+    CRITIC,
+    Q_NETWORK,
+    VALUE,
+    Find,
+    Translation,
+    fill_actor,
+    fill_actor_critic,
+    fill_curiosity,
+    fill_gail,
+    fill_modular_critics,
+    fill_rnd,
+    fill_stacked_critics,
+    fill_team_critic,
+)
+from worker.networks.actor import Actor
+from worker.networks.actor_critic import ActorCritic
+from worker.networks.multi_agent import TeamCritic
+from worker.networks.q_networks import StackedCritics, build_critics
+from worker.rewards.curiosity import CuriosityNetworks
+from worker.rewards.gail import Discriminator
+from worker.rewards.rnd import RNDNetworks
+
+ACTIVATION = "swish"
+"""Of all their hidden layers."""
+LISTED = 20
+"""Names that a refusal lists, at most."""
+
+AnyConfig = PPOConfig | SACConfig | POCAConfig | CloneConfig
+
+
+class Misfit(ValueError):
+    """A checkpoint is not of the networks that are configured. The message lists the names, `LISTED` at most."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        more = len(problems) - LISTED
+        listed = [*problems[:LISTED], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__("; ".join(listed))
+        self.problems = tuple(problems)
+
+
+class Translated(NamedTuple):
+    """What becomes of a checkpoint: parts of an algorithm's `state_dict`, and what it has nothing for."""
+
+    state: dict[str, Any]
+    """As the algorithm's own `state_dict`, without what stays as it begins."""
+    fresh: tuple[str, ...]
+    """What stays as it begins, for people."""
+
+
+Parameters = Mapping[str, Shape]
+"""Names and shapes in an optimizer's order."""
+Fill = Callable[[Translation], None]
+
+
+class _Networks(NamedTuple):
+    """The networks of an algorithm, as it would build them, and how to fill them."""
+
+    modules: dict[str, nn.Module]
+    """By their keys in the algorithm's `state_dict`."""
+    fill: Fill
+    trained: Sequence[tuple[str, Tensor]]
+    """Parameters by their names in the algorithm's optimizer."""
+    optimizers: Sequence[tuple[str, Callable[[MLAgentsCheckpoint], Parameters]]]
+    """ML-Agents' optimizers of these parameters, and what each descends."""
+    fill_moments: Fill
+    """As `fill`, and what the file has moments for, but no weights."""
+    doubled: str = ""
+    """A module of the file that is another one once more."""
+
+
+class _Signal(NamedTuple):
+    """The network of a reward signal, and how to fill it."""
+
+    network: nn.Module
+    fill: Fill
+
+
+def translate(file: MLAgentsCheckpoint, config: AnyConfig, spec: BehaviorSpec) -> Translated:
+    """Return a checkpoint as parts of the state of the algorithm that `config` builds for `spec`.
+
+    A clone run has a policy and nothing else: of the file it takes no other module. Raise `Misfit`.
+    """
+    activation = config.network_settings.activation
+    if activation != ACTIVATION:
+        raise Misfit([f"network_settings.activation is {activation}, in ML-Agents it is always {ACTIVATION}"])
+    networks = _networks(config, spec)
+    signals = {} if isinstance(config, CloneConfig) else _signals(config, spec)
+    fills = [networks.fill, *(signal.fill for signal in signals.values())]
+    weights = _weights(file, fills, _unneeded(config, networks))
+    state: dict[str, Any] = {key: weights.of_module(module) for key, module in networks.modules.items()}
+    state["signals"] = {name: {"model": weights.of_module(signal.network)} for name, signal in signals.items()}
+    fresh = [f"the optimizer of {name}" for name in signals]
+    optimizer = _optimizer(file, networks)
+    if optimizer is None:
+        fresh.append("the optimizer")
+    else:
+        state["optimizer"] = optimizer
+    if isinstance(config, SACConfig):
+        fresh += ["the entropy coefficients", "the replay buffer"]
+    if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
+        fresh.append("the optimizer of behavioral_cloning")
+    return Translated(state, tuple(fresh))
+
+
+def _unneeded(config: AnyConfig, networks: _Networks) -> Callable[[str], bool]:
+    """Return what says whether nobody asks for a tensor of this name."""
+    if isinstance(config, CloneConfig):
+        return lambda name: not name.startswith(f"{POLICY}/")
+    return lambda name: bool(networks.doubled) and name.startswith(f"{networks.doubled}/")
+
+
+def _weights(file: MLAgentsCheckpoint, fills: Sequence[Fill], unneeded: Callable[[str], bool]) -> Translation:
+    """Return networks that are filled with a file's tensors. Raise `Misfit`."""
+    read: set[str] = set()
+    problems: list[str] = []
+    weights = Translation(_finder(file.tensors, read, problems))
+    for fill in fills:
+        fill(weights)
+    problems += [
+        f"unexpected {name} ({_shape(file.tensors[name].shape)})" for name in file.unread(read) if not unneeded(name)
+    ]
+    if problems:
+        raise Misfit(problems)
+    return weights
+
+
+def _finder(tensors: Mapping[str, Tensor], read: set[str], problems: list[str]) -> Find:
+    """Return a finder that notes what it reads and what is wrong with it; in its place there are ones."""
+
+    def find(name: str, shape: Shape) -> Tensor:
+        read.add(name)
+        found = tensors.get(name)
+        if found is None:
+            problems.append(f"missing {name} ({_shape(shape)})")
+        elif tuple(found.shape) != shape:
+            problems.append(f"{name} is {_shape(found.shape)}, needed is {_shape(shape)}")
+        elif found.layout is not torch.strided or not bool(found.isfinite().all()):
+            problems.append(f"{name} has values that are no finite numbers")
+        else:
+            return found if name.endswith(".normalization_steps") else found.float()
+        return torch.ones(shape)
+
+    return find
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "one number"
+
+
+def _optimizer(file: MLAgentsCheckpoint, networks: _Networks) -> dict[str, Any] | None:
+    """Return the state of our Adam; None if the file has none that fits."""
+    moments = [file.moments(name, parameters(file)) for name, parameters in networks.optimizers]
+    found = [one for one in moments if one is not None]
+    if not moments or len(found) < len(moments):
+        return None
+    steps = max((step for one in found for step in one.steps), default=0.0)
+    state: dict[str, Any] = {"steps": torch.tensor(steps)}
+    for key in ("first", "second"):
+        theirs = {name: moment for one in found for name, moment in getattr(one, key).items()}
+        translation = Translation(_recall(theirs))
+        networks.fill_moments(translation)
+        state[key] = translation.of(networks.trained)
+    return state
+
+
+def _recall(moments: Mapping[str, Tensor]) -> Find:
+    """Return a finder of moments; those of parameters that were never descended are 0."""
+
+    def find(name: str, shape: Shape) -> Tensor:
+        found = moments.get(name)
+        return torch.zeros(shape) if found is None else found.float()
+
+    return find
+
+
+def _parameters_of(*modules: str) -> Callable[[MLAgentsCheckpoint], Parameters]:
+    def parameters(file: MLAgentsCheckpoint) -> Parameters:
+        return {name: shape for module in modules for name, shape in file.parameters(module).items()}
+
+    return parameters
+
+
+# Algorithms -----------------------------------------------------------------------------------------------------------
+
+
+def _networks(config: AnyConfig, spec: BehaviorSpec) -> _Networks:
+    match config:
+        case PPOConfig():
+            return _ppo(config, spec)
+        case POCAConfig():
+            return _poca(config, spec)
+        case SACConfig():
+            return _sac(config, spec)
+        case CloneConfig():
+            actor = Actor(spec, config.network_settings, torch.Generator())
+
+            def fill(found: Translation) -> None:
+                fill_actor(found, actor)
+
+            return _Networks({"model": actor}, fill, [], [], fill)
+        case _:
+            assert_never(config)
+
+
+def _ppo(config: PPOConfig, spec: BehaviorSpec) -> _Networks:
+    names, shared = _names(config), config.hyperparameters.shared_critic
+    model = ActorCritic(
+        spec, config.network_settings, signals=len(names), shared_critic=shared, generator=torch.Generator()
+    )
+
+    def fill(found: Translation) -> None:
+        fill_actor_critic(found, model, names)
+
+    descended = _parameters_of(POLICY) if shared else _parameters_of(POLICY, CRITIC)
+    return _Networks(
+        {"model": model},
+        fill,
+        list(model.trained_parameters()),
+        [("Optimizer:value_optimizer", descended)],
+        fill,
+        doubled=CRITIC if shared else "",
+    )
+
+
+def _poca(config: POCAConfig, spec: BehaviorSpec) -> _Networks:
+    names, generator = _names(config), torch.Generator()
+    actor = Actor(spec, config.network_settings, generator)
+    critic = TeamCritic(spec, config.network_settings, len(names), generator)
+    model = nn.ModuleDict({"actor": actor, "critic": critic})
+
+    def fill(found: Translation) -> None:
+        fill_actor(found, actor)
+        fill_team_critic(found, critic, actor.body.layout, names)
+
+    optimizers = [("Optimizer:adam", _parameters_of(POLICY, CRITIC))]
+    return _Networks({"model": model}, fill, list(model.named_parameters()), optimizers, fill)
+
+
+def _sac(config: SACConfig, spec: BehaviorSpec) -> _Networks:
+    names, generator = _names(config), torch.Generator()
+    columns, branches = spec.actions.continuous_size, len(spec.actions.discrete_branches)
+    actor = Actor(spec, config.network_settings, generator, squashed=True)
+    critics = build_critics(spec, config.network_settings, len(names), generator)
+    coefficients = torch.zeros(branches + bool(columns))
+    theirs = {"entropy/discrete": (branches,), "entropy/continuous": (1,)}
+
+    def fill(found: Translation) -> None:
+        fill_actor(found, actor)
+        if isinstance(critics, StackedCritics):
+            fill_stacked_critics(found, critics, actor.body.layout, names, max(spec.actions.mask_size, 1))
+        else:
+            fill_modular_critics(found, critics, names, max(spec.actions.mask_size, 1))
+
+    def fill_moments(found: Translation) -> None:
+        fill(found)
+        parts = [found.find(name, shape) for name, shape in theirs.items()]
+        found.set(coefficients, torch.cat(parts)[: len(coefficients)])
+
+    return _Networks(
+        {"actor": actor, "critics": critics},
+        fill,
+        [
+            *((f"actor.{name}", part) for name, part in actor.named_parameters()),
+            *((f"critics.{name}", part) for name, part in critics.named_parameters()),
+            ("log_coefficients", coefficients),
+        ],
+        [
+            ("Optimizer:policy_optimizer", _parameters_of(POLICY)),
+            ("Optimizer:value_optimizer", _parameters_of(Q_NETWORK, VALUE)),
+            ("Optimizer:entropy_optimizer", lambda _: theirs),
+        ],
+        fill_moments,
+    )
+
+
+def _names(config: PPOConfig | SACConfig | POCAConfig) -> list[str]:
+    """Return the names of the reward signals, in the order of the value heads."""
+    return [name for name, _ in config.reward_signals.active()]
+
+
+def _signals(config: PPOConfig | SACConfig | POCAConfig, spec: BehaviorSpec) -> dict[str, _Signal]:
+    """Return the networks of reward signals, by the signals' names."""
+    signals: dict[str, _Signal] = {}
+    for name, signal in config.reward_signals.active():
+        match signal:
+            case ExtrinsicConfig():
+                pass
+            case CuriosityConfig():
+                curiosity = CuriosityNetworks(signal, spec, torch.Generator())
+                signals[name] = _Signal(curiosity, _filled(fill_curiosity, curiosity, spec))
+            case RNDConfig():
+                rnd = RNDNetworks(signal, spec, torch.Generator())
+                signals[name] = _Signal(rnd, _filled(fill_rnd, rnd))
+            case GAILConfig():
+                gail = Discriminator(signal, spec, torch.Generator())
+                signals[name] = _Signal(gail, _filled(fill_gail, gail))
+            case _:
+                assert_never(signal)
+    return signals
+
+
+def _filled(fill: Callable[..., None], *arguments: object) -> Fill:
+    return lambda found: fill(found, *arguments)

@@ -1,0 +1,173 @@
+"""Ghost: what self-play keeps of one behavior beside its learner (ML-Agents' `GhostTrainer`).
+
+The counters are ML-Agents', and so are the comparisons with them (a strict `>`). Deviations: agent steps are looked at
+when a round has been learnt from, ghost steps when collectors have told of them; ML-Agents looks at both whenever a
+trajectory arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with one simulator that is what
+ML-Agents does. An opponent is exchanged when an episode of it begins, not in the middle.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.training.selfplay import SelfPlaySettings
+from worker.collector.pool import Opposition
+from worker.recorder import Recorder
+from worker.selfplay.pool import SnapshotPool
+from worker.selfplay.ratings import Ratings
+from worker.selfplay.selection import Payoffs, draw
+
+MAX_DRAWS = 8
+REMEMBERED = 64
+"""Snapshots outside the window whose ratings are kept, since matches against them may still be under way."""
+Weights = NDArray[np.float32]
+
+
+@dataclass
+class Counters:
+    """Where a behavior stands."""
+
+    ghost_steps: int = 0
+    """Decisions that were answered for teams that do not learn."""
+    last_swap: int = 0
+    """Ghost steps at the newest exchange of opponents."""
+    last_save: int = 0
+    """Agent steps at the newest snapshot."""
+    last_team_change: int = 0
+    """Agent steps when a turn of this behavior last ended."""
+    matches: int = 0
+
+
+class Ghost:
+    """The snapshots, opponents, ratings and counters of one behavior."""
+
+    def __init__(
+        self,
+        behavior: str,
+        settings: SelfPlaySettings,
+        seed: int,
+        step: int,
+        weights: Callable[[], Weights],
+        recorder: Recorder,
+    ) -> None:
+        """`weights` returns those of the policy that learns; `step` is what it has learnt for."""
+        self.behavior = behavior
+        self.settings = settings
+        self.step = step
+        self.done = False
+        """Whether the behavior has learnt for all of its steps."""
+        self.recorder = recorder
+        self.counters = Counters(last_save=step, last_team_change=step)
+        self.ratings = Ratings(settings.initial_elo)
+        self.payoffs = Payoffs()
+        self.pool = SnapshotPool(settings.window)
+        self._weights = weights
+        self._rng = np.random.default_rng([seed, crc32(behavior.encode())])
+        self._steps: dict[int, int] = {}
+        """Number of a snapshot -> the steps that it had learnt for."""
+        self._frozen: dict[int, Weights] = {}
+        """Key -> weights, of all policies that are drawn."""
+        self._teams: dict[int, list[int]] = {}
+        self._others: list[int] = []
+
+    def begin(self) -> None:
+        """Keep the policy as snapshot 0, and let everybody play against it."""
+        self.save()
+        self._others = [0]
+        self._frozen = {0: self.pool.snapshots[0].weights}
+
+    # Snapshots and opponents ------------------------------------------------------------------------------------
+
+    @property
+    def save_due(self) -> bool:
+        """Whether the policy has learnt for more than `save_steps` since the newest snapshot."""
+        return self.step - self.counters.last_save > self.settings.save_steps
+
+    @property
+    def swap_due(self) -> bool:
+        """Whether the others have played for more than `swap_steps` since the newest exchange."""
+        return self.counters.ghost_steps - self.counters.last_swap > self.settings.swap_steps
+
+    @property
+    def team_change_due(self) -> bool:
+        """Whether the policy has learnt for more than `team_change` since its newest turn began."""
+        return self.step - self.counters.last_team_change > self.settings.team_change
+
+    def save(self) -> None:
+        """Keep the policy as it is now."""
+        snapshot = self.pool.save(self.step, self._weights())
+        self.ratings.saved(snapshot.number)
+        self._steps[snapshot.number] = self.step
+        self.counters.last_save = self.step
+        oldest = self.pool.snapshots[0].number - REMEMBERED
+        self.ratings.forget_before(oldest)
+        self.payoffs.forget_before(oldest)
+        self._steps = {number: step for number, step in self._steps.items() if number >= oldest}
+
+    def swap(self, teams: set[int], learning: int | None, simulators: int) -> None:
+        """Draw opponents for every team but the one that learns, and for those that may come: one per simulator."""
+        count = min(max(simulators, 1), MAX_DRAWS)
+        drawn: dict[int, Weights] = {}
+        self._teams = {team: self._draw(count, drawn) for team in sorted(teams) if team != learning}
+        self._others = self._draw(count, drawn)
+        self._frozen = drawn
+        self.counters.last_swap = self.counters.ghost_steps
+
+    def _draw(self, count: int, drawn: dict[int, Weights]) -> list[int]:
+        """Draw so many opponents; put their weights into `drawn`."""
+        keys = []
+        for _ in range(count):
+            snapshot = draw(self.settings, self.pool.snapshots, self.payoffs, self._rng)
+            key = -1 - self.step if snapshot is None else snapshot.number
+            if key not in drawn:
+                drawn[key] = self._weights() if snapshot is None else snapshot.weights
+            keys.append(key)
+        return keys
+
+    def opposition(self, learning: int | None) -> Opposition:
+        """Return who plays what, if this team learns."""
+        return Opposition(learning, self._teams, self._others)
+
+    @property
+    def frozen(self) -> Mapping[int, Weights]:
+        """The weights of all policies that are drawn."""
+        return self._frozen
+
+    def steps_of(self, key: int) -> int | None:
+        """Return for how many steps a frozen policy had learnt; None if it is forgotten."""
+        return -1 - key if key < 0 else self._steps.get(key)
+
+    # Checkpoints ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that self-play of this behavior depends on."""
+        return {
+            "counters": asdict(self.counters),
+            "pool": self.pool.state_dict(),
+            "steps": {str(number): step for number, step in self._steps.items()},
+            "ratings": self.ratings.state_dict(),
+            "payoffs": self.payoffs.state_dict(),
+            "teams": {str(team): keys for team, keys in self._teams.items()},
+            "others": self._others,
+            "copies": {str(key): weights for key, weights in self._frozen.items() if self.pool.find(key) is None},
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self.counters = Counters(**state["counters"])
+        self.pool.load_state_dict(state["pool"])
+        self._steps = {int(number): step for number, step in state["steps"].items()}
+        self.ratings.load_state_dict(state["ratings"])
+        self.payoffs.load_state_dict(state["payoffs"])
+        self._teams = {int(team): keys for team, keys in state["teams"].items()}
+        self._others = state["others"]
+        kept = {snapshot.number: snapshot.weights for snapshot in self.pool.snapshots}
+        known = kept | {int(key): weights for key, weights in state["copies"].items()}
+        drawn = self.opposition(None).keys
+        self._frozen = {key: known[key] for key in sorted(drawn)}
+        self._rng.bit_generator.state = state["rng"]

@@ -1,0 +1,75 @@
+"""Playing a behavior without learning: `checkpoint_settings.inference`, ML-Agents' `--inference`.
+
+Its agents are answered by the weights that the run began with, without a limit; nothing of what they do is recorded but
+their episodes, from which summaries are written as in training. Steps count up by the decisions of finished episodes.
+There is nothing to keep, so no checkpoint is ever due, and no end: the run plays until it is stopped or alone.
+"""
+
+from pathlib import Path
+
+from ludus.spec import BehaviorSpec
+from server.training.config import ReinforcementConfig
+from worker.algorithms.algorithm import Algorithm
+from worker.collector.notices import EpisodesEnded
+from worker.export import export_onnx
+from worker.learner import Collection
+from worker.recorder import POLICY_VERSION, Aggregation, Recorder
+
+
+class InferenceLearner:
+    """A learner (`worker.learner.Learner`) that does not learn."""
+
+    done = False
+    ready = False
+    checkpoint_due = False
+
+    def __init__(
+        self,
+        config: ReinforcementConfig,
+        spec: BehaviorSpec,
+        algorithm: Algorithm,
+        recorder: Recorder,
+        pool: Collection,
+        step: int,
+    ) -> None:
+        """`step`: how long the policy had learnt for."""
+        self.config = config
+        self.spec = spec
+        self.algorithm = algorithm
+        self.recorder = recorder
+        self.learnt = step
+        self.step = step
+        self._pool = pool
+
+    @property
+    def name(self) -> str:
+        """The behavior's key in the configuration."""
+        return self.spec.behavior
+
+    def start(self) -> None:
+        """Publish the weights, and let all agents be answered by them."""
+        self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
+        self._pool.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
+        self._pool.grant_unrecorded(self.name)
+
+    def episodes_ended(self, notice: EpisodesEnded) -> None:
+        """Record finished episodes, and the summaries that become due with them."""
+        columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
+        for episode_return, length, group_return in zip(*columns, strict=True):
+            self.recorder.episode(episode_return, length, group_return)
+            self.step += length
+            self.recorder.advance(self.step)
+
+    def learn(self) -> None:
+        """Do nothing."""
+
+    def checkpointed(self) -> None:
+        """Take note of nothing: whatever is in a checkpoint was there before."""
+
+    def state(self) -> dict[str, object]:
+        """Return what a checkpoint would hold."""
+        return {"progress": {"step": self.learnt, "round": 0}, "algorithm": self.algorithm.state_dict()}
+
+    def export(self, path: Path) -> None:
+        """Write the policy as an ONNX model."""
+        export_onnx(self.algorithm.actor, self.spec, path, [], None)
