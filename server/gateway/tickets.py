@@ -87,7 +87,7 @@ def _decode(text: str) -> bytes:
         data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError):
         data = None
-    # Decoding also takes `+` for `-`, `/` for `_` and ignores spare bits: only the spelling that `_encode` writes counts.
+    # Decoding also takes `+` for `-` and `/` for `_`, and ignores spare bits: a ticket has one spelling.
     if data is None or _encode(data) != text:
         raise TicketInvalid("this is no ticket; join at the gateway to get one")
     return data
