@@ -48,6 +48,7 @@ from worker.link import (
     Listening,
     Match,
     MatchesPlayed,
+    MatchesResumed,
     Metrics,
     ParameterEdit,
     ParameterStates,
@@ -320,6 +321,8 @@ class Supervisor:
                         peer=message.peer,
                     )
                 )
+            case MatchesResumed():
+                self._writes.append(lambda: self._ledger.resume_matches(message.newest))
             case MatchesPlayed():
                 played = [_played(match) for match in message.matches]
                 self._writes.append(lambda: self._ledger.matches(played))
@@ -485,7 +488,7 @@ class Supervisor:
 
 def _played(match: Match) -> PlayedMatch:
     """Return a match as the ledger takes it."""
-    seats = tuple(PlayedSeat(seat.behavior, seat.team, seat.snapshot, seat.step) for seat in match.seats)
+    seats = tuple(PlayedSeat(**seat.model_dump()) for seat in match.seats)
     return PlayedMatch(
         number=match.number,
         behavior=match.behavior,

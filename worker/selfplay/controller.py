@@ -212,7 +212,7 @@ class GhostController:
         ratings = [
             rating
             for behavior in sorted(behaviors)
-            for snapshot in self._ghosts[behavior].pool.snapshots
+            for snapshot in self._ghosts[behavior].candidates
             if (rating := self._ghosts[behavior].ratings.of(snapshot.number)) is not None
         ]
         ghost.recorder.measure(OPPONENT_ELO_MEAN, fmean(ratings), Aggregation.LAST)
@@ -230,8 +230,7 @@ class GhostController:
         for behavior, team, key in match.opponents:
             other = self._ghosts[behavior]
             snapshot = None if key < 0 else key
-            known = other.steps_of(key)
-            seats.append(Seat(behavior=behavior, team=team, snapshot=snapshot, step=-1 if known is None else known))
+            seats.append(_frozen_seat(other, team, key))
             opponents.append((other.ratings, snapshot))
             if counts and snapshot is not None:
                 other.payoffs.played(snapshot, SCORES[outcome])
@@ -261,3 +260,16 @@ class GhostController:
             "queue": list(self._queue),
             "ghost": self._ghosts[behavior].state_dict(),
         }
+
+
+def _frozen_seat(ghost: Ghost, team: int, key: int) -> Seat:
+    """Return who sat where a frozen policy played."""
+    guest = ghost.guests.find(key)
+    if guest is not None:
+        return Seat(
+            behavior=guest.behavior, team=team, snapshot=guest.snapshot, step=guest.step, checkpoint=guest.checkpoint
+        )
+    step = ghost.steps_of(key)
+    return Seat(
+        behavior=ghost.behavior, team=team, snapshot=None if key < 0 else key, step=-1 if step is None else step
+    )
