@@ -84,12 +84,13 @@ class Ghost:
         self._others = [0]
         self._frozen = {0: self.pool.snapshots[0].weights}
 
-    def invite(self, sources: Sources, actor: Actor) -> None:
+    def invite(self, sources: Sources, actor: Actor, section: str) -> None:
         """Take in the policies of other runs that the settings name. Raise `InitializationError`.
 
-        Their ratings begin where the behavior's own did. `actor` is the behavior's network.
+        Their ratings begin where the behavior's own did. `actor` is the behavior's network, `section` the path of its
+        section in the configuration.
         """
-        for guest in self.guests.invite(self.settings.opponents, sources, self.behavior, actor):
+        for guest in self.guests.invite(self.settings.opponents, sources, self.behavior, actor, section):
             self.ratings.enter(guest.number, self.settings.initial_elo)
 
     # Snapshots and opponents ------------------------------------------------------------------------------------

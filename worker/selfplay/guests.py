@@ -56,16 +56,22 @@ class GuestList:
         """Return a guest by its key."""
         return next((guest for guest in self._guests if guest.number == key), None)
 
-    def invite(self, names: Sequence[Opponent], sources: Sources, behavior: str, actor: Actor) -> list[Guest]:
+    def invite(
+        self, names: Sequence[Opponent], sources: Sources, behavior: str, actor: Actor, section: str
+    ) -> list[Guest]:
         """Let those come who are named and not here yet; return them.
 
-        `actor` is the network of the behavior, which theirs must be alike. Raise `InitializationError`.
+        `actor` is the network of the behavior, which theirs must be like; `section` is where the configuration has it.
+        Raise `InitializationError`.
         """
         known = {guest.name for guest in self._guests}
         fresh = []
-        for name in names:
+        for index, name in enumerate(names):
             if name not in known:
-                guest = _read(GUESTS + len(self._guests), name, sources, behavior, actor)
+                try:
+                    guest = _read(GUESTS + len(self._guests), name, sources, behavior, actor)
+                except InitializationError as error:
+                    raise InitializationError(f"{section}.self_play.opponents[{index}]: {error}") from error
                 self._guests.append(guest)
                 fresh.append(guest)
         return fresh
@@ -88,11 +94,11 @@ def _read(key: int, name: Opponent, sources: Sources, behavior: str, actor: Acto
         policy = fitting_policy(actor.state_dict(), saved["algorithm"], problems)
         taken = None if number is None else _snapshot(saved, theirs, number)
     except (CheckpointDamaged, Unreadable) as error:
-        raise InitializationError(f"the opponent {name} of behavior {behavior!r} can't be used: {error}") from error
+        raise InitializationError(f"checkpoint {name} can't be an opponent of {behavior!r}: {error}") from error
     if problems:
         raise InitializationError(
-            f"the opponent {name} can't play behavior {behavior!r} as it is configured: {Misfit(problems)}. Name a "
-            "checkpoint of a behavior that sees and does the same, with the same network_settings and trainer_type"
+            f"checkpoint {name} can't play {behavior!r}: {Misfit(problems)}. Name a checkpoint of a behavior that sees "
+            "and does the same, with the same network_settings and trainer_type"
         )
     if taken is None:
         twin = deepcopy(actor)
