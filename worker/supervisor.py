@@ -324,8 +324,8 @@ class Supervisor:
             case MatchesResumed():
                 self._writes.append(lambda: self._ledger.resume_matches(message.newest))
             case MatchesPlayed():
-                played = [_played(match) for match in message.matches]
-                self._writes.append(lambda: self._ledger.matches(played))
+                matches = [played(match) for match in message.matches]
+                self._writes.append(lambda: self._ledger.matches(matches))
             case CheckpointWritten():
                 self._checkpoints += 1
                 path = f"runs/{self._claim.run_id}/{self._claim.epoch}/checkpoints/{message.step}-{self._checkpoints}"
@@ -486,7 +486,7 @@ class Supervisor:
         self._writes.append(lambda: self._ledger.log("trainer.log", path, size))
 
 
-def _played(match: Match) -> PlayedMatch:
+def played(match: Match) -> PlayedMatch:
     """Return a match as the ledger takes it."""
     seats = tuple(PlayedSeat(**seat.model_dump()) for seat in match.seats)
     return PlayedMatch(
