@@ -83,9 +83,14 @@ class Sources:
         name = config.initialize_from
         if name is None:
             return None if config.init_path is None else (config.init_path, Path(config.init_path))
-        if name not in self._paths:
-            raise InitializationError(f"the checkpoint {name} was not handed to this trainer; create the run again")
-        return name, Path(self._paths[name])
+        return name, self.folder(name)
+
+    def folder(self, checkpoint: str) -> Path:
+        """Return the folder of a checkpoint by its id. Raise `InitializationError` if it is missing."""
+        if checkpoint not in self._paths:
+            message = f"the checkpoint {checkpoint} was not handed to this trainer; create the run again"
+            raise InitializationError(message)
+        return Path(self._paths[checkpoint])
 
 
 def initialize(algorithm: Stateful, config: AnyConfig, spec: BehaviorSpec, name: str, path: Path) -> Initialized:
@@ -152,7 +157,7 @@ def _merged(fresh: Any, loaded: Any) -> Any:
 
 
 def _from_ludus(algorithm: Stateful, config: AnyConfig, behavior: str, folder: Path) -> Initialized:
-    saved = _behavior_of(behavior_states(load(folder)), behavior)
+    _, saved = behavior_of(load(folder), behavior)
     state, fresh = saved["algorithm"], algorithm.state_dict()
     problems: list[str] = []
     is_clone, was_clone = (_is_clone(one) for one in (fresh, state))
@@ -176,17 +181,18 @@ def _networks(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: state[key] for key in NETWORKS if key in state}
 
 
-def _behavior_of(states: Mapping[str, Any], behavior: str) -> Mapping[str, Any]:
-    """Return the state of the behavior of that name, or of the only one."""
-    if behavior in states:
-        found = states[behavior]
-    elif len(states) == 1:
-        (found,) = states.values()
-    else:
+def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str, Any]]:
+    """Return name and state of the behavior of that name in a training state, or of the only one.
+
+    Raise `Unreadable` where there is none.
+    """
+    states = behavior_states(state)
+    name = behavior if behavior in states or len(states) != 1 else next(iter(states))
+    if name not in states:
         raise Unreadable(f"it has no behavior {behavior!r}, but {', '.join(sorted(states)) or 'none at all'}")
-    if not isinstance(found, dict):
-        raise Unreadable(f"its behavior {behavior!r} has no state")
-    return found
+    if not isinstance(states[name], dict):
+        raise Unreadable(f"its behavior {name!r} has no state")
+    return name, states[name]
 
 
 def _is_clone(state: Mapping[str, Any]) -> bool:
@@ -196,12 +202,17 @@ def _is_clone(state: Mapping[str, Any]) -> bool:
 
 def _fitting_policy(fresh: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the policy of a state, as another trainer's state has it."""
-    needed, found = _policy(fresh), _policy(state)
-    fitting = _fitting(needed, found, "policy", problems)
+    fitting = fitting_policy(_policy(fresh), state, problems)
     if "actor" in fresh:
         return {"actor": fitting}
     prefix = "" if _is_clone(fresh) else POLICY
     return {"model": {f"{prefix}{name}": value for name, value in fitting.items()}}
+
+
+def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return the tensors of the policy in an algorithm's state; note what is not as an actor needs it."""
+    fitting: dict[str, Any] = _fitting(dict(needed), _policy(state), "policy", problems)
+    return fitting
 
 
 def _policy(state: Mapping[str, Any]) -> dict[str, Any]:

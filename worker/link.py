@@ -76,7 +76,8 @@ class Job(Message):
     demonstrations: dict[str, str] = Field(default_factory=dict)
     """Where each demonstration of the configuration lies, by its id."""
     checkpoints: dict[str, str] = Field(default_factory=dict)
-    """The folder of each checkpoint that behaviors begin with (`initialize_from`), by its id."""
+    """The folder of each checkpoint that behaviors begin with (`initialize_from`) or play against
+    (`self_play.opponents`), by its id."""
     max_message_bytes: int = 64 << 20
     lease_seconds: float = 10.0
     """Silence of the supervisor after which the trainer ends itself."""
@@ -238,6 +239,8 @@ class Seat(Message):
     """Number of the frozen policy; None: the policy that learns."""
     step: int
     """Steps for which the policy had learnt; of a frozen one: when it was taken."""
+    checkpoint: str | None = None
+    """The checkpoint of another run that the policy is from; None: it is one of this run."""
 
 
 class Match(Message):
@@ -261,6 +264,14 @@ class Match(Message):
     """Whether it changed the Elo ratings."""
     elo: float
     """Of the learning policy after it."""
+
+
+class MatchesResumed(Message):
+    """The attempt goes on from a checkpoint, or anew: what earlier attempts played beyond it counts no more."""
+
+    type: Literal["matches_resumed"] = "matches_resumed"
+    newest: dict[str, int]
+    """Number of each behavior's newest match that the checkpoint counts; of those that are not named, 0."""
 
 
 class MatchesPlayed(Message):
@@ -304,6 +315,7 @@ ToSupervisor = Annotated[
     | SimulatorUp
     | SimulatorPlays
     | SimulatorDown
+    | MatchesResumed
     | MatchesPlayed
     | CheckpointWritten
     | Finished,

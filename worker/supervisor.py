@@ -48,6 +48,7 @@ from worker.link import (
     Listening,
     Match,
     MatchesPlayed,
+    MatchesResumed,
     Metrics,
     ParameterEdit,
     ParameterStates,
@@ -320,9 +321,11 @@ class Supervisor:
                         peer=message.peer,
                     )
                 )
+            case MatchesResumed():
+                self._writes.append(lambda: self._ledger.resume_matches(message.newest))
             case MatchesPlayed():
-                played = [_played(match) for match in message.matches]
-                self._writes.append(lambda: self._ledger.matches(played))
+                matches = [played(match) for match in message.matches]
+                self._writes.append(lambda: self._ledger.matches(matches))
             case CheckpointWritten():
                 self._checkpoints += 1
                 path = f"runs/{self._claim.run_id}/{self._claim.epoch}/checkpoints/{message.step}-{self._checkpoints}"
@@ -483,9 +486,9 @@ class Supervisor:
         self._writes.append(lambda: self._ledger.log("trainer.log", path, size))
 
 
-def _played(match: Match) -> PlayedMatch:
+def played(match: Match) -> PlayedMatch:
     """Return a match as the ledger takes it."""
-    seats = tuple(PlayedSeat(seat.behavior, seat.team, seat.snapshot, seat.step) for seat in match.seats)
+    seats = tuple(PlayedSeat(**seat.model_dump()) for seat in match.seats)
     return PlayedMatch(
         number=match.number,
         behavior=match.behavior,

@@ -147,6 +147,13 @@ class AttemptLedger:
         """Append points of metrics. Handing the same points in twice is safe."""
         self._fenced(lambda session, run: MetricRepository(session).append(run.id, self._claim.epoch, points))
 
+    def resume_matches(self, newest: Mapping[str, int]) -> None:
+        """Take back what earlier attempts played beyond the checkpoint that this one goes on from.
+
+        `newest`: the number of each behavior's newest match that the checkpoint counts.
+        """
+        self._fenced(lambda session, run: MatchLedger(session).resume(run.id, self._claim.epoch, newest))
+
     def matches(self, played: Sequence[PlayedMatch]) -> None:
         """Enter finished matches into the ledger. Handing the same ones in twice is safe."""
         self._fenced(lambda session, run: MatchLedger(session).append(run.id, self._claim.epoch, played))

@@ -70,6 +70,12 @@ def _problems(named: Mapping[Path, str], found: Mapping[str, Checkpoint | Upload
                     "`initialize_from` of the behavior, which then begins with its networks at step 0"
                 )
                 yield Problem(here, "contradiction", message)
+            elif isinstance(path[-1], int):  # of `self_play.opponents`
+                message = (
+                    f"checkpoint {each} was uploaded, and opponents are policies of runs; let a run begin with it "
+                    "(`initialize_from`), and name a checkpoint of that run"
+                )
+                yield Problem(here, "contradiction", message)
         elif checkpoint.deleted_at is not None:
             message = f"the files of checkpoint {each} were removed by retention; name a newer one"
             yield Problem(here, "not_found", message)

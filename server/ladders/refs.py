@@ -33,6 +33,8 @@ class PlayedSeat:
     """Number of the frozen policy; None: the policy that learns."""
     step: int
     """Steps for which the policy had learnt."""
+    checkpoint: str | None = None
+    """The checkpoint of another run that the policy is from; None: it is one of the run that plays."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Ladders and their players in the database. For matches see `server.matches`, for ratings `server.ratings`."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple, Self
 
 from sqlalchemy import insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from server.checkpoints.models import Checkpoint
 from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, parts, select_page
@@ -24,8 +25,27 @@ from server.training.run import RunConfig
 INITIAL_ELO: Final = 1200.0
 """ML-Agents' `initial_elo`."""
 
-Policy = tuple[str, int | None]
-"""A run's policy: its behavior, and the number of the snapshot (None: the one that learns)."""
+
+class Policy(NamedTuple):
+    """A policy that a run plays, or plays against."""
+
+    behavior: str
+    snapshot: int | None
+    """Its number; None: the policy that learns, or that a checkpoint holds."""
+    checkpoint: str | None
+    """The checkpoint of another run that it is from; None: it is one of the run's own."""
+
+    @classmethod
+    def at(cls, seat: PlayedSeat) -> Self:
+        """Return who sits at a seat."""
+        return cls(seat.behavior, seat.snapshot, seat.checkpoint)
+
+    @property
+    def kind(self) -> PlayerKind:
+        """What ladders call it."""
+        if self.snapshot is not None:
+            return PlayerKind.SNAPSHOT
+        return PlayerKind.POLICY if self.checkpoint is None else PlayerKind.CHECKPOINT
 
 
 class LadderRepository:
@@ -211,44 +231,75 @@ class PlayerRepository:
         return range(first, ladder.player_seq + 1)
 
     def of_run(self, ladder: Ladder, run_id: str, seats: Iterable[PlayedSeat]) -> dict[Policy, int]:
-        """Return the numbers of a run's policies in a locked ladder; those that it lacks are added."""
+        """Return the numbers of those who played for a run in a locked ladder; those that it lacks are added.
+
+        Policies of other runs are players of theirs; one that was registered by its checkpoint is that player.
+        """
         steps: dict[Policy, int] = {}
         for seat in seats:
-            policy = (seat.behavior, seat.snapshot)
+            policy = Policy.at(seat)
             steps[policy] = max(seat.step, steps.get(policy, 0))
-        found = self._known(ladder.id, run_id, steps)
-        missing = [policy for policy in sorted(steps, key=_policies_first) if policy not in found]
+        runs = self._runs({policy.checkpoint for policy in steps if policy.checkpoint is not None})
+        found = self._registered(ladder.id, [policy for policy in steps if policy.kind is PlayerKind.CHECKPOINT])
+        origins = {policy: runs.get(policy.checkpoint) if policy.checkpoint else run_id for policy in steps}
+        names = {policy: policy_name(origins[policy], policy) for policy in steps if policy not in found}
+        newest: dict[str, int] = {}
+        for policy, name in names.items():
+            newest[name] = max(steps[policy], newest.get(name, 0))
+        known = self._known(ladder.id, newest)
+        missing: dict[str, Policy] = {}
+        for policy in sorted(names, key=_policies_first):
+            if names[policy] not in known:
+                missing.setdefault(names[policy], policy)  # one snapshot may be in several checkpoints
         if missing:
             elo = self._initial_elo(ladder, run_id)
             rows = [
                 {
-                    "kind": PlayerKind.POLICY if snapshot is None else PlayerKind.SNAPSHOT,
-                    "name": policy_name(run_id, behavior, snapshot),
-                    "run_id": run_id,
-                    "behavior": behavior,
-                    "snapshot": snapshot,
-                    "step": steps[behavior, snapshot],
-                    "initial_elo": elo(behavior),
+                    "kind": policy.kind,
+                    "name": name,
+                    "run_id": origins[policy],
+                    "behavior": policy.behavior,
+                    "snapshot": policy.snapshot,
+                    "checkpoint_id": policy.checkpoint,
+                    "step": steps[policy],
+                    "initial_elo": elo(policy.behavior),
                 }
-                for behavior, snapshot in missing
+                for name, policy in missing.items()
             ]
-            found |= dict(zip(missing, self.insert(ladder, rows), strict=True))
+            known |= dict(zip(missing, self.insert(ladder, rows), strict=True))
+        return found | {policy: known[name] for policy, name in names.items()}
+
+    def _runs(self, checkpoints: Collection[str]) -> dict[str, str]:
+        """Return the runs that checkpoints are from."""
+        if not checkpoints:
+            return {}
+        query = select(Checkpoint.id, Checkpoint.run_id).where(Checkpoint.id.in_(sorted(checkpoints)))
+        return {row.id: row.run_id for row in self._session.execute(query)}
+
+    def _registered(self, ladder_id: str, policies: Sequence[Policy]) -> dict[Policy, int]:
+        """Return the numbers of policies of checkpoints that somebody registered, or that have played before."""
+        found: dict[Policy, int] = {}
+        for policy in policies:
+            same = (LadderPlayer.kind == PlayerKind.CHECKPOINT, LadderPlayer.checkpoint_id == policy.checkpoint)
+            whose = LadderPlayer.behavior.is_(None) | (LadderPlayer.behavior == policy.behavior)
+            query = select(LadderPlayer.id).where(LadderPlayer.ladder_id == ladder_id, *same, whose)
+            number = self._session.scalar(query.order_by(LadderPlayer.id).limit(1))
+            if number is not None:
+                found[policy] = number
         return found
 
-    def _known(self, ladder_id: str, run_id: str, steps: Mapping[Policy, int]) -> dict[Policy, int]:
-        """Return the numbers of those policies that a ladder has, and note for how many steps they had learnt."""
-        names = {policy_name(run_id, *policy): policy for policy in steps}
-        found: dict[Policy, int] = {}
-        for part in parts(sorted(names)):
+    def _known(self, ladder_id: str, newest: Mapping[str, int]) -> dict[str, int]:
+        """Return the numbers of those policies (by name) that a ladder has, and note how long they had learnt."""
+        found: dict[str, int] = {}
+        for part in parts(sorted(newest)):
             query = select(LadderPlayer.id, LadderPlayer.name, LadderPlayer.step)
             of_part = query.where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.name.in_(part))
             for number, name, step in self._session.execute(of_part).all():
-                policy = names[name]
-                found[policy] = number
-                if step != steps[policy]:
+                found[name] = number
+                if step != newest[name]:
                     same = (LadderPlayer.ladder_id == ladder_id, LadderPlayer.id == number)
                     self._session.execute(
-                        update(LadderPlayer).where(*same).values(step=steps[policy]), execution_options=UNTRACKED
+                        update(LadderPlayer).where(*same).values(step=newest[name]), execution_options=UNTRACKED
                     )
         return found
 
@@ -266,11 +317,18 @@ class PlayerRepository:
         return of
 
 
-def policy_name(run_id: str, behavior: str, snapshot: int | None) -> str:
-    """Return what a run's policy is called in ladders."""
-    return f"{run_id}/{behavior}" + ("" if snapshot is None else f"#{snapshot}")
+def policy_name(run_id: str | None, policy: Policy) -> str:
+    """Return what a policy of a run is called in ladders; None: of a run that nobody knows any more."""
+    name = f"{run_id or policy.checkpoint}/{policy.behavior}"
+    match policy.kind:
+        case PlayerKind.SNAPSHOT:
+            return f"{name}#{policy.snapshot}"
+        case PlayerKind.CHECKPOINT:
+            return f"{name}@{policy.checkpoint}"
+        case _:
+            return name
 
 
-def _policies_first(policy: Policy) -> tuple[str, int]:
-    """Sort by behavior, the learning policy before its snapshots."""
-    return policy[0], -1 if policy[1] is None else policy[1]
+def _policies_first(policy: Policy) -> tuple[str, str, int]:
+    """Sort the run's own before others, by behavior, the learning policy before its snapshots."""
+    return policy.checkpoint or "", policy.behavior, -1 if policy.snapshot is None else policy.snapshot

@@ -1,20 +1,20 @@
 """The ledger of matches: what runs have played, and what was reported over the API. Rows are only ever added.
 
-A match of a run has a number per behavior, which goes on where the checkpoint stood that an attempt resumed from. So an
-attempt plays numbers anew that an earlier one had played after that checkpoint. What the earlier one wrote from the
-first such number on is superseded: it stays, does not count, and ratings are taken back to before it. No match counts
-twice, and none counts that is not part of the policy's history.
+A match of a run has a number per behavior, which goes on where the checkpoint stood that an attempt resumed from. What
+an earlier attempt played beyond that checkpoint is superseded when the new one begins (`resume`), before it has played
+anything: it stays, does not count, and ratings are taken back to before it. No match counts twice, and none counts that
+is not part of the policy's history.
 
 Every write locks the ladder's row first and takes the match's number in the ladder from it, so that matches become
 visible in the order of their numbers.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, func, insert, not_, select, update
+from sqlalchemy import ColumnElement, func, insert, not_, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.db.clock import now
@@ -23,7 +23,7 @@ from server.errors import MatchInvalid
 from server.ladders.models import Ladder, LadderMatch, LadderPlayer, LadderSeat
 from server.ladders.ratings import ranks
 from server.ladders.refs import Outcome, PlayedMatch, ReportedMatch, ReportedSeat
-from server.ladders.repository import LadderRepository, PlayerRepository
+from server.ladders.repository import LadderRepository, PlayerRepository, Policy
 from server.listing import Condition, ListQuery, Operator, Page
 from server.ratings.repository import RatingRepository
 
@@ -99,7 +99,6 @@ class MatchLedger:
         if not new:
             return 0
         ladder = self._ladders.lock_of_run(run_id)
-        self._supersede(ladder, run_id, epoch, new)
         first = _take(ladder, len(new))
         players = self._players.of_run(ladder, run_id, {seat for match in new for seat in match.seats})
         matches, seats = [], []
@@ -108,7 +107,7 @@ class MatchLedger:
             matches.append({**key, **_columns(match), "run_id": run_id, "epoch": epoch})
             mine, others = _RANKS[match.outcome]
             for index, seat in enumerate(match.seats):
-                player = players[seat.behavior, seat.snapshot]
+                player = players[Policy.at(seat)]
                 rank = others if index else mine
                 seats.append(
                     {**key, "seat": index, "player": player, "team": seat.team, "rank": rank, "step": seat.step}
@@ -117,6 +116,26 @@ class MatchLedger:
         connection.execute(insert(LadderMatch), matches)
         connection.execute(insert(LadderSeat), seats)
         return len(new)
+
+    def resume(self, run_id: str, epoch: int, newest: Mapping[str, int]) -> None:
+        """Let an attempt go on from a checkpoint that counts a behavior's matches up to its `newest` one (0: none).
+
+        What earlier attempts played beyond it is superseded, and its ratings are taken back.
+        """
+        stale = (LadderMatch.run_id == run_id, LadderMatch.epoch < epoch, LadderMatch.superseded_by.is_(None))
+        behaviors = self._session.scalars(select(LadderMatch.behavior).where(*stale).distinct()).all()
+        beyond = [
+            (LadderMatch.behavior == behavior) & (LadderMatch.number > newest.get(str(behavior), 0))
+            for behavior in behaviors
+        ]
+        if not beyond:
+            return
+        ladder = self._ladders.lock_of_run(run_id)
+        first = self._session.scalar(select(func.min(LadderMatch.seq)).where(*stale, or_(*beyond)))
+        if first is not None:
+            RatingRepository(self._session).rewind(ladder.id, first)
+            marked = update(LadderMatch).where(*stale, or_(*beyond)).values(superseded_by=epoch)
+            self._session.execute(marked, execution_options={"synchronize_session": False})
 
     def report(self, ladder: Ladder, match: ReportedMatch) -> LadderMatch:
         """Add a match that was played elsewhere to a locked ladder. Raises MatchInvalid, PlayerNotFound."""
@@ -167,28 +186,6 @@ class MatchLedger:
     def _newest(self, run_id: str, behavior: str, epoch: int) -> int:
         same = (LadderMatch.run_id == run_id, LadderMatch.behavior == behavior, LadderMatch.epoch == epoch)
         return self._session.scalar(select(func.max(LadderMatch.number)).where(*same)) or 0
-
-    def _supersede(self, ladder: Ladder, run_id: str, epoch: int, new: Sequence[PlayedMatch]) -> None:
-        """Mark what earlier attempts wrote from the first of the new numbers on, and take their ratings back."""
-        if epoch == 1:
-            return
-        begins: dict[str, int] = {}
-        for match in new:
-            begins.setdefault(match.behavior, match.number)
-        for behavior, number in begins.items():
-            stale = (
-                LadderMatch.run_id == run_id,
-                LadderMatch.behavior == behavior,
-                LadderMatch.epoch < epoch,
-                LadderMatch.number >= number,
-                LadderMatch.superseded_by.is_(None),
-            )
-            first = self._session.scalar(select(func.min(LadderMatch.seq)).where(*stale))
-            if first is None:
-                continue
-            RatingRepository(self._session).rewind(ladder.id, first)
-            marked = update(LadderMatch).where(*stale).values(superseded_by=epoch)
-            self._session.execute(marked, execution_options={"synchronize_session": False})
 
 
 def _special(ladder_id: str, condition: Condition) -> ColumnElement[bool] | None:

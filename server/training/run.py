@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from ludus.environment_parameters import ParameterValue
-from server.training.behavior import BehaviorConfig, FromDemonstrations
+from server.training.behavior import BehaviorConfig, FromDemonstrations, ReinforcementConfig
 from server.training.builds import EngineSettings, EnvironmentSettings
 from server.training.document import Path
 from server.training.parameters import (
@@ -18,6 +18,7 @@ from server.training.parameters import (
     lessons_of,
     seeded,
 )
+from server.training.selfplay import parse_opponent
 from server.training.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, mistake
 
 
@@ -214,7 +215,8 @@ class RunConfig(Section):
         return found
 
     def initial_checkpoints(self) -> Mapping[Path, str]:
-        """Return the ids of the checkpoints that the run begins with, by the paths of the keys that name them."""
+        """Return the ids of the checkpoints that the run begins with, and plays against, by the paths of the keys that
+        name them."""
         resumed = self.checkpoint_settings.resume_from
         sections: dict[Path, BehaviorConfig | None] = {("default_settings",): self.default_settings}
         sections |= {("behaviors", name): behavior for name, behavior in self.behaviors.items()}
@@ -222,6 +224,12 @@ class RunConfig(Section):
             (*path, "initialize_from"): section.initialize_from
             for path, section in sections.items()
             if section is not None and section.initialize_from is not None
+        }
+        found |= {
+            (*path, "self_play", "opponents", index): parse_opponent(opponent)[0]
+            for path, section in sections.items()
+            if isinstance(section, ReinforcementConfig) and section.self_play is not None
+            for index, opponent in enumerate(section.self_play.opponents)
         }
         return found if resumed is None else {**found, ("checkpoint_settings", "resume_from"): resumed}
 

@@ -2,15 +2,24 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
-from server.training.values import OWN, Real, Section, Text, Whole
+from server.training.values import OWN, Real, Section, Text, Whole, mistake
 
 MAX_COUNT = 10**12
 """Largest number of steps."""
 
 OpponentSelection: TypeAlias = Literal["uniform", "pfsp_hard", "pfsp_variance"]
 InterruptedGames: TypeAlias = Literal["ignore", "draw"]
+Opponent: TypeAlias = Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}(#(0|[1-9][0-9]{0,11}))?$")]
+"""A policy of another run: that of a checkpoint, or with `#NUMBER` a snapshot in the pool of that checkpoint."""
+MAX_OPPONENTS = 100
+
+
+def parse_opponent(opponent: Opponent) -> tuple[str, int | None]:
+    """Return the id of an opponent's checkpoint, and the number of the snapshot; None: the policy that learnt."""
+    checkpoint, _, number = opponent.partition("#")
+    return checkpoint, int(number) if number else None
 
 
 def _team_change(section: dict[str, Any]) -> Any:
@@ -48,11 +57,19 @@ class SelfPlaySettings(Section):
         "given, the run has its own.",
         json_schema_extra=OWN,
     )
+    opponents: list[Opponent] = Field(
+        default=[],
+        max_length=MAX_OPPONENTS,
+        description="Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of "
+        "checkpoints, or `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must see and do the "
+        "same, with the same networks. Of a checkpoint the behavior of the same name counts, or the only one.",
+        json_schema_extra=OWN,
+    )
     opponent_selection: OpponentSelection = Field(
         default="uniform",
-        description="How an opponent is drawn from the window: all alike (`uniform`, as in ML-Agents), or by how the "
-        "policy fared against each, with p its share of points: `pfsp_hard` prefers those it loses to, (1 - p)^2, "
-        "`pfsp_variance` its equals, p (1 - p).",
+        description="How an opponent is drawn from the window and `opponents`: all alike (`uniform`, as in ML-Agents), "
+        "or by how the policy fared against each, with p its share of points: `pfsp_hard` prefers those it loses to, "
+        "(1 - p)^2, `pfsp_variance` its equals, p (1 - p).",
         json_schema_extra=OWN,
     )
     interrupted_games: InterruptedGames = Field(
@@ -61,3 +78,11 @@ class SelfPlaySettings(Section):
         "a draw.",
         json_schema_extra=OWN,
     )
+
+    @field_validator("opponents")
+    @classmethod
+    def _once_each(cls, opponents: list[str]) -> list[str]:
+        for index, opponent in enumerate(opponents):
+            if opponent in opponents[:index]:
+                raise mistake("invalid_value", f"names {opponent} twice; name each opponent once")
+        return opponents

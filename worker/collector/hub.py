@@ -162,7 +162,7 @@ class Collector:
         return behavior.lanes()
 
     def started(self, session: Session, behaviors: list[str], agents: int) -> None:
-        """Tell the learner of a session's first step."""
+        """Tell the learner of a session's first step, or of all behaviors that it has announced by now."""
         self.tell(messages.Started(session.incarnation, behaviors, agents))
 
     def is_connected(self, peer: str) -> bool:

@@ -75,7 +75,7 @@ class SimulatorConnected:
 
 @dataclass(frozen=True, slots=True)
 class SimulatorStarted:
-    """A simulator's first step arrived."""
+    """A simulator's first step arrived; again whenever it announces another behavior later."""
 
     incarnation: str
     behaviors: tuple[str, ...]

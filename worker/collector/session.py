@@ -59,7 +59,7 @@ class Collector(Protocol):
         """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
 
     def started(self, session: "Session", behaviors: list[str], agents: int) -> None:
-        """Note a session's first step."""
+        """Note a session's first step, or that it has announced another behavior since."""
 
     def is_connected(self, peer: str) -> bool:
         """Whether the connection of a gRPC peer lives, as far as the host knows."""
@@ -84,6 +84,8 @@ class Session(ABC):
         self.number = -1
         self.started = False
         """Whether a step arrived."""
+        self._agents = 0
+        """That asked for an action in the first step."""
         self.closed: tuple[str, str] | None = None
         """Code and reason, once the session has ended."""
         self.on_end: Callable[[], object] = lambda: None
@@ -231,13 +233,15 @@ class Session(ABC):
             lane_of = self._collector.announced(self, spec)
             if lane_of is not None:
                 self.admit(spec, lane_of)
+            if self.started:
+                self._collector.started(self, list(self.specs), self._agents)
 
     def _note_start(self, batches: list[BehaviorBatch]) -> None:
         """Note the first step."""
         if not self.started:
             self.started = True
-            agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
-            self._collector.started(self, list(self.specs), agents)
+            self._agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
+            self._collector.started(self, list(self.specs), self._agents)
 
     def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
         """Hand a step to the behaviors' lanes. Raises ProtocolError."""

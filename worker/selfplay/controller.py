@@ -4,11 +4,12 @@ A turn belongs to a team, as in ML-Agents: every behavior in self-play that has 
 all other teams play frozen policies. Teams take turns in the order in which they came; those that come with the first
 simulator, by their numbers. (ML-Agents goes through them in the order of a set of strings, which is another one in each
 process.) A turn ends when a behavior that learns in it has learnt for more than its `team_change`, or for all of its
-steps; teams whose behaviors are done get no more turns. With the change simulators begin anew.
+steps; teams whose behaviors are done get no more turns, and of those that no simulator plays any more the turn passes
+on. With the change simulators begin anew.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean, pstdev
 from typing import Any, Literal, Protocol
 
@@ -48,12 +49,23 @@ class GhostController:
         reset: Callable[[], None],
         simulators: Callable[[], int],
         tell: Callable[[EventRecord], None],
+        patience: float = 60.0,
     ) -> None:
-        """`reset` makes simulators begin anew, `simulators` counts those that are connected."""
+        """`reset` makes simulators begin anew, `simulators` counts those that are connected.
+
+        A team that nobody plays is waited for for `patience` seconds.
+        """
         self._field = field
         self._reset = reset
         self._simulators = simulators
         self._tell = tell
+        self._patience = patience
+        self._present: dict[str, set[int]] = {}
+        """Incarnation of a simulator -> the teams of behaviors in self-play that it plays."""
+        self._missed_since: float | None = None
+        """When the team that learns was first found to be played by nobody."""
+        self._passed_over: set[int] = set()
+        """Teams whose turn has passed on, since nobody played them."""
         self._ghosts: dict[str, Ghost] = {}
         self._teams: dict[int, set[str]] = {}
         """Team -> its behaviors, as simulators brought them."""
@@ -81,14 +93,15 @@ class GhostController:
 
     # Who is there -----------------------------------------------------------------------------------------------
 
-    def join(self, ghost: Ghost, saved: dict[str, Any] | None) -> None:
-        """Take a behavior in, new or as `state` saved it."""
+    def join(self, ghost: Ghost, saved: dict[str, Any] | None, invite: Callable[[], None] = lambda: None) -> None:
+        """Take a behavior in, new or as `state` saved it; then `invite` its guests. If that raises, it stays out."""
         if saved is None:
             ghost.begin()
         else:
             ghost.load_state_dict(saved["ghost"])
             self._learning = saved["learning"]
             self._queue = deque(saved["queue"])
+        invite()
         self._ghosts[ghost.behavior] = ghost
 
     def team_announced(self, behavior: str, team: int) -> None:
@@ -108,11 +121,21 @@ class GhostController:
         self._begun = True
         for team in sorted(self._teams):
             self._enqueue(team)
-        if self._learning not in self._teams:
-            message = f"Team {self._learning} learns, as in the checkpoint, and no simulator has brought it yet"
-            self._event("self_play_team_missing", message, team=self._learning)
         for ghost in self._ghosts.values():
             self._oppose(ghost)
+
+    def plays(self, incarnation: str, sides: Iterable[tuple[str, int]]) -> None:
+        """Take note of the behaviors and teams that a simulator plays; again when it brings more of them."""
+        self._present[incarnation] = {team for behavior, team in sides if behavior in self._ghosts}
+        self._passed_over -= self._present[incarnation]
+
+    def left(self, incarnation: str) -> None:
+        """Take note that a simulator is gone."""
+        self._present.pop(incarnation, None)
+
+    def _is_played(self, team: int) -> bool:
+        """Whether a simulator plays a team, as far as is known: of nobody who plays nothing is known."""
+        return not any(self._present.values()) or any(team in teams for teams in self._present.values())
 
     def _enqueue(self, team: int) -> None:
         if self._learning is None:
@@ -144,22 +167,61 @@ class GhostController:
         if ghost.save_due:
             ghost.save()
         if change:
-            for other in self._ghosts.values():
-                self._swap(other)
-            self._reset()
+            self._begin_turn()
         else:
             self._swap_if_due(ghost)
 
+    def watch(self, now: float) -> None:
+        """Pass the turn on when nobody has played the team that learns for a while. To be called now and then.
+
+        `now` is in seconds, of any clock. Where nobody plays any other team either, the turn stays where it is.
+        """
+        if not self._begun or self._learning is None or self._is_played(self._learning):
+            self._missed_since = None
+        elif self._missed_since is None:
+            self._missed_since = now
+            message = (
+                f"Team {self._learning} is to learn, and no simulator plays it: learning waits. Start a simulator that "
+                f"brings it; after {self._patience:g} s the turn passes on to a team that is played"
+            )
+            self._event("self_play_team_missing", message, team=self._learning)
+        elif now - self._missed_since >= self._patience:
+            for behavior in self._teams.get(self._learning, ()):
+                ghost = self._ghosts[behavior]
+                ghost.counters.last_team_change = ghost.step
+            if self._rotate():
+                self._missed_since = None
+                self._begin_turn()
+
     def _rotate(self) -> bool:
-        """Begin the turn of the next team that has something to learn. Return whether it is another one."""
+        """Let the next team learn that has something to learn and is played. Return whether it is another one."""
         assert self._learning is not None
+        if not self._is_played(self._learning):
+            self._tell_of_passing(self._learning)
         for place, team in enumerate(self._queue):
-            if not self._is_learnt(team):
-                self._queue.append(self._learning)
-                self._queue.rotate(-place)
-                self._learning = self._queue.popleft()
-                return True
+            if self._is_learnt(team):
+                continue
+            if not self._is_played(team):
+                self._tell_of_passing(team)
+                continue
+            self._queue.append(self._learning)
+            self._queue.rotate(-place)
+            self._learning = self._queue.popleft()
+            return True
         return False
+
+    def _begin_turn(self) -> None:
+        """Draw opponents for everybody, and let simulators begin anew."""
+        for ghost in self._ghosts.values():
+            self._swap(ghost)
+        self._reset()
+
+    def _tell_of_passing(self, team: int) -> None:
+        """Tell once, until it is played again, that a team's turn passes on."""
+        if team not in self._passed_over:
+            self._passed_over.add(team)
+            message = f"Team {team} gets no turn to learn, since no simulator plays it; it is in the queue again"
+            self._event("self_play_turn_passed", message, team=team)
 
     def _is_learnt(self, team: int | None) -> bool:
         """Return whether all behaviors that learn in a team's turn are done."""
@@ -212,7 +274,7 @@ class GhostController:
         ratings = [
             rating
             for behavior in sorted(behaviors)
-            for snapshot in self._ghosts[behavior].pool.snapshots
+            for snapshot in self._ghosts[behavior].candidates
             if (rating := self._ghosts[behavior].ratings.of(snapshot.number)) is not None
         ]
         ghost.recorder.measure(OPPONENT_ELO_MEAN, fmean(ratings), Aggregation.LAST)
@@ -230,8 +292,7 @@ class GhostController:
         for behavior, team, key in match.opponents:
             other = self._ghosts[behavior]
             snapshot = None if key < 0 else key
-            known = other.steps_of(key)
-            seats.append(Seat(behavior=behavior, team=team, snapshot=snapshot, step=-1 if known is None else known))
+            seats.append(_frozen_seat(other, team, key))
             opponents.append((other.ratings, snapshot))
             if counts and snapshot is not None:
                 other.payoffs.played(snapshot, SCORES[outcome])
@@ -261,3 +322,16 @@ class GhostController:
             "queue": list(self._queue),
             "ghost": self._ghosts[behavior].state_dict(),
         }
+
+
+def _frozen_seat(ghost: Ghost, team: int, key: int) -> Seat:
+    """Return who sat where a frozen policy played."""
+    guest = ghost.guests.find(key)
+    if guest is not None:
+        return Seat(
+            behavior=guest.behavior, team=team, snapshot=guest.snapshot, step=guest.step, checkpoint=guest.checkpoint
+        )
+    step = ghost.steps_of(key)
+    return Seat(
+        behavior=ghost.behavior, team=team, snapshot=None if key < 0 else key, step=-1 if step is None else step
+    )

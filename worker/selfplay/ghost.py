@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from server.training.selfplay import SelfPlaySettings
 from worker.collector.pool import Opposition
+from worker.initialization import Sources
+from worker.networks.actor import Actor
 from worker.recorder import Recorder
-from worker.selfplay.pool import SnapshotPool
+from worker.selfplay.guests import GuestList
+from worker.selfplay.pool import Snapshot, SnapshotPool
 from worker.selfplay.ratings import Ratings
 from worker.selfplay.selection import Payoffs, draw
 
@@ -65,6 +68,7 @@ class Ghost:
         self.ratings = Ratings(settings.initial_elo)
         self.payoffs = Payoffs()
         self.pool = SnapshotPool(settings.window)
+        self.guests = GuestList()
         self._weights = weights
         self._rng = np.random.default_rng([seed, crc32(behavior.encode())])
         self._steps: dict[int, int] = {}
@@ -80,7 +84,21 @@ class Ghost:
         self._others = [0]
         self._frozen = {0: self.pool.snapshots[0].weights}
 
+    def invite(self, sources: Sources, actor: Actor, section: str) -> None:
+        """Take in the policies of other runs that the settings name. Raise `InitializationError`.
+
+        Their ratings begin where the behavior's own did. `actor` is the behavior's network, `section` the path of its
+        section in the configuration.
+        """
+        for guest in self.guests.invite(self.settings.opponents, sources, self.behavior, actor, section):
+            self.ratings.enter(guest.number, self.settings.initial_elo)
+
     # Snapshots and opponents ------------------------------------------------------------------------------------
+
+    @property
+    def candidates(self) -> tuple[Snapshot, ...]:
+        """Who can be drawn as an opponent: the behavior's own snapshots, and policies of other runs."""
+        return *self.pool.snapshots, *self.guests.all
 
     @property
     def save_due(self) -> bool:
@@ -121,7 +139,7 @@ class Ghost:
         """Draw so many opponents; put their weights into `drawn`."""
         keys = []
         for _ in range(count):
-            snapshot = draw(self.settings, self.pool.snapshots, self.payoffs, self._rng)
+            snapshot = draw(self.settings, self.candidates, self.payoffs, self._rng)
             key = -1 - self.step if snapshot is None else snapshot.number
             if key not in drawn:
                 drawn[key] = self._weights() if snapshot is None else snapshot.weights
@@ -138,22 +156,24 @@ class Ghost:
         return self._frozen
 
     def steps_of(self, key: int) -> int | None:
-        """Return for how many steps a frozen policy had learnt; None if it is forgotten."""
+        """Return for how many steps a frozen policy of its own had learnt; None if it is forgotten."""
         return -1 - key if key < 0 else self._steps.get(key)
 
     # Checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that self-play of this behavior depends on."""
+        kept = {snapshot.number for snapshot in self.candidates}
         return {
             "counters": asdict(self.counters),
             "pool": self.pool.state_dict(),
+            "guests": self.guests.state_dict(),
             "steps": {str(number): step for number, step in self._steps.items()},
             "ratings": self.ratings.state_dict(),
             "payoffs": self.payoffs.state_dict(),
             "teams": {str(team): keys for team, keys in self._teams.items()},
             "others": self._others,
-            "copies": {str(key): weights for key, weights in self._frozen.items() if self.pool.find(key) is None},
+            "copies": {str(key): weights for key, weights in self._frozen.items() if key not in kept},
             "rng": self._rng.bit_generator.state,
         }
 
@@ -161,12 +181,13 @@ class Ghost:
         """Go on exactly where `state_dict` was taken."""
         self.counters = Counters(**state["counters"])
         self.pool.load_state_dict(state["pool"])
+        self.guests.load_state_dict(state.get("guests", []))  # checkpoints of older releases have none
         self._steps = {int(number): step for number, step in state["steps"].items()}
         self.ratings.load_state_dict(state["ratings"])
         self.payoffs.load_state_dict(state["payoffs"])
         self._teams = {int(team): keys for team, keys in state["teams"].items()}
         self._others = state["others"]
-        kept = {snapshot.number: snapshot.weights for snapshot in self.pool.snapshots}
+        kept = {snapshot.number: snapshot.weights for snapshot in self.candidates}
         known = kept | {int(key): weights for key, weights in state["copies"].items()}
         drawn = self.opposition(None).keys
         self._frozen = {key: known[key] for key in sorted(drawn)}

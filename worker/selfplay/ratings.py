@@ -21,7 +21,11 @@ class Ratings:
 
     def saved(self, number: int) -> None:
         """Begin the rating of a snapshot."""
-        self._snapshots[number] = self.current
+        self.enter(number, self.current)
+
+    def enter(self, number: int, rating: float) -> None:
+        """Begin the rating of an opponent whose strength nobody has measured here."""
+        self._snapshots[number] = rating
 
     def of(self, snapshot: int | None) -> float | None:
         """Return the rating of a snapshot, or (None) of the policy that learns; None if it is forgotten."""

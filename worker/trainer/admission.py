@@ -134,6 +134,8 @@ class Admission:
             groups=isinstance(config, POCAConfig),
             standing=lambda: self._lessons.metrics,
         )
+        if config.self_play is not None and not self._plays:
+            self._begin_self_play(config, spec.behavior, algorithm, recorder, progress.step, saved)
         program = PolicyProgram(
             network_settings=config.network_settings.model_dump(mode="json"),
             weights_size=algorithm.flat_weights().size,
@@ -148,8 +150,6 @@ class Admission:
         if self._plays:
             learner = InferenceLearner(config, spec, algorithm, recorder, self._pool, progress.step)
         else:
-            if config.self_play is not None:
-                self._begin_self_play(config, spec.behavior, algorithm, recorder, progress.step, saved)
             learner = self._teacher(config, spec, algorithm, arena, recorder, progress)
         self.learners[spec.behavior] = learner
         learner.start()
@@ -186,11 +186,15 @@ class Admission:
         step: int,
         saved: dict[str, Any] | None,
     ) -> None:
-        """Make the opponents of a behavior, or bring them back."""
+        """Make the opponents of a behavior, or bring them back. Raise `InitializationError` for one that can't be."""
         assert config.self_play is not None
         ghost = Ghost(behavior, config.self_play, self._job.seed, step, algorithm.flat_weights, recorder)
         ghost.done = step >= config.max_steps
-        self._contest.ghosts.join(ghost, None if saved is None else saved.get("self_play"))
+        self._contest.ghosts.join(
+            ghost,
+            None if saved is None else saved.get("self_play"),
+            invite=lambda: ghost.invite(self._sources, algorithm.actor, self._section(behavior)),
+        )
 
     def _is_pink(self, config: LearningConfig, spec: BehaviorSpec) -> bool:
         """Whether the behavior explores with pink noise; tell where it was asked for in vain."""

@@ -1,12 +1,13 @@
 """Self-play of one attempt: the teams that simulators bring, their turns, and the matches that are told of."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
+from ludus.spec import team_of
 from worker.collector.notices import GhostStepsPlayed, MatchesEnded, TeamAnnounced
 from worker.learner import BehaviorLearner, Learner
-from worker.link import Match, MatchesPlayed
+from worker.link import Match, MatchesPlayed, MatchesResumed
 from worker.selfplay.controller import Field, GhostController
 from worker.trainer.superior import Events, Superior
 
@@ -24,12 +25,16 @@ class Contest:
         *,
         reset: Callable[[], None],
         simulators: Callable[[], int],
+        patience: float,
     ) -> None:
-        """`learners` grows as behaviors come; `reset` makes simulators begin anew, `simulators` counts them."""
+        """`learners` grows as behaviors come; `reset` makes simulators begin anew, `simulators` counts them.
+
+        A team whose turn it is and that nobody plays is waited for for `patience` seconds.
+        """
         self._superior = superior
         self._events = Events(superior)
         self._learners = learners
-        self.ghosts = GhostController(field, reset, simulators, self._events.post)
+        self.ghosts = GhostController(field, reset, simulators, self._events.post, patience)
         self._teams: dict[str, set[int]] = {}
         """Of each behavior, as simulators brought them."""
         self._matches: list[Match] = []
@@ -56,10 +61,28 @@ class Contest:
                 data={"behavior": notice.behavior},
             )
 
-    def started(self, behaviors: set[str]) -> None:
-        """Take note that a simulator has begun to play."""
-        if any(self.ghosts.ghost(behavior) for behavior in behaviors):
+    def resumed(self, states: Mapping[str, Any]) -> None:
+        """Tell from which matches on this attempt plays anew, given the states of the checkpoint that it goes on from.
+
+        Without a checkpoint it does from the first.
+        """
+        counted = {
+            behavior: state["self_play"]["ghost"]["counters"]["matches"]
+            for behavior, state in states.items()
+            if "self_play" in state
+        }
+        self._superior.post(MatchesResumed(newest=counted))
+
+    def started(self, incarnation: str, names: Sequence[str]) -> None:
+        """Take note that a simulator has begun to play, under these names of behaviors; or plays more of them."""
+        sides = [(name.partition("?")[0], team_of(name)) for name in names]
+        self.ghosts.plays(incarnation, sides)
+        if any(self.ghosts.ghost(behavior) for behavior, _ in sides):
             self.ghosts.begin()
+
+    def left(self, incarnation: str) -> None:
+        """Take note that a simulator is gone."""
+        self.ghosts.left(incarnation)
 
     def played(self, notice: GhostStepsPlayed) -> None:
         """Count the steps of opponents."""
@@ -72,6 +95,7 @@ class Contest:
 
     def take_turns(self) -> None:
         """Let teams learn in turns, where it is time."""
+        self.ghosts.watch(time.monotonic())
         for learner in self._learners.values():
             if isinstance(learner, BehaviorLearner):
                 learner.take_turn()

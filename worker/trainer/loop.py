@@ -90,8 +90,15 @@ class Trainer:
         self._lessons = Lessons(self._config, job.seed, self._learners, superior, self._rating, lessons)
         self._pool = CollectorPool(self._collector_settings(), warm)
         self._contest = Contest(
-            self._pool, superior, self._learners, reset=self._reset, simulators=lambda: len(self._simulators)
+            self._pool,
+            superior,
+            self._learners,
+            reset=self._reset,
+            simulators=lambda: len(self._simulators),
+            patience=self._config.simulators.grace_seconds,
         )
+        if job.epoch > 1:
+            self._contest.resumed(waiting)
         self._admission = Admission(
             job,
             self._config,
@@ -203,7 +210,7 @@ class Trainer:
             case SimulatorStarted():
                 behaviors = {name.partition("?")[0] for name in notice.behaviors}
                 self._simulators[notice.incarnation] = behaviors
-                self._contest.started(behaviors)
+                self._contest.started(notice.incarnation, notice.behaviors)
                 self._superior.post(
                     SimulatorPlays(
                         incarnation=notice.incarnation, behaviors=list(notice.behaviors), agents=notice.agents
@@ -252,6 +259,7 @@ class Trainer:
     def _simulator_left(self, notice: SimulatorLeft) -> None:
         if notice.incarnation in self._simulators:
             del self._simulators[notice.incarnation]
+            self._contest.left(notice.incarnation)
             self._alone_since = time.monotonic()
         self._superior.post(
             SimulatorDown(

@@ -108,6 +108,72 @@ def test_a_checkpoint_without_its_files_is_refused(database: Database) -> None:
     assert problems(database, A=gone) == {"behaviors.A.initialize_from": "not_found"}
 
 
+def oppose(database: Database, *opponents: str, behavior: str = "A") -> list[str]:
+    config = resolve({"behaviors": {behavior: {"self_play": {"opponents": list(opponents)}}}})
+    with database.write() as session:
+        return CheckpointService(session).check(config, lock=True)
+
+
+def test_opponents_are_checkpoints_of_runs_and_snapshots_in_them(database: Database) -> None:
+    of_run = make_ledger(database, name="run").checkpoint(make_checkpoint())
+
+    assert oppose(database, of_run, f"{of_run}#3") == [of_run]
+
+
+def test_opponents_that_cannot_be_are_told_with_their_paths(database: Database, tmp_path: Path) -> None:
+    ledger = make_ledger(database, name="run")
+    several = ledger.checkpoint(make_checkpoint(steps={"Hider": 500, "Seeker": 500}))
+    gone = ledger.checkpoint(make_checkpoint(path="runs/x/1/checkpoints/2"))
+    ledger.checkpoint_deleted(gone)
+    uploaded = add(database, tmp_path)
+
+    with pytest.raises(InvalidConfig) as caught:
+        oppose(database, f"{UNKNOWN}#2", uploaded, gone, several)
+
+    told = {problem.path: (problem.code, problem.message) for problem in caught.value.problems}
+    key = "behaviors.A.self_play.opponents"
+    assert {path: code for path, (code, _) in told.items()} == {
+        f"{key}[0]": "not_found",
+        f"{key}[1]": "contradiction",
+        f"{key}[2]": "not_found",
+        f"{key}[3]": "contradiction",
+    }
+    assert "opponents are policies of runs" in told[f"{key}[1]"][1]
+    assert "no behavior 'A', but Hider, Seeker" in told[f"{key}[3]"][1]
+
+
+@pytest.mark.parametrize(
+    ("opponents", "code", "path"),
+    [
+        (["ckpt_short"], "invalid_value", "opponents[0]"),
+        ([f"{UNKNOWN}#-1"], "invalid_value", "opponents[0]"),
+        ([f"{UNKNOWN}#1", f"{UNKNOWN}#1"], "invalid_value", "opponents"),
+    ],
+)
+def test_opponents_that_are_no_names_or_named_twice_are_refused(opponents: list[str], code: str, path: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        resolve({"behaviors": {"A": {"self_play": {"opponents": opponents}}}})
+
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.code) == (f"behaviors.A.self_play.{path}", code)
+
+
+def test_a_checkpoint_that_a_run_plays_against_is_kept_until_that_run_has_ended(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    old, *_ = (ledger.checkpoint(make_checkpoint(path=f"runs/x/1/checkpoints/{number}")) for number in range(3))
+    config = resolve({"behaviors": {"A": {"self_play": {"opponents": [f"{old}#1"]}}}})
+    with database.write() as session:
+        named = CheckpointService(session).check(config, lock=True)
+        run = RunService(session, RecordingBell()).create(config.model_dump(mode="json"), checkpoints=named)
+        run_id = run.id
+
+    assert old not in {each.id for each in ledger.expired_checkpoints(1)}
+
+    with database.write() as session:
+        RunService(session, RecordingBell()).cancel(run_id)
+    assert old in {each.id for each in ledger.expired_checkpoints(1)}
+
+
 def resume(database: Database, checkpoint: str) -> list[str]:
     config = resolve({"behaviors": {"A": {}}, "checkpoint_settings": {"resume_from": checkpoint}})
     with database.write() as session:

@@ -40,10 +40,12 @@ def make_player(database: Database, **overrides: Any) -> AttemptLedger:
     return AttemptLedger(database, make_claim(database))
 
 
-def next_attempt(database: Database, ledger: AttemptLedger) -> AttemptLedger:
-    """Let another worker take the run over."""
+def next_attempt(database: Database, ledger: AttemptLedger, **newest: int) -> AttemptLedger:
+    """Let another worker take the run over, from a checkpoint that counts each behavior's matches up to these."""
     ledger.release("released", "a test wants so")
-    return AttemptLedger(database, make_claim(database))
+    later = AttemptLedger(database, make_claim(database))
+    later.resume_matches(newest)
+    return later
 
 
 def rate_all(database: Database, batch: int = 2000) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from server.attempts.repository import AttemptLedger
+from server.checkpoints.refs import NewCheckpoint
 from server.db.database import Database
 from server.errors import InvalidQuery, LeaseLost, MatchInvalid, PlayerNotFound
 from server.ladders.models import LadderPlayer
@@ -16,6 +17,7 @@ from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.service import LadderService, NewPlayer
 from server.listing import Condition, ListQuery, Operator, Order
 from server.matches.repository import MatchRepository, SeatedMatch
+from server.runs.repository import RunRepository
 from tests.factories import make_claim, make_run
 from tests.server.ladders.played import (
     SELF_PLAY,
@@ -137,12 +139,12 @@ def test_behaviors_count_their_matches_apart(database: Database) -> None:
 def test_a_later_attempt_supersedes_what_it_plays_anew(database: Database) -> None:
     first = make_player(database, name="run")
     first.matches([make_match(number) for number in range(1, 7)])
-    second = next_attempt(database, first)
+    second = next_attempt(database, first, Striker=3)
     second.matches([make_match(4, "loss"), make_match(5, "loss")])
 
     counting = listed(database)
     superseded = listed(database, Condition("superseded", EQ, True))
-    third = next_attempt(database, second)
+    third = next_attempt(database, second, Striker=4)
     third.matches([make_match(5, "draw")])
 
     assert [(each.match.epoch, each.match.number) for each in counting] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
@@ -161,10 +163,95 @@ def test_an_attempt_that_resumes_where_the_last_one_was_supersedes_nothing(datab
     first = make_player(database, name="run")
     first.matches([make_match(1), make_match(2)])
 
-    next_attempt(database, first).matches([make_match(3), make_match(4)])
+    next_attempt(database, first, Striker=2).matches([make_match(3), make_match(4)])
 
     assert numbers(listed(database)) == [1, 2, 3, 4]
     assert all(match.superseded_by is None for match in read_matches(database))
+
+
+def test_what_was_played_beyond_the_checkpoint_does_not_count_even_before_anything_is_played_anew(
+    database: Database,
+) -> None:
+    first = make_player(database, name="run")
+    first.matches([make_match(1), make_match(2)])
+    rate_all(database)
+    up_to_two = computed(database)
+    first.matches([make_match(3), make_match(4)])
+    rate_all(database)
+
+    second = next_attempt(database, first, Striker=2)
+
+    assert numbers(listed(database)) == [1, 2]
+    assert computed(database) == up_to_two
+    third = next_attempt(database, second, Striker=2)  # the second died before it had played anything
+    third.matches([make_match(3, "loss")])
+    assert [(each.match.epoch, each.match.number) for each in listed(database)] == [(1, 1), (1, 2), (3, 3)]
+
+
+def test_an_attempt_without_a_checkpoint_begins_with_an_empty_ledger(database: Database) -> None:
+    first = make_player(database, name="run")
+    goalie = (PlayedSeat("Goalie", 1, None, 10), PlayedSeat("Striker", 0, 0, 0))
+    first.matches([make_match(1), make_match(1, behavior="Goalie", seats=goalie)])
+    other = make_player(database, name="other")
+    other.matches([make_match(1)])
+
+    next_attempt(database, first)
+
+    assert listed(database) == []
+    assert numbers(listed(database, ladder="other")) == [1], "another run's matches stay"
+
+
+def test_policies_of_other_runs_are_players_of_their_runs(database: Database) -> None:
+    origin = make_player(database, name="origin")
+    checkpoint = origin.checkpoint(NewCheckpoint(5000, {"Striker": 5000}, "interval", "somewhere", ()))
+    ledger = make_player(database, name="run", config={"behaviors": {"Striker": {"self_play": {"initial_elo": 900.0}}}})
+    with database.read() as session:
+        run = RunRepository(session).get("origin").id
+    own = PlayedSeat("Striker", 0, None, 100)
+    guest = PlayedSeat("Striker", 1, None, 5000, checkpoint)
+    snapshot = PlayedSeat("Striker", 1, 3, 3000, checkpoint)
+    unknown = PlayedSeat("Old", 1, None, 7, "ckpt_" + "0" * 26)
+
+    ledger.matches([make_match(1, seats=(own, guest)), make_match(2, seats=(own, snapshot))])
+    ledger.matches([make_match(3, seats=(own, guest)), make_match(4, seats=(own, unknown))])
+
+    with database.read() as session:
+        ladder = LadderRepository(session).get("run").id
+        query = ListQuery(Order("id", descending=False), limit=1000)
+        found = PlayerRepository(session).list(ladder, query).items
+    shown = [(each.kind, each.run_id == run, each.behavior, each.snapshot, each.checkpoint_id) for each in found]
+    assert shown == [
+        ("policy", False, "Striker", None, None),
+        ("checkpoint", True, "Striker", None, checkpoint),
+        ("snapshot", True, "Striker", 3, checkpoint),
+        ("checkpoint", False, "Old", None, unknown.checkpoint),
+    ]
+    assert [each.name for each in found[1:]] == [
+        f"{run}/Striker@{checkpoint}",
+        f"{run}/Striker#3",
+        f"{unknown.checkpoint}/Old@{unknown.checkpoint}",
+    ]
+    assert {each.initial_elo for each in found[:3]} == {900.0}
+
+
+def test_a_registered_checkpoint_that_plays_is_the_player_it_was_registered_as(database: Database) -> None:
+    origin = make_player(database, name="origin")
+    checkpoint = origin.checkpoint(NewCheckpoint(5000, {"Striker": 5000}, "interval", "somewhere", ()))
+    with database.write() as session:
+        service = LadderService(session)
+        shared = service.create("shared").id
+        anchor = NewPlayer("anchor", PlayerKind.CHECKPOINT, checkpoint, "Striker", elo=1500.0, fixed=True)
+        service.add_player("shared", anchor)
+    ledger = make_player(database, name="run", ladder=shared)
+    seats = (PlayedSeat("Striker", 0, None, 100), PlayedSeat("Striker", 1, None, 5000, checkpoint))
+
+    ledger.matches([make_match(1, seats=seats)])
+    rate_all(database)
+
+    found = players(database, "shared")
+    assert [*found] == ["anchor", "Striker"]
+    assert (found["anchor"].elo, found["anchor"].games) == (1500.0, 1)
+    assert found["Striker"].elo > 1200.5, "a win against somebody stronger"
 
 
 def test_only_the_behavior_that_plays_anew_is_superseded(database: Database) -> None:
@@ -172,7 +259,7 @@ def test_only_the_behavior_that_plays_anew_is_superseded(database: Database) -> 
     goalie = (PlayedSeat("Goalie", 1, None, 10), PlayedSeat("Striker", 0, 0, 0))
     first.matches([make_match(1), make_match(1, behavior="Goalie", seats=goalie), make_match(2)])
 
-    next_attempt(database, first).matches([make_match(2)])
+    next_attempt(database, first, Striker=1, Goalie=1).matches([make_match(2)])
 
     assert [(each.match.behavior, each.match.epoch) for each in listed(database)] == [
         ("Striker", 1),
@@ -323,7 +410,7 @@ def test_superseding_takes_ratings_back_in_the_same_transaction(database: Databa
     first.matches([make_match(3), make_match(4)])
     rate_all(database)
 
-    next_attempt(database, first).matches([make_match(3, rated=False)])
+    next_attempt(database, first, Striker=2).matches([make_match(3, rated=False)])
 
     assert get_ladder(database, "run").rated_through == 2
     assert computed(database) == up_to_two

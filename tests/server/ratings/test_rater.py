@@ -130,6 +130,7 @@ def test_recomputed_ratings_equal_the_live_ones_under_superseded_attempts(
     ledger, played, calls = AttemptLedger(database, make_claim(database)), 0, 0
     for again, count, at_once in attempts:
         begin = max(0, played - again) + 1
+        ledger.resume_matches({"Striker": begin - 1})
         matches = random_matches(draw, begin, count)
         for start in range(0, count, at_once):
             ledger.matches(matches[start : start + at_once])
@@ -138,7 +139,7 @@ def test_recomputed_ratings_equal_the_live_ones_under_superseded_attempts(
             if calls % rate_every == 0:
                 Rater(database, 5).rate_ladder(shared)
         played = begin + count - 1
-        ledger = next_attempt(database, ledger)
+        ledger = next_attempt(database, ledger, Striker=played)
     for each in (ledger, others):
         each.move(RunState.CANCELLED)
     rate_all(database)
@@ -161,7 +162,7 @@ def test_what_was_superseded_leaves_no_trace(database: Database) -> None:
     broken.matches([*kept, *lost])
     rate_all(database)
 
-    next_attempt(database, broken).matches(anew)
+    next_attempt(database, broken, Striker=20).matches(anew)
     rate_all(database)
 
     def standings(run: str) -> dict[str, tuple[float, ...]]:

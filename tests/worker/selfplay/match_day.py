@@ -1,7 +1,7 @@
 """A whole trainer in the test's process, with real collectors, and simulations that dial in from threads."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,17 +87,21 @@ def train(
     seed: int = 1,
     collectors: int = 1,
     resume_from: str | None = None,
+    checkpoints: Mapping[str, str] | None = None,
+    simulators: dict[str, Any] | None = None,
+    epoch: int = 1,
 ) -> tuple[Finished, Referee]:
-    """Train until every behavior is done."""
+    """Train until every behavior is done. `checkpoints`: the folders of those that the configuration names."""
     referee = Referee(games)
     job = Job(
         run_id="alone",
-        epoch=1,
-        config={"behaviors": behaviors},
+        epoch=epoch,
+        config={"behaviors": behaviors, "simulators": simulators or {}},
         seed=seed,
         scratch=str(folder / "scratch"),
         collectors=collectors,
         resume_from=resume_from,
+        checkpoints=dict(checkpoints or {}),
     )
     finished = Trainer(job, referee, []).run()
     referee.join()

@@ -202,6 +202,78 @@ def test_self_play_with_one_team_only_is_told_once_with_its_remedy() -> None:
     assert "reset" not in club.calls, "there is nobody else whose turn it could be"
 
 
+def test_a_team_that_nobody_plays_any_more_is_waited_for_and_then_the_turn_passes_on() -> None:
+    club, ghost = symmetric()
+    club.controller.plays("first", [("A", 0)])
+    club.controller.plays("second", [("A", 1), ("Other", 7)])
+    club.controller.watch(100.0)
+    assert club.events == []
+
+    club.controller.left("first")
+    club.controller.watch(200.0)
+    club.controller.watch(259.0)
+    assert [event.name for event in club.events] == ["self_play_team_missing"]
+    assert "Team 0" in club.events[0].message
+    assert "after 60 s" in club.events[0].message
+    assert club.controller.learning == 0
+
+    club.controller.watch(261.0)
+
+    assert club.controller.learning == 1
+    assert club.take() == ["A", "reset"]
+    assert [event.name for event in club.events] == ["self_play_team_missing", "self_play_turn_passed"]
+    club.controller.learned("A", 301, done=False)
+    club.controller.learned("A", 602, done=False)
+    assert club.controller.learning == 1, "there is nobody else"
+    assert len(club.events) == 2, "told once"
+
+    club.controller.plays("third", [("A", 0)])
+    club.controller.learned("A", 903, done=False)
+    assert club.controller.learning == 0, "it is back, and gets its turns"
+    assert ghost.counters.last_team_change == 903
+
+
+def test_a_team_that_comes_back_in_time_goes_on_with_its_turn() -> None:
+    club, _ = symmetric()
+    club.controller.plays("first", [("A", 0)])
+    club.controller.plays("second", [("A", 1)])
+    club.controller.left("first")
+    club.controller.watch(200.0)
+    club.controller.plays("third", [("A", 0)])
+    club.controller.watch(300.0)
+    club.controller.left("third")
+    club.controller.watch(301.0)
+    club.controller.watch(360.0)
+
+    assert club.controller.learning == 0, "waited for anew"
+
+
+def test_where_nobody_plays_at_all_the_turn_stays_where_it_is() -> None:
+    club, _ = symmetric()
+    club.controller.plays("first", [("A", 0), ("A", 1)])
+    club.controller.left("first")
+    for now in (0.0, 100.0, 200.0):
+        club.controller.watch(now)
+
+    assert (club.controller.learning, club.events) == (0, [])
+
+
+def test_the_turn_passes_on_to_another_behavior_and_not_to_one_that_has_learnt_everything() -> None:
+    club = Club()
+    club.join("A")
+    club.join("B")
+    club.begin(A=[0, 2], B=[1])
+    club.controller.learned("A", 301, done=False)  # the turn of team 1
+    assert club.controller.has_turn("B")
+    club.controller.learned("B", 10, done=True)
+    assert club.controller.has_turn("A")
+    club.controller.plays("both", [("A", 0), ("B", 1)])
+    club.controller.watch(0.0)
+    club.controller.watch(61.0)
+
+    assert club.controller.learning == 0, "not of team 1, which is done, and not of team 2, which nobody plays"
+
+
 # Snapshots and opponents -------------------------------------------------------------------------------------------
 
 
@@ -394,6 +466,8 @@ def test_a_team_of_the_checkpoint_that_nobody_brings_is_told_of_and_waited_for()
     resumed.join("A", step=301, saved=club.controller.state("A"))
     resumed.begin(A=[0])
 
+    resumed.controller.plays("first", [("A", 0)])
+    resumed.controller.watch(0.0)
     assert [event.name for event in resumed.events] == ["self_play_team_missing"]
     assert not resumed.controller.has_turn("A")
     resumed.take()

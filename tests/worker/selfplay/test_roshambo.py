@@ -1,0 +1,134 @@
+"""Rock, paper, scissors, from the collectors to the ladder: payoffs and opponent choice are what theory says.
+
+The policies are pure: checkpoints whose last layer prefers one move beyond any doubt. One of them learns at a rate that
+changes nothing, the three are its opponents, beside snapshot 0 of its own.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.attempts.repository import AttemptLedger
+from server.db.database import Database
+from server.ladders.repository import LadderRepository, PlayerRepository
+from server.ratings.repository import RatingRepository
+from tests.factories import make_claim, make_run
+from tests.server.ladders.played import rate_all
+from tests.toys.roshambo import PAPER, ROCK, SCISSORS, Roshambo
+from tests.toys.walk import HYPERPARAMETERS
+from tests.worker.selfplay.match_day import train
+from worker import checkpoint
+from worker.link import Match
+from worker.supervisor import played
+
+MOVES = {ROCK: "ckpt_" + "r" * 26, PAPER: "ckpt_" + "p" * 26, SCISSORS: "ckpt_" + "s" * 26}
+MOVE_OF = {name: move for move, name in MOVES.items()}
+MATCHES = 2400
+
+
+def section(**overrides: Any) -> dict[str, Any]:
+    """Return a configuration that plays much and learns as good as nothing."""
+    self_play = {"save_steps": 10**6, "team_change": 10**6, "play_against_latest_model_ratio": 0.0, "swap_steps": 4}
+    return {
+        "hyperparameters": {**HYPERPARAMETERS["ppo"], "learning_rate": 1e-12, "buffer_size": 64},
+        "network_settings": {"hidden_units": 4, "num_layers": 1},
+        "max_steps": MATCHES,
+        "summary_freq": 1000,
+        **overrides,
+        "self_play": {**self_play, **overrides.get("self_play", {})},
+    }
+
+
+@pytest.fixture(scope="module")
+def pure(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Make the three policies; return the folder of each by its checkpoint."""
+    folder = tmp_path_factory.mktemp("pure")
+    _, referee = train({"Roshambo": section(max_steps=64)}, [Roshambo()], folder)
+    found = {}
+    for move, name in MOVES.items():
+        state = checkpoint.load(Path(referee.checkpoints[-1].folder))
+        model = state["Roshambo"]["algorithm"]["model"]
+        (bias,) = [value for key, value in model.items() if key.startswith("actor.head") and key.endswith("bias")]
+        bias[:] = 0.0
+        bias[move] = 100.0
+        target = folder / name
+        target.mkdir()
+        checkpoint.save(target, state)
+        found[name] = str(target)
+    return found
+
+
+def opponents_of(matches: list[Match]) -> list[int]:
+    """Return the moves of the opponents; rock's own snapshot is rock, too."""
+    return [ROCK if match.seats[1].checkpoint is None else MOVE_OF[match.seats[1].checkpoint] for match in matches]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        # Rock's shares of points against rock (twice: its own snapshot), paper, scissors are 1/2, 0, 1.
+        ("pfsp_hard", {ROCK: 2 * 0.25 / 1.5, PAPER: 1.0 / 1.5}),
+        ("pfsp_variance", {ROCK: 1.0}),
+        ("uniform", {ROCK: 0.5, PAPER: 0.25, SCISSORS: 0.25}),
+    ],
+)
+def test_rock_meets_whom_the_selection_prefers_and_the_ladder_shows_who_beats_whom(
+    selection: str, expected: dict[int, float], pure: dict[str, str], database: Database, tmp_path: Path
+) -> None:
+    document = section(self_play={"opponents": list(MOVES.values()), "opponent_selection": selection})
+    document["initialize_from"] = MOVES[ROCK]
+
+    # Each simulator draws for itself, so that many draws are made in a short time.
+    games = [Roshambo() for _ in range(8)]
+
+    finished, referee = train({"Roshambo": document}, games, tmp_path, checkpoints=pure)
+
+    assert finished.outcome == "succeeded", finished.detail
+    matches = [match for match in referee.matches if match.rated]
+    assert len(matches) > 0.9 * MATCHES, "a game of one move is over before its opponent can change"
+    outcomes = {ROCK: "draw", PAPER: "loss", SCISSORS: "win"}
+    moves = opponents_of(matches)
+    assert all(match.outcome == outcomes[move] for match, move in zip(matches, moves, strict=True))
+    settled = Counter(moves[len(moves) // 4 :])  # by then all four are known
+    shares = {move: count / settled.total() for move, count in settled.items()}
+    assert shares == {move: pytest.approx(share, abs=0.12) for move, share in expected.items()}
+
+    run = make_run(database, config={"behaviors": {"Roshambo": document}})
+    AttemptLedger(database, make_claim(database)).matches([played(match) for match in referee.matches])
+    rate_all(database)
+    with database.read() as session:
+        ladder = LadderRepository(session).get(run.id)
+        players = PlayerRepository(session).played(ladder.id, 10)
+        payoffs = RatingRepository(session).payoffs(ladder.id, players)
+        elo = {player.checkpoint_id or player.kind: player.elo for player in players}
+    (policy,) = [index for index, player in enumerate(players) if player.kind == "policy"]
+    for index, player in enumerate(players):
+        if index != policy:
+            move = ROCK if player.checkpoint_id is None else MOVE_OF[player.checkpoint_id]
+            assert payoffs.scores[policy, index] == {ROCK: 0.5, PAPER: 0.0, SCISSORS: 1.0}[move]
+            assert payoffs.scores[index, policy] == 1.0 - payoffs.scores[policy, index]
+    assert np.isnan(np.diag(payoffs.scores)).all()
+    assert elo["policy"] == pytest.approx(matches[-1].elo, abs=1e-6), "the ladder reckons as the trainer does"
+    assert sum(elo.values()) == pytest.approx(1200.0 * len(elo)), "Elo is conserved"
+
+
+@pytest.mark.timeout(120)
+def test_hard_opponents_drive_a_policy_that_learns_round_the_circle(pure: dict[str, str], tmp_path: Path) -> None:
+    # Whatever it prefers, it meets what beats that until it has learnt the answer to it: no pure policy stays.
+    learning = {**HYPERPARAMETERS["ppo"], "learning_rate": 3e-2, "buffer_size": 64, "batch_size": 64, "beta": 1e-4}
+    document = section(
+        hyperparameters={**learning, "learning_rate_schedule": "constant"},
+        max_steps=6000,
+        self_play={"opponents": list(MOVES.values()), "opponent_selection": "pfsp_hard"},
+    )
+
+    _, referee = train({"Roshambo": document}, [Roshambo()], tmp_path, checkpoints=pure)
+
+    moves = [MOVE_OF[one.seats[1].checkpoint] for one in referee.matches if one.seats[1].checkpoint is not None]
+    windows = [Counter(moves[start : start + 200]) for start in range(400, len(moves) - 200, 200)]
+    hardest = {window.most_common(1)[0][0] for window in windows}
+    assert hardest == {ROCK, PAPER, SCISSORS}
