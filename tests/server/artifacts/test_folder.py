@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from server.artifacts import folder as artifacts
 from server.artifacts import FileRef, FolderStore, check_path
+from server.artifacts import folder as artifacts
 from server.errors import ArtifactNotFound, InvalidArtifactPath, StorageFull, StorageRefused, StorageUnavailable
 
 
