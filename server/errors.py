@@ -39,6 +39,8 @@
     └── Unavailable              kind unavailable
         ├── DatabaseUnavailable  database_unavailable
         ├── BrokerUnavailable    broker_unavailable
+        ├── StorageUnavailable   storage_unavailable
+        ├── StorageRefused       storage_refused
         └── SchemaOutdated       schema_outdated
 
 Every leaf has a stable `code`, the `kind` that the HTTP and gRPC edges map to their statuses, and typed attributes from
@@ -495,6 +497,27 @@ class BrokerUnavailable(Unavailable):
     def __init__(self, detail: str) -> None:
         super().__init__(f"The broker does not answer: {detail}. Runs are kept; workers are told of them later.")
         self.detail = detail
+
+
+class StorageUnavailable(Unavailable):
+    """The artifact store does not answer, or fails."""
+
+    code = "storage_unavailable"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"The artifact store does not answer: {detail}. Try again; nothing half written is shown.")
+        self.detail = detail
+
+
+class StorageRefused(Unavailable):
+    """The artifact store refuses what it is asked for; an operator has to settle it."""
+
+    code = "storage_refused"
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(f"The artifact store refuses: {detail}. To mend it, {remedy}.")
+        self.detail = detail
+        self.remedy = remedy
 
 
 class SchemaOutdated(Unavailable):

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from server.artifacts.address import S3Address
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -66,6 +68,39 @@ class StorageSettings(Group):
     """Artifacts: checkpoints, models, logs, demonstrations."""
 
     root: Path = Field(default=Path(), description="Folder of the artifact store. Default: `artifacts` in `home`.")
+    url: str | None = Field(
+        default=None,
+        description="S3 or a server that speaks its protocol, instead of the folder: "
+        "`s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1`. The bucket has to exist; prefix, endpoint "
+        "(of AWS none is needed) and region may be left out.",
+    )
+    access_key: SecretStr | None = Field(
+        default=None,
+        description="Access key for `url`. Without one boto3 looks for keys where it always does: `AWS_...` variables, "
+        "its shared files, the machine's role.",
+    )
+    secret_key: SecretStr | None = Field(default=None, description="Secret key for `url`.")
+    timeout_seconds: Seconds = Field(
+        default=30, description="How long the server of `url` may be silent before a request counts as failed."
+    )
+    tries: int = Field(default=5, ge=1, description="How often a request to the server of `url` is tried in all.")
+    retention_seconds: Seconds | None = Field(
+        default=None,
+        description="Age at which checkpoints of runs are deleted. Spared are, of every run, the newest good one, the "
+        "best ones, and those that are pinned or in use. Without it none is deleted for its age.",
+    )
+    retention_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Size of all checkpoints of runs together beyond which the oldest are deleted, the same ones "
+        "spared as by `retention_seconds`. Without it none is deleted for want of room.",
+    )
+    orphan_seconds: Seconds = Field(
+        default=86400,
+        ge=600,
+        description="Age at which files that belong to nothing (a process was killed between writing them and entering "
+        "them) are deleted.",
+    )
     demonstration_bytes: int = Field(
         default=256 << 20, ge=1, description="Largest file of a demonstration that can be uploaded."
     )
@@ -77,6 +112,15 @@ class StorageSettings(Group):
     checkpoint_bytes: int = Field(
         default=1 << 30, ge=1, description="Largest file of another program's checkpoint that can be uploaded."
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.url is not None:
+            S3Address.parse(self.url)
+        if (self.access_key is None) != (self.secret_key is None):
+            missing = "access_key" if self.access_key is None else "secret_key"
+            raise ValueError(f"{missing} is missing: give both keys, or none to let boto3 look for them")
+        return self
 
 
 class ApiSettings(Group):

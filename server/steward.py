@@ -6,7 +6,8 @@ The steward itself could be what is late: after an outage of the database, a pau
 lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
 
-A thread of its own rates matches (`server.ratings.rater`), which may take long and must not hold up the rest.
+Threads of their own rate matches (`server.ratings.rater`) and clean the artifact store (`server.retention.janitor`),
+which may take long and must not hold up the rest.
 """
 
 import signal
@@ -18,12 +19,14 @@ from typing import Protocol
 
 import structlog
 
+from server.artifacts.opening import open_store
 from server.db.database import Database
 from server.errors import Unavailable
 from server.http.repository import IdempotencyRepository
 from server.leases.repository import ExpiredLease, LeaseRepository
 from server.queue import Doorbell, make_celery
 from server.ratings.rater import Rater
+from server.retention.janitor import Janitor
 from server.runs.states import RunState
 from server.settings import Settings
 from server.workers.repository import WorkerRepository
@@ -42,6 +45,14 @@ class Bell(Protocol):
 
     def pending(self) -> int:
         """Return how many rings wait for a worker. Raises BrokerUnavailable."""
+        ...
+
+
+class Chore(Protocol):
+    """Something that a thread of the steward does all the time."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Do it until `stop` is set."""
         ...
 
 
@@ -158,19 +169,23 @@ def main(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
     database = Database.from_settings(settings.database)
-    rating = threading.Thread(target=_rate, args=(Rater(database), stop), name="rater")
+    rating = threading.Thread(target=_until_it_fails, args=(Rater(database), stop), name="rater")
+    janitor = Janitor(database, open_store(settings.storage), settings.storage)
+    cleaning = threading.Thread(target=_until_it_fails, args=(janitor, stop), name="janitor")
     rating.start()
+    cleaning.start()
     try:
         Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
     finally:
         stop.set()
         rating.join()
+        cleaning.join()
         database.close()
 
 
-def _rate(rater: Rater, stop: threading.Event) -> None:
-    """Rate matches until `stop` is set. Should that fail, the steward ends, and is started again."""
+def _until_it_fails(chore: Chore, stop: threading.Event) -> None:
+    """Do a chore until `stop` is set. Should it fail, the steward ends, and is started again."""
     try:
-        rater.run(stop)
+        chore.run(stop)
     finally:
         stop.set()

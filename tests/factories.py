@@ -1,9 +1,11 @@
 """Makers of things that tests need: plain functions with defaults that keyword arguments override."""
 
+import time
 from typing import Any
 
 from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger, RunQueue
+from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
 from server.db.database import Database
 from server.runs.models import Run
@@ -68,6 +70,12 @@ def make_checkpoint(step: int = 1000, **overrides: Any) -> NewCheckpoint:
         "metrics": {"CartPole": 20.0},
     }
     return NewCheckpoint(**{**values, **overrides})
+
+
+def give_up(database: Database, checkpoint_id: str) -> None:
+    """Have retention give a checkpoint up; its files are still there."""
+    with database.write() as session:
+        session.get_one(Checkpoint, checkpoint_id).deleted_at = time.time()
 
 
 def read_run(database: Database, run: str) -> Run:

@@ -6,20 +6,22 @@ out of reach wait in order and are tried again while the lease lasts; when it ha
 clock or by the database's word, the trainer is ended at once and nothing more is written: another worker may be at
 work already.
 
-Threads: everything runs on the task's thread except the copying of checkpoints into the artifact store, which has one
-thread of its own so that a slow disk does not cost the lease.
+Threads: everything runs on the task's thread except the copying to and from the artifact store, which has one thread of
+its own so that a slow disk or network does not cost the lease.
 """
 
 import contextlib
 import math
 import shutil
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import structlog
 
@@ -27,7 +29,7 @@ from server.artifacts import ArtifactStore, FileRef
 from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger
 from server.checkpoints.refs import NewCheckpoint
-from server.errors import LeaseLost, LudusError, StorageFull, Unavailable
+from server.errors import LeaseLost, LudusError, StorageFull, StorageUnavailable, Unavailable
 from server.ladders.refs import PlayedMatch, PlayedSeat
 from server.metrics.points import MetricPoint
 from server.runs.states import Intent, RunState, StopReason
@@ -64,16 +66,32 @@ from worker.restore import CheckpointUnusable, DemonstrationUnusable, fetch, fet
 
 log = structlog.get_logger()
 
+Result = TypeVar("Result")
+
 RETRY_SECONDS = 0.5
 """Pause between attempts to reach a database that is out of reach."""
 LOG_SECONDS = 2.0
 """How often a growing log is published."""
+STORE_PATIENCE_SECONDS = 120.0
+"""How long an artifact store that doesn't answer is tried again before a checkpoint counts as failed."""
+STORE_RETRY_SECONDS = 2.0
 TRAINER_SILENCE_SECONDS = 600.0
 """A trainer that has reported nothing for so long hangs; an update of the largest models takes minutes."""
 CANCEL_GRACE_SECONDS = 3.0
 """What a cancelled trainer gets to say goodbye to its simulators."""
 EXIT_GRACE_SECONDS = 5.0
 """What a trainer that has said its last word gets to end by itself; torch takes seconds on a busy machine."""
+
+
+class NoGoodCheckpoint(Exception):
+    """A run has checkpoints, and none of them can be restored."""
+
+    def __init__(self, damaged: Sequence[str]) -> None:
+        found = f" ({'; '.join(damaged)})" if damaged else ""
+        super().__init__(
+            f"none of the run's checkpoints can be restored{found}; bring their files back into the artifact store, "
+            "let `ludus checkpoint verify RUN` look at them, and begin a run with `resume_from`"
+        )
 
 
 class Supervisor:
@@ -102,6 +120,10 @@ class Supervisor:
         self._writes: deque[Callable[[], None]] = deque()
         self._copies: deque[tuple[CheckpointWritten, Future[tuple[str, list[FileRef]]]]] = deque()
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="artifacts")
+        self._ended = threading.Event()
+        self._log_copy: Future[tuple[str, int]] | None = None
+        self._log_trouble = ""
+        """What the store said last of the log."""
         self._step = 0
         self._edit = 0
         """Newest edit of environment parameters that the trainer was told of."""
@@ -119,9 +141,19 @@ class Supervisor:
             except (DemonstrationUnusable, CheckpointUnusable, PortTaken) as error:
                 self._conclude(Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error)))
                 self._settle()
+            except NoGoodCheckpoint as error:
+                self._conclude(Finished(outcome="failed", reason=StopReason.CHECKPOINT_DAMAGED, detail=str(error)))
+                self._settle()
+            except StorageFull as error:
+                self._conclude(Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=str(error)))
+                self._settle()
+            except Unavailable as error:
+                self._conclude(Finished(outcome="lost", detail=str(error)))
+                self._settle()
         except LeaseLost as lost:
             log.warning("lease_lost", reason=str(lost))
         finally:
+            self._ended.set()
             self._copier.shutdown(wait=True, cancel_futures=True)
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -134,7 +166,7 @@ class Supervisor:
                 self._await_exit(trainer)
         finally:
             trainer.end()
-        self._enqueue_log()
+        self._publish_log(last=True)
         self._conclude(ending)
         self._settle()
         log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason)
@@ -159,8 +191,10 @@ class Supervisor:
             advertise_host=self._settings.advertise_host,
             port_range=self._settings.port_range,
             ticket_key=None if self._ticket_key is None else self._ticket_key.hex(),
-            demonstrations=fetch_demonstrations(
-                self._store, self._ledger.demonstrations(), self._scratch / "demonstrations"
+            demonstrations=self._fetched(
+                lambda: fetch_demonstrations(
+                    self._store, self._ledger.demonstrations(), self._scratch / "demonstrations"
+                )
             ),
             checkpoints=self._initial(),
             lease_seconds=self._settings.lease_seconds,
@@ -169,17 +203,56 @@ class Supervisor:
     def _initial(self) -> dict[str, str]:
         """Fetch the checkpoints that behaviors begin with; return the folder of each. Raises CheckpointUnusable."""
         found = self._ledger.initial_checkpoints()
-        return {each.id: str(fetch(self._store, each, self._scratch / "initial" / each.id)) for each in found}
+        return {
+            each.id: str(self._fetched(partial(fetch, self._store, each, self._scratch / "initial" / each.id)))
+            for each in found
+        }
 
     def _resume(self) -> str | None:
-        """Fetch the newest checkpoint that is good; return its folder, or None to begin anew."""
-        checkpoint = self._claim.resume
+        """Fetch the newest checkpoint that is good; return its folder, or None where the run has never had one.
+
+        Raises NoGoodCheckpoint: to begin anew would throw away what was acknowledged, without anybody having said so.
+        """
+        checkpoint, damaged = self._claim.resume, list[str]()
         while checkpoint is not None:
             try:
-                return str(fetch(self._store, checkpoint, self._scratch / "resume"))
+                return str(self._fetched(partial(fetch, self._store, checkpoint, self._scratch / "resume")))
             except CheckpointUnusable as error:
+                damaged.append(f"{checkpoint.id}: {error}")
                 checkpoint = self._ledger.resume_instead(checkpoint.id, str(error))
+        if damaged or self._ledger.has_checkpoints():
+            raise NoGoodCheckpoint(damaged)
         return None
+
+    def _fetched(self, fetch: Callable[[], Result]) -> Result:
+        """Bring something from the artifact store; the lease is kept meanwhile, and a store that is away waited for.
+
+        Raises what `fetch` raises, and LeaseLost.
+        """
+        deadline = time.monotonic() + STORE_PATIENCE_SECONDS
+        while True:
+            try:
+                return self._keeping_lease(self._copier.submit(fetch))
+            except StorageUnavailable as error:
+                if time.monotonic() > deadline or self._stopping():
+                    raise
+                log.warning("fetch_delayed", error=str(error))
+                self._keeping_lease(self._copier.submit(self._ended.wait, STORE_RETRY_SECONDS))
+
+    def _keeping_lease(self, work: Future[Result]) -> Result:
+        """Wait for work on the other thread and keep the lease. Raises LeaseLost, and what the work raises."""
+        lease_until = time.monotonic() + self._settings.lease_seconds
+        next_beat = time.monotonic() + self._settings.heartbeat_seconds
+        while not work.done():
+            now = time.monotonic()
+            if now >= next_beat:
+                next_beat = now + self._settings.heartbeat_seconds
+                if self._beat() is not None:
+                    lease_until = now + self._settings.lease_seconds
+            if now >= lease_until:
+                raise LeaseLost(self._claim.run_id, self._claim.epoch)
+            wait([work], timeout=0.1)
+        return work.result()
 
     def _watch(self, trainer: TrainerProcess) -> Finished:
         """Serve the trainer until it has said its last word or is gone. Raises `LeaseLost`."""
@@ -208,7 +281,7 @@ class Supervisor:
             self._flush(trainer)
             if now >= next_log:
                 next_log = now + LOG_SECONDS
-                self._enqueue_log()
+                self._publish_log()
             if self._finished is not None and not self._writes and not self._copies:
                 return self._finished
             if now > self._patience_ends and self._finished is None:
@@ -336,7 +409,15 @@ class Supervisor:
                 assert_never(message)
 
     def _copy(self, folder: str, path: str) -> tuple[str, list[FileRef]]:
-        return path, self._store.publish(Path(folder), path)
+        """Publish a checkpoint; a store that is away is waited for, while the checkpoint lies in the scratch folder."""
+        deadline = time.monotonic() + STORE_PATIENCE_SECONDS
+        while True:
+            try:
+                return path, self._store.publish(Path(folder), path)
+            except StorageUnavailable as error:
+                if time.monotonic() > deadline or self._ended.wait(STORE_RETRY_SECONDS):
+                    raise
+                log.warning("checkpoint_delayed", error=str(error), path=path)
 
     def _move(self, to: RunState, reason: StopReason | None = None, detail: str | None = None) -> None:
         """Move the run once everything before it is written."""
@@ -381,19 +462,11 @@ class Supervisor:
                     metrics=written.metrics,
                 )
             )
-            self._retain(written.keep)
+            self._ledger.retire_checkpoints(written.keep)
             answer = CheckpointCommitted(folder=written.folder)
         shutil.rmtree(written.folder, ignore_errors=True)
         with contextlib.suppress(LinkClosed):
             trainer.link.send(answer)
-
-    def _retain(self, keep: int) -> None:
-        """Remove the files of checkpoints beyond the newest `keep` (0 keeps all); their rows stay, marked."""
-        if keep <= 0:
-            return
-        for old in self._ledger.expired_checkpoints(keep):
-            self._store.delete(old.path)
-            self._ledger.checkpoint_deleted(old.id)
 
     def _trainer_gone(self, trainer: TrainerProcess) -> Finished:
         """The link has ended: by plan, or because the trainer died."""
@@ -472,18 +545,36 @@ class Supervisor:
                     raise LeaseLost(self._claim.run_id, self._claim.epoch) from None
                 time.sleep(RETRY_SECONDS)
 
-    def _enqueue_log(self) -> None:
-        """Publish the trainer's log if it has grown."""
-        if not self._log_path.exists() or self._log_path.stat().st_size == self._log_size:
-            return
-        self._log_size = self._log_path.stat().st_size
+    def _publish_log(self, *, last: bool = False) -> None:
+        """Publish the trainer's log if it has grown, one copy at a time; the `last` one is waited for."""
+        copy = self._log_copy
+        if copy is not None and (last or copy.done()):
+            self._log_copy = None
+            try:
+                path, size = self._keeping_lease(copy)
+            except LudusError as error:
+                self._log_refused(error)
+            else:
+                self._log_trouble = ""
+                self._writes.append(lambda: self._ledger.log("trainer.log", path, size))
+        if self._log_copy is None and self._log_path.exists() and self._log_path.stat().st_size != self._log_size:
+            self._log_size = self._log_path.stat().st_size
+            self._log_copy = self._copier.submit(self._copy_log)
+            if last:
+                self._publish_log(last=True)
+
+    def _copy_log(self) -> tuple[str, int]:
         path = f"runs/{self._claim.run_id}/{self._claim.epoch}/logs/trainer.log"
-        try:
-            size = self._store.publish(self._log_path, path)[0].size
-        except StorageFull as error:
-            log.warning("log_not_stored", error=str(error))
-            return
-        self._writes.append(lambda: self._ledger.log("trainer.log", path, size))
+        return path, self._store.publish(self._log_path, path)[0].size
+
+    def _log_refused(self, error: LudusError) -> None:
+        """Tell the run's owner early, and once, that the store is out of use: checkpoints will fare no better."""
+        log.warning("log_not_stored", error=str(error))
+        if self._log_trouble != error.code:
+            self._log_trouble = error.code
+            self._writes.append(
+                lambda: self._ledger.event("log_not_stored", str(error), level="warning", data={"code": error.code})
+            )
 
 
 def played(match: Match) -> PlayedMatch:

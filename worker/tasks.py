@@ -20,7 +20,7 @@ import structlog
 from celery import Celery
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 
-from server.artifacts import FolderStore
+from server.artifacts.opening import open_store
 from server.attempts.repository import AttemptLedger, RunQueue
 from server.db.database import Database
 from server.errors import LudusError
@@ -55,7 +55,7 @@ class Slot:
         self._database = Database.from_settings(self._settings.database)
         self._queue = RunQueue(self._database)
         self._registry = WorkerRegistry(self._database)
-        self._store = FolderStore(self._settings.storage.root)
+        self._store = open_store(self._settings.storage)
         self._warm = WarmTrainer()
         self._warm.prepare()
         threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()

@@ -22,8 +22,7 @@ def read_part(store: ArtifactStore, path: str, offset: int, limit: int, tail: in
     """Read at most `limit` bytes from `offset`, or from `tail` bytes before the end. Raises ArtifactNotFound."""
     size = store.size(path)
     start = min(offset, size) if tail is None else max(0, size - tail)
-    with store.open(path) as file:
-        file.seek(start)
+    with store.open(path, start) as file:
         data = file.read(limit)
     skipped = _continuation(data) if start else 0
     whole = data[: len(data) - _incomplete(data)] if start + len(data) < size else data

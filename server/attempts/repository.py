@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, case, select, text, update
 from sqlalchemy.orm import Session
 
 from server.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
+from server.checkpoints.merit import keep_best_of, merit
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
 from server.db.clock import now
@@ -28,6 +29,7 @@ from server.matches.repository import MatchLedger
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository
 from server.parameters.repository import ParameterRepository
+from server.retention.repository import RetentionRepository
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
 from server.runs.states import EVENT_OF, LEASED, Intent, RunKind, RunState, StopReason
 from server.simulators.models import Simulator
@@ -162,7 +164,9 @@ class AttemptLedger:
         """Enter a published checkpoint; return its id. One beyond the attempt's start refills the restart budget."""
 
         def write(session: Session, run: Run) -> str:
-            row, new = CheckpointRepository(session).add(run.id, self._claim.epoch, checkpoint)
+            rule, scores = keep_best_of(self._claim.config), MetricRepository(session).scores(run.id)
+            better = merit(rule, scores, checkpoint.metrics.values())
+            row, new = CheckpointRepository(session).add(run.id, self._claim.epoch, checkpoint, scores, better)
             if not new:
                 return row.id
             attempt = session.get_one(Attempt, (run.id, self._claim.epoch))
@@ -174,22 +178,24 @@ class AttemptLedger:
 
         return self._fenced(write)
 
-    def expired_checkpoints(self, keep: int) -> list[CheckpointRef]:
-        """Return what retention may remove, oldest first: all but the newest `keep` and the final ones. 0 keeps all."""
-        return self._fenced(
-            lambda session, run: [ref(row) for row in CheckpointRepository(session).expired(run.id, keep)]
-        )
+    def has_checkpoints(self) -> bool:
+        """Say whether the run has any checkpoint that retention has not deleted, a damaged one perhaps. Not fenced."""
+        with self._database.read() as session:
+            return CheckpointRepository(session).stored(self._claim.run_id) > 0
 
-    def checkpoint_deleted(self, id: str) -> None:  # noqa: A002  # the column's name
-        """Note that the files of a checkpoint are removed."""
-        self._fenced(lambda session, run: CheckpointRepository(session).mark_deleted(run.id, id))
+    def retire_checkpoints(self, keep: int) -> list[str]:
+        """Give up what is neither one of the newest `keep` (0 keeps all) nor kept for another reason; return the ids.
+
+        The janitor removes the files.
+        """
+        return self._fenced(lambda session, run: RetentionRepository(session).retire_beyond(run, keep))
 
     def resume_instead(self, damaged: str, why: str) -> CheckpointRef | None:
-        """Give up on a checkpoint that can't be restored; return the next best, or None to begin anew."""
+        """Give up on a checkpoint that can't be restored; return the next best, or None if no good one is left."""
 
         def write(session: Session, run: Run) -> CheckpointRef | None:
             checkpoints = CheckpointRepository(session)
-            checkpoints.mark_deleted(run.id, damaged)
+            checkpoints.mark_damaged(checkpoints.get(run.id, damaged), why)
             row = checkpoints.newest(run.id)
             resume = {"resumed_from": row.id if row else None, "resume_step": row.step if row else 0}
             self._set_attempt(session, **resume)

@@ -2,10 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import Base, Json, Timestamp, ordered_text
+
+UNPURGED_SQL = "deleted_at IS NOT NULL AND purged_at IS NULL"
+"""Given up, with files that are still to be removed."""
 
 
 class Checkpoint(Base):
@@ -31,9 +34,29 @@ class Checkpoint(Base):
     """Per behavior: mean episode return since the previous checkpoint, or null."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     deleted_at: Mapped[float | None] = mapped_column(Timestamp)
-    """Set when retention has removed the files."""
+    """Set when it is given up: nobody shall use it any more, and its files are to be removed."""
+    purged_at: Mapped[float | None] = mapped_column(Timestamp)
+    """Set when its files are removed."""
+    scores: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
+    """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
+    merit: Mapped[float | None] = mapped_column(Double)
+    """What `best` goes by, higher is better; None: nobody knows (`server.checkpoints.merit`)."""
+    pinned_at: Mapped[float | None] = mapped_column(Timestamp)
+    """Set while somebody wants it kept, whatever the rules say."""
+    damaged_at: Mapped[float | None] = mapped_column(Timestamp)
+    """Set when a file was found to be missing or altered."""
+    damage: Mapped[str | None] = mapped_column(Text)
+    """Which file, and what is wrong with it."""
 
-    __table_args__ = (Index(None, "run_id", "created_at"),)
+    __table_args__ = (
+        Index(None, "run_id", "created_at"),
+        Index(
+            "ix_checkpoints_unpurged",
+            "deleted_at",
+            sqlite_where=text(UNPURGED_SQL),
+            postgresql_where=text(UNPURGED_SQL),
+        ),
+    )
 
 
 class UploadedCheckpoint(Base):

@@ -1,10 +1,10 @@
 """Reads and keeps the rows of checkpoints."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import ClassVar
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from server.artifacts import FileRef
@@ -14,6 +14,7 @@ from server.checkpoints.uploads import FILE, Stored
 from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, select_page
+from server.db.texts import storable
 from server.errors import CheckpointDeleted, CheckpointNotFound
 from server.listing import ListQuery, Order, Page
 from server.runs.models import Run
@@ -58,28 +59,31 @@ class CheckpointRepository:
 
     def newest(self, run_id: str, *, below: Checkpoint | None = None) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None. With `below`, the next best after that one."""
-        query = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None))
+        query = self._good(run_id)
         if below is not None:
             query = query.where(Checkpoint.id != below.id, Checkpoint.created_at <= below.created_at)
         order = (Checkpoint.epoch.desc(), Checkpoint.step.desc(), Checkpoint.created_at.desc(), Checkpoint.id.desc())
         return self._session.scalars(query.order_by(*order).limit(1)).one_or_none()
 
-    def expired(self, run_id: str, keep: int) -> Sequence[Checkpoint]:
-        """Return what retention may remove, oldest first: all but the newest `keep` and the final ones. 0 keeps all.
+    def best(self, run_id: str) -> Checkpoint | None:
+        """Return the checkpoint with the highest merit, the newest of several; None if none has one."""
+        order = (Checkpoint.merit.desc(), Checkpoint.epoch.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
+        query = self._good(run_id).where(Checkpoint.merit.is_not(None)).order_by(*order).limit(1)
+        return self._session.scalars(query).one_or_none()
 
-        Those that another run begins with stay until it has ended.
-        """
-        if keep <= 0:
-            return []
-        query = select(Checkpoint).where(
-            Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None), Checkpoint.reason != "final"
-        )
-        order = (Checkpoint.created_at.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
-        old = self._session.scalars(query.order_by(*order).offset(keep)).all()[::-1]
-        used = InitialCheckpoints(self._session).in_use([each.id for each in old])
-        return [each for each in old if each.id not in used]
+    def stored(self, run_id: str) -> int:
+        """Return how many checkpoints of a run are not given up, damaged ones among them."""
+        query = select(func.count()).where(Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None))
+        return self._session.scalar(query) or 0
 
-    def add(self, run_id: str, epoch: int, checkpoint: NewCheckpoint) -> tuple[Checkpoint, bool]:
+    def add(
+        self,
+        run_id: str,
+        epoch: int,
+        checkpoint: NewCheckpoint,
+        scores: Mapping[str, Mapping[str, float]],
+        merit: float | None,
+    ) -> tuple[Checkpoint, bool]:
         """Insert a row; return it and whether it is new. A path has one row: handing a checkpoint in again is safe."""
         known = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.path == checkpoint.path)
         row = self._session.scalars(known).one_or_none()
@@ -96,18 +100,38 @@ class CheckpointRepository:
             files=[asdict(file) for file in checkpoint.files],
             size=sum(file.size for file in checkpoint.files),
             metrics=dict(checkpoint.metrics),
+            scores={behavior: dict(values) for behavior, values in scores.items()},
+            merit=merit,
             created_at=now(),
         )
         self._session.add(row)
         self._session.flush()
         return row, True
 
-    def mark_deleted(self, run_id: str, checkpoint_id: str) -> None:
-        """Note that a checkpoint's files are removed."""
-        self._session.execute(
-            update(Checkpoint)
-            .where(Checkpoint.id == checkpoint_id, Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None))
-            .values(deleted_at=now())
+    def pin(self, checkpoint: Checkpoint, *, pinned: bool) -> None:
+        """Note since when a checkpoint is pinned, or that it is not."""
+        checkpoint.pinned_at = now() if pinned else None
+        self._session.flush()
+        self._session.refresh(checkpoint)
+
+    def rescore(self, checkpoint: Checkpoint, scores: Mapping[str, Mapping[str, float]], merit: float | None) -> None:
+        """Replace what is known of how good a checkpoint is."""
+        checkpoint.scores, checkpoint.merit = {name: dict(values) for name, values in scores.items()}, merit
+        self._session.flush()
+
+    def mark_damaged(self, checkpoint: Checkpoint, damage: str) -> None:
+        """Note that a file of a checkpoint is missing or altered: nothing is resumed from it any more."""
+        checkpoint.damaged_at, checkpoint.damage = checkpoint.damaged_at or now(), storable(damage, 2000)
+        self._session.flush()
+
+    def mark_sound(self, checkpoint: Checkpoint) -> None:
+        """Note that all files of a checkpoint are as they were stored."""
+        checkpoint.damaged_at = checkpoint.damage = None
+        self._session.flush()
+
+    def _good(self, run_id: str) -> Select[Checkpoint]:
+        return select(Checkpoint).where(
+            Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None), Checkpoint.damaged_at.is_(None)
         )
 
 

@@ -9,9 +9,17 @@ from fastapi import Path as InPath
 from fastapi.responses import StreamingResponse
 
 from server.artifacts import FileRef
+from server.checkpoints.integrity import damage
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
-from server.checkpoints.schemas import CheckpointPage, CheckpointRead, UploadedCheckpointPage, UploadedCheckpointRead
+from server.checkpoints.schemas import (
+    CheckpointPage,
+    CheckpointRead,
+    CheckpointVerified,
+    ScoreWrite,
+    UploadedCheckpointPage,
+    UploadedCheckpointRead,
+)
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, published
 from server.db.database import Session
@@ -23,14 +31,17 @@ from server.errors import (
     CheckpointNotFound,
     RunNotFound,
     StorageFull,
+    StorageRefused,
+    StorageUnavailable,
 )
 from server.http import filters
-from server.http.errors import UnsupportedFileType, problems
+from server.http.bodies import BodyDep, declare_json
+from server.http.errors import BodyInvalid, UnsupportedFileType, UnsupportedMediaType, problems
 from server.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey
 from server.http.filters import EQUALITY, Field
 from server.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import DatabaseDep, ServicesDep
+from server.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
 from server.listing import Order
 from server.runs.repository import RunRepository
@@ -61,7 +72,6 @@ UPLOADED = ListForm(
     default=Order("created_at"),
 )
 BLOCK = 256 * 1024
-LATEST = "latest"
 
 UploadedKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="An uploaded checkpoint's id.")]
 
@@ -84,9 +94,72 @@ def list_checkpoints(
 
 @router.get("/{checkpoint:name}", response_model=CheckpointRead, responses=problems(RunNotFound, CheckpointNotFound))
 def get_checkpoint(run: RunKey, checkpoint: CheckpointKey, database: DatabaseDep) -> CheckpointRead:
-    """Return one checkpoint; `latest` is the one that the run would be resumed from."""
+    """Return one checkpoint; `latest` is the one that the run would be resumed from, `best` has the highest merit."""
     with database.read() as session:
         return CheckpointRead.model_validate(_find(session, run, checkpoint))
+
+
+@router.post(
+    "/{checkpoint:name}:pin",
+    response_model=CheckpointRead,
+    responses=problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, *COMMAND_PROBLEMS),
+)
+def pin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep) -> Response:
+    """Keep a checkpoint whatever the rules say. One that is pinned stays so."""
+    return command.run(lambda session: _pinned(session, run, checkpoint, pinned=True))
+
+
+@router.post(
+    "/{checkpoint:name}:unpin",
+    response_model=CheckpointRead,
+    responses=problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, *COMMAND_PROBLEMS),
+)
+def unpin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep) -> Response:
+    """Let the rules decide again whether a checkpoint is kept."""
+    return command.run(lambda session: _pinned(session, run, checkpoint, pinned=False))
+
+
+@router.post(
+    "/{checkpoint:name}:score",
+    response_model=CheckpointRead,
+    responses=problems(
+        RunNotFound, CheckpointNotFound, CheckpointDeleted, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
+    ),
+    openapi_extra=declare_json(ScoreWrite),
+)
+def score_checkpoint(run: RunKey, checkpoint: CheckpointKey, body: BodyDep, command: CommandDep) -> Response:
+    """Enter what an evaluation says of a checkpoint: a number under a name. `keep_best` may go by that name."""
+    given = body.read(ScoreWrite, {})
+
+    def enter(session: Session) -> Answer:
+        found = _find(session, run, checkpoint)
+        scored = CheckpointService(session).score(found.run_id, found.id, given.metric, given.value, given.behavior)
+        return Answer(200, CheckpointRead.model_validate(scored))
+
+    return command.run(enter)
+
+
+@router.post(
+    "/{checkpoint:name}:verify",
+    response_model=CheckpointVerified,
+    responses=problems(
+        RunNotFound, CheckpointNotFound, CheckpointDeleted, StorageUnavailable, StorageRefused, *COMMAND_PROBLEMS
+    ),
+)
+def verify_checkpoint(run: RunKey, checkpoint: CheckpointKey, services: ServicesDep, command: CommandDep) -> Response:
+    """Read all files of a checkpoint and compare their SHA-256. One that is damaged is not resumed from any more."""
+    with services.database.read() as session:
+        found = ref(_stored(session, run, checkpoint))
+        run_id = RunRepository(session).id_of(run)
+    problems = damage(services.artifacts, found)
+
+    def note(session: Session) -> Answer:
+        row = CheckpointService(session).verified(run_id, found.id, problems)
+        read = CheckpointRead.model_validate(row)
+        size = sum(file.size for file in found.files)
+        return Answer(200, CheckpointVerified(checkpoint=read, sound=not problems, problems=problems, bytes=size))
+
+    return command.run(note)
 
 
 @router.get(
@@ -191,12 +264,22 @@ def _created(checkpoint: UploadedCheckpoint) -> Answer:
 def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
     run_id = RunRepository(session).id_of(run)
     checkpoints = CheckpointRepository(session)
-    if checkpoint != LATEST:
-        return checkpoints.get(run_id, checkpoint)
-    newest = checkpoints.newest(run_id)
-    if newest is None:
-        raise CheckpointNotFound(LATEST)
-    return newest
+    match checkpoint:
+        case "latest":
+            found = checkpoints.newest(run_id)
+        case "best":
+            found = checkpoints.best(run_id)
+        case _:
+            return checkpoints.get(run_id, checkpoint)
+    if found is None:
+        raise CheckpointNotFound(checkpoint)
+    return found
+
+
+def _pinned(session: Session, run: str, checkpoint: str, *, pinned: bool) -> Answer:
+    found = _find(session, run, checkpoint)
+    row = CheckpointService(session).pin(found.run_id, found.id, pinned=pinned)
+    return Answer(200, CheckpointRead.model_validate(row))
 
 
 def _stored(session: Session, run: str, checkpoint: str) -> Checkpoint:

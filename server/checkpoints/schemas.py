@@ -1,8 +1,8 @@
 """What the API says of checkpoints."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from server.http.fields import Read, Time
+from server.http.fields import Read, Text, Time, Write
 from server.http.listing import ListPage
 
 
@@ -28,8 +28,41 @@ class CheckpointRead(Read):
     metrics: dict[str, float | None] = Field(
         description="Per behavior: mean episode return since the previous checkpoint."
     )
+    scores: dict[str, dict[str, float]] = Field(
+        description="Per behavior (empty for the run as a whole): metrics when this was saved, and what evaluations "
+        "handed in."
+    )
+    merit: float | None = Field(
+        description="What `best` goes by, higher is better: the score that `keep_best` names (negated if less is "
+        "better), else the mean episode return."
+    )
     created_at: Time
-    deleted_at: Time | None = Field(description="When retention removed the files.")
+    pinned_at: Time | None = Field(description="Since when it is kept whatever the rules say.")
+    damaged_at: Time | None = Field(description="When a file was found to be missing or altered.")
+    damage: str | None = Field(description="Which file, and what is wrong with it.")
+    deleted_at: Time | None = Field(description="When retention gave it up.")
+
+    @field_validator("scores", mode="before")
+    @classmethod
+    def _of_earlier_releases(cls, scores: object) -> object:
+        return {} if scores is None else scores
+
+
+class ScoreWrite(Write):
+    """What an evaluation says of a checkpoint."""
+
+    metric: Text = Field(min_length=1, max_length=200, description="A name for it, as `keep_best.metric` may name it.")
+    value: float
+    behavior: Text = Field(default="", max_length=200, description="The behavior; empty for the run as a whole.")
+
+
+class CheckpointVerified(Read):
+    """What became of a look into all files of a checkpoint."""
+
+    checkpoint: CheckpointRead
+    sound: bool = Field(description="Whether every file is as it was stored.")
+    problems: list[str] = Field(description="Of each file that is not: what is wrong with it.")
+    bytes: int = Field(description="Bytes that were read.")
 
 
 class CheckpointPage(ListPage):

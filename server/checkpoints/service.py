@@ -1,13 +1,21 @@
-"""Commands on uploaded checkpoints: keep one, delete one; and a check of those that a configuration names."""
+"""Commands on checkpoints: pin, score, note what is damaged; keep and delete uploaded ones; check what is named."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from server.checkpoints.merit import keep_best_of, merit
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef
-from server.checkpoints.repository import InitialCheckpoints, UploadedCheckpointRepository, uploaded_ref
+from server.checkpoints.repository import (
+    CheckpointRepository,
+    InitialCheckpoints,
+    UploadedCheckpointRepository,
+    uploaded_ref,
+)
 from server.checkpoints.uploads import Stored
 from server.db.database import Session, after_commit
 from server.errors import CheckpointInUse, InvalidConfig, Problem
+from server.events.repository import Note, lock_run, record
+from server.runs.repository import RunRepository
 from server.training.config import RunConfig
 from server.training.document import Path
 from server.training.problems import join_path
@@ -18,6 +26,7 @@ class CheckpointService:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._of_runs = CheckpointRepository(session)
         self._uploaded = UploadedCheckpointRepository(session)
         self._initial = InitialCheckpoints(session)
 
@@ -39,6 +48,45 @@ class CheckpointService:
         gone = uploaded_ref(checkpoint)
         self._uploaded.delete(checkpoint)
         return gone
+
+    def pin(self, run_id: str, checkpoint_id: str, *, pinned: bool) -> Checkpoint:
+        """Keep a checkpoint whatever the rules say, or let the rules decide again.
+
+        Raises CheckpointNotFound, CheckpointDeleted.
+        """
+        lock_run(self._session, run_id)
+        checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
+        if pinned != (checkpoint.pinned_at is not None):
+            self._of_runs.pin(checkpoint, pinned=pinned)
+        return checkpoint
+
+    def score(self, run_id: str, checkpoint_id: str, metric: str, value: float, behavior: str = "") -> Checkpoint:
+        """Enter what an evaluation says of a checkpoint. Raises CheckpointNotFound, CheckpointDeleted."""
+        lock_run(self._session, run_id)
+        checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
+        scores = {name: dict(values) for name, values in (checkpoint.scores or {}).items()}
+        scores.setdefault(behavior, {})[metric] = value
+        rule = keep_best_of(RunRepository(self._session).get(run_id).config)
+        self._of_runs.rescore(checkpoint, scores, merit(rule, scores, checkpoint.metrics.values()))
+        return checkpoint
+
+    def verified(self, run_id: str, checkpoint_id: str, problems: Sequence[str]) -> Checkpoint:
+        """Note what a look into the files of a checkpoint has shown. Raises CheckpointNotFound, CheckpointDeleted."""
+        lock_run(self._session, run_id)
+        checkpoint = self._of_runs.get_stored(run_id, checkpoint_id)
+        if not problems:
+            self._of_runs.mark_sound(checkpoint)
+        elif checkpoint.damaged_at is None:
+            damage = "; ".join(problems)
+            self._of_runs.mark_damaged(checkpoint, damage)
+            message = f"Checkpoint {checkpoint_id} is damaged: {damage}."
+            record(
+                self._session,
+                run_id,
+                Note("checkpoint_damaged", message, "error", {"checkpoint_id": checkpoint_id, "step": checkpoint.step}),
+            )
+        self._session.refresh(checkpoint)
+        return checkpoint
 
     def check(self, config: RunConfig, *, lock: bool = False) -> list[str]:
         """Return the ids that a configuration names; with `lock` they exist until the commit at least.
@@ -78,6 +126,9 @@ def _problems(named: Mapping[Path, str], found: Mapping[str, Checkpoint | Upload
                 yield Problem(here, "contradiction", message)
         elif checkpoint.deleted_at is not None:
             message = f"the files of checkpoint {each} were removed by retention; name a newer one"
+            yield Problem(here, "not_found", message)
+        elif checkpoint.damaged_at is not None:
+            message = f"checkpoint {each} is damaged ({checkpoint.damage}); name another one"
             yield Problem(here, "not_found", message)
         elif path[0] == "behaviors" and len(checkpoint.steps) > 1 and path[1] not in checkpoint.steps:
             names = ", ".join(sorted(checkpoint.steps))

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
 
 from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, write
 from ludus.spec import BehaviorSpec
-from server.artifacts import ArtifactStore
+from server.artifacts import ArtifactStore, fetch
 from server.db.ids import new_id
 from server.demonstrations.refs import DemonstrationRef
 from server.errors import DemonstrationInvalid
@@ -68,7 +69,7 @@ class DemonstrationFiles:
         parts: list[Demonstration] = []
         left = self._decoded_bytes
         for source in sources:
-            parts.append(self._read(self._store.path_of(source.path), left, source.id))
+            parts.append(self._stored(source, left))
             left -= _bytes(parts[-1])
         try:
             write(merge(parts), target)
@@ -77,7 +78,7 @@ class DemonstrationFiles:
 
     def subsample(self, source: DemonstrationRef, count: int, seed: int, target: Path) -> None:
         """Write `count` transitions, drawn by `seed`, to a file. Raises DemonstrationInvalid, ArtifactNotFound."""
-        whole = self._read(self._store.path_of(source.path), self._decoded_bytes, source.id)
+        whole = self._stored(source, self._decoded_bytes)
         try:
             write(whole.subsample(count, seed), target)
         except DemonstrationError as error:
@@ -102,6 +103,13 @@ class DemonstrationFiles:
     def delete(self, demonstration: DemonstrationRef) -> None:
         """Remove a file."""
         self._store.delete(demonstration.path.rpartition("/")[0])
+
+    def _stored(self, source: DemonstrationRef, max_bytes: int) -> Demonstration:
+        """Read a demonstration that is kept, through a file on this host."""
+        with TemporaryDirectory(prefix="ludus-demonstration-") as folder:
+            file = Path(folder, source.path.rpartition("/")[2])
+            fetch(self._store, source.path, file)
+            return self._read(file, max_bytes, source.id)
 
     def _read(self, file: Path, max_bytes: int, name: str = "") -> Demonstration:
         try:

@@ -26,6 +26,7 @@ from server.http.waits import LIMIT as WAITERS
 from server.ladders.routes import router as ladders
 from server.metrics.routes import router as metrics
 from server.parameters.routes import router as parameters
+from server.retention.routes import router as retention
 from server.runs.routes import router as runs
 from server.settings import Settings
 from server.simulators.routes import router as simulators
@@ -38,6 +39,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     metrics,
     checkpoints,
     uploads,
+    retention,
     attempts,
     simulators,
     configs,

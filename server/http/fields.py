@@ -24,7 +24,7 @@ register_url_convertor("name", NameConvertor())
 RunKey = Annotated[
     str, Path(max_length=200, pattern=NAME, description="A run's id, or a name: the newest run of that name.")
 ]
-CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, or `latest`.")]
+CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, `latest` or `best`.")]
 ConfigName = Annotated[str, Path(max_length=200, pattern=NAME, description="Name of a stored configuration.")]
 FileName = Annotated[str, Path(max_length=500, pattern=r"^[A-Za-z0-9._=+/-]+$", description="Name of a file.")]
 Epoch = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of an attempt.")]

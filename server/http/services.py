@@ -6,7 +6,8 @@ from typing import Annotated, Self
 
 from fastapi import Depends, Header, Request
 
-from server.artifacts import ArtifactStore, FolderStore
+from server.artifacts import ArtifactStore
+from server.artifacts.opening import open_store
 from server.db.database import Database
 from server.events.repository import EventRepository
 from server.events.schemas import EventRead
@@ -79,7 +80,7 @@ class Services:
             settings=settings,
             database=database,
             bell=bell,
-            artifacts=artifacts or FolderStore(settings.storage.root),
+            artifacts=artifacts or open_store(settings.storage),
             telemetry=telemetry,
             tailer=tailer,
             streams=EventStreams(tailer, source, telemetry, limits),

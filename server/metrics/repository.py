@@ -33,6 +33,14 @@ class MetricRepository:
         order = (LatestMetric.behavior, LatestMetric.key)
         return self._session.scalars(select(LatestMetric).where(LatestMetric.run_id == run_id).order_by(*order)).all()
 
+    def scores(self, run_id: str) -> dict[str, dict[str, float]]:
+        """Return the newest value of every key of a run that is a finite number, by behavior and key."""
+        found: dict[str, dict[str, float]] = {}
+        for metric in self.latest(run_id):
+            if metric.value is not None:
+                found.setdefault(metric.behavior, {})[metric.key] = metric.value
+        return found
+
     def latest_of(self, run_ids: Sequence[str], keys: Sequence[str]) -> dict[str, list[LatestMetric]]:
         """Return the newest values of some keys for many runs at once: what a list of runs shows beside each."""
         query = select(LatestMetric).where(LatestMetric.run_id.in_(run_ids), LatestMetric.key.in_(keys))

@@ -95,8 +95,30 @@ class TorchSettings(Section):
     )
 
 
+class KeepBest(Section):
+    """By what checkpoints are compared, and how many of the best are kept beside the newest."""
+
+    metric: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
+        default="Environment/Cumulative Reward",
+        description="A metric of the run, as it was last written before the checkpoint; or a score that an evaluation "
+        "hands in afterwards under a name of its choice (`ludus checkpoint score`).",
+        json_schema_extra=OWN,
+    )
+    mode: Literal["max", "min"] = Field(
+        default="max", description="Whether more of it is better, or less.", json_schema_extra=OWN
+    )
+    behavior: BehaviorName | None = Field(
+        default=None,
+        description="The behavior whose metric counts; null = the mean of all that have it.",
+        json_schema_extra=OWN,
+    )
+    count: Whole = Field(
+        default=1, ge=1, le=100_000, description="How many of the best are kept.", json_schema_extra=OWN
+    )
+
+
 class CheckpointSettings(Section):
-    """Which run this is, and which one it goes on from."""
+    """Which run this is, which one it goes on from, and which checkpoints are kept beside the newest."""
 
     run_id: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
         default="ppo", description="The run's name, if it is given none when it is created; `ppo` stands for none."
@@ -122,6 +144,12 @@ class CheckpointSettings(Section):
         default=None,
         description="Go on exactly where this checkpoint of another run was taken, at its step and with all that it "
         "remembers. Behaviors that it does not have begin as they are configured.",
+        json_schema_extra=OWN,
+    )
+    keep_best: KeepBest | None = Field(
+        default=None,
+        description="Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none is kept for its "
+        "score, and `best` is the one with the highest mean episode return.",
         json_schema_extra=OWN,
     )
 

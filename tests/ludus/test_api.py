@@ -156,7 +156,7 @@ def test_a_download_is_verified_and_all_or_nothing(client: Client, world: World,
     client.download(trainer.run_id, "latest", "CartPole.onnx", target)
     assert target.read_bytes() == content
 
-    stored = world.services.artifacts.path_of(f"runs/{trainer.run_id}/1/checkpoints/100/CartPole.onnx")
+    stored = world.services.settings.storage.root / f"runs/{trainer.run_id}/1/checkpoints/100/CartPole.onnx"
     stored.write_bytes(b"\xff" + content[1:])
     with pytest.raises(DownloadDamaged):
         client.download(trainer.run_id, checkpoint, "CartPole.onnx", target)

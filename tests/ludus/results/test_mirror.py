@@ -14,6 +14,7 @@ from server.metrics.points import MetricPoint
 from server.runs.states import RunState
 from server.training.lessons import status_of
 from server.training.parameters import Lesson
+from tests.factories import give_up
 from tests.ludus.results.reading import events_in, shown, written
 from tests.server.http.world import Trainer, World
 
@@ -193,7 +194,7 @@ def test_a_checkpoint_that_retention_has_removed_meanwhile_is_left_out(play: Pla
     kept = play.save(200)
     play.world.services.artifacts.delete(f"runs/{play.run.id}/1/checkpoints/100")
     if marked:
-        play.trainer.ledger.checkpoint_deleted(gone)
+        give_up(play.world.services.database, gone)
 
     play.sync()
 

@@ -31,8 +31,7 @@ WRITES: dict[str, Any] = {
     "metrics": lambda ledger: ledger.metrics([MetricPoint("CartPole", "reward", 1, 1.0, 1.0)]),
     "matches": lambda ledger: ledger.matches([make_match(1)]),
     "checkpoint": lambda ledger: ledger.checkpoint(make_checkpoint()),
-    "expired_checkpoints": lambda ledger: ledger.expired_checkpoints(1),
-    "checkpoint_deleted": lambda ledger: ledger.checkpoint_deleted("ckpt_x"),
+    "retire_checkpoints": lambda ledger: ledger.retire_checkpoints(1),
     "resume_instead": lambda ledger: ledger.resume_instead("ckpt_x", "its digest differs"),
     "simulator_connected": lambda ledger: ledger.simulator_connected("inc", number=0, collector=0),
     "simulator_plays": lambda ledger: ledger.simulator_plays("inc", ["CartPole"], 4),
@@ -238,15 +237,14 @@ def test_a_checkpoint_gets_one_row_however_often_it_is_handed_in(database: Datab
     assert [event.type for event in events(database)].count("checkpoint_saved") == 1
 
 
-def test_retention_offers_all_but_the_newest_and_the_final_ones(database: Database) -> None:
+def test_retention_gives_up_all_but_the_newest_and_the_final_ones(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ids = [ledger.checkpoint(make_checkpoint(step)) for step in (100, 200, 300, 400)]
     ledger.checkpoint(make_checkpoint(450, reason="final"))
 
-    assert [old.id for old in ledger.expired_checkpoints(3)] == ids[:1]
-    assert ledger.expired_checkpoints(0) == []
-    ledger.checkpoint_deleted(ids[0])
-    assert ledger.expired_checkpoints(3) == []
+    assert ledger.retire_checkpoints(0) == []
+    assert ledger.retire_checkpoints(3) == ids[:1]
+    assert ledger.retire_checkpoints(3) == []
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(database: Database) -> None:

@@ -6,7 +6,7 @@ from server.attempts.repository import AttemptLedger
 from server.checkpoints.repository import CheckpointRepository
 from server.db.database import Database
 from server.errors import CheckpointDeleted, CheckpointNotFound
-from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_run
+from tests.factories import give_up, make_checkpoint, make_claim, make_ledger, make_run, read_run
 
 
 def test_the_newest_attempts_checkpoint_is_newest_even_at_a_lower_step(database: Database) -> None:
@@ -29,7 +29,7 @@ def test_deleted_checkpoints_are_listed_on_request_and_not_served(database: Data
     ledger = make_ledger(database, name="run")
     gone = ledger.checkpoint(make_checkpoint(100))
     kept = ledger.checkpoint(make_checkpoint(200))
-    ledger.checkpoint_deleted(gone)
+    give_up(database, gone)
     run_id = read_run(database, "run").id
 
     with database.read() as session:

@@ -7,7 +7,7 @@ import pytest
 
 from server.artifacts import FolderStore
 from server.attempts.repository import AttemptLedger
-from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository
+from server.checkpoints.repository import UploadedCheckpointRepository
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, published
 from server.db.database import Database
@@ -15,7 +15,7 @@ from server.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
 from server.runs.service import RunService
 from server.runs.states import RunState, StopReason
 from server.training.config import resolve
-from tests.factories import RecordingBell, make_checkpoint, make_claim, make_ledger, read_run
+from tests.factories import RecordingBell, give_up, make_checkpoint, make_claim, make_ledger, read_run
 from tests.server.checkpoints.test_uploads import SAC
 
 UNKNOWN = f"ckpt_{'0' * 26}"
@@ -103,7 +103,7 @@ def test_the_template_of_all_behaviors_counts_too(database: Database) -> None:
 def test_a_checkpoint_without_its_files_is_refused(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     gone = ledger.checkpoint(make_checkpoint())
-    ledger.checkpoint_deleted(gone)
+    give_up(database, gone)
 
     assert problems(database, A=gone) == {"behaviors.A.initialize_from": "not_found"}
 
@@ -245,13 +245,9 @@ def test_retention_spares_what_a_live_run_begins_with(database: Database) -> Non
     ]
     other = use(database, ids[0])
 
-    def expired() -> list[str]:
-        with database.read() as session:
-            return [row.id for row in CheckpointRepository(session).expired(read_run(database, "run").id, 2)]
-
-    assert expired() == [ids[1]]
+    assert ledger.retire_checkpoints(2) == [ids[1]]
     with database.write() as session:
         RunService(session, RecordingBell()).cancel(other)
-    assert expired() == ids[:2]
+    assert ledger.retire_checkpoints(2) == [ids[0]]
     assert read_run(database, other).state == RunState.CANCELLED
     assert read_run(database, other).stop_reason == StopReason.USER

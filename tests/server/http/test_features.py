@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 
 from server.workers.repository import WorkerInfo, WorkerRegistry
+from tests.factories import give_up
 from tests.server.http.world import World
 
 
@@ -48,7 +49,7 @@ def test_what_is_not_there_is_a_404_and_what_retention_removed_a_410(world: Worl
     wrong_file = world.http.get(f"{base}/{checkpoint}/files/b.onnx")
     outside = world.http.get(f"{base}/{checkpoint}/files/..%2F..%2Fludus.db")
     foreign = world.http.get(f"/v1/runs/{world.create()['id']}/checkpoints/{checkpoint}")
-    trainer.ledger.checkpoint_deleted(checkpoint)
+    give_up(world.services.database, checkpoint)
     deleted = world.http.get(f"{base}/{checkpoint}/files/a.onnx")
 
     assert (none_yet.status_code, none_yet.json()["code"]) == (404, "checkpoint_not_found")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from server import artifacts
 from server.artifacts import FileRef, FolderStore, check_path
-from server.errors import ArtifactNotFound, InvalidArtifactPath, StorageFull
+from server.artifacts import folder as artifacts
+from server.errors import ArtifactNotFound, InvalidArtifactPath, StorageFull, StorageRefused, StorageUnavailable
 
 
 @pytest.fixture
@@ -52,7 +52,8 @@ def test_a_single_file_is_published_and_replaced(store: FolderStore, tmp_path: P
     (file,) = store.publish(log, "runs/run_1/1/logs/trainer.log")
 
     assert file.size == 7
-    assert store.path_of("runs/run_1/1/logs/trainer.log").read_text() == "one two"
+    with store.open("runs/run_1/1/logs/trainer.log", 4) as published:
+        assert published.read() == b"two"
 
 
 def test_publishing_the_same_folder_again_is_harmless_and_another_is_refused(store: FolderStore, source: Path) -> None:
@@ -83,9 +84,9 @@ def test_a_full_disk_changes_nothing_and_says_what_to_do(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_write_that_the_device_refuses_is_told_as_a_full_disk(source: Path) -> None:
+def test_a_write_that_the_device_refuses_is_told_as_a_full_disk() -> None:
     def write_to_a_full_device() -> None:
-        with artifacts._space("runs/a/1/c", source), Path("/dev/full").open("wb") as file:
+        with artifacts._told("runs/a/1/c"), Path("/dev/full").open("wb") as file:
             file.write(b"x")
             file.flush()
 
@@ -136,3 +137,54 @@ def test_a_folder_is_no_file(store: FolderStore, source: Path) -> None:
 
     with pytest.raises(ArtifactNotFound):
         store.size("runs/a/1/c")
+
+
+def test_every_published_file_is_listed_and_nothing_in_the_making(
+    store: FolderStore, source: Path, tmp_path: Path
+) -> None:
+    store.publish(source, "runs/a/1/checkpoints/100-1")
+    killed = tmp_path / "store/runs/a/1/checkpoints/.0123.tmp"
+    killed.mkdir()
+    (killed / "state.json").write_text("{}")
+
+    found = {stored.path: stored.size for stored in store.files("runs")}
+
+    prefix = "runs/a/1/checkpoints/100-1"
+    assert found == {f"{prefix}/models/CartPole.onnx": 5, f"{prefix}/state.safetensors": 7000}
+    assert list(store.files("checkpoints")) == []
+
+
+def test_what_a_kill_left_behind_is_swept_away_when_nobody_has_touched_it_for_long(
+    store: FolderStore, source: Path, tmp_path: Path
+) -> None:
+    store.publish(source, "runs/a/1/checkpoints/100-1")
+    before = everything(tmp_path / "store")
+    old, new = tmp_path / "store/runs/a/1/checkpoints/.0123.tmp", tmp_path / "store/runs/a/.4567.tmp"
+    for killed in (old, new):
+        killed.mkdir()
+        (killed / "state.json").write_text("{}")
+    for path in (old / "state.json", old):
+        os.utime(path, (1.0, 1.0))
+
+    assert store.sweep(3600) == 1
+
+    assert everything(tmp_path / "store") == before | {"runs/a/.4567.tmp", "runs/a/.4567.tmp/state.json"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_not_ours_to_write_to_is_named(store: FolderStore, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir(mode=0o500)
+
+    with pytest.raises(StorageRefused, match="let this process write there"):
+        store.publish(source, "runs/a/1/c")
+
+
+def test_a_disk_that_fails_may_be_tried_again(
+    store: FolderStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_descriptor: int) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(artifacts.os, "fsync", fail)
+    with pytest.raises(StorageUnavailable, match="Try again"):
+        store.publish(source, "runs/a/1/c")

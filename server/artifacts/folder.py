@@ -1,8 +1,7 @@
-"""Files that outlive an attempt: checkpoints, exported models, logs.
+"""Artifacts in a folder of a local (or shared POSIX) file system.
 
-A path in the store is relative, with `/` between plain segments, and carries the run and the epoch
-(`runs/run_01.../3/checkpoints/50000-2`), so that two attempts never write to the same place. What is published is
-complete or not there at all: files are copied under a temporary name, synced, and appear by one rename.
+What is published is complete or not there at all: files are copied under a temporary name, synced, and appear by one
+rename. Names with a leading dot are the store's own: what a kill leaves behind has one, and is swept away later.
 """
 
 import errno
@@ -10,76 +9,14 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from server.errors import ArtifactNotFound, InvalidArtifactPath, StorageFull
-
-MAX_PATH = 500
-MAX_SEGMENT = 200
-"""Bytes; file systems allow 255."""
-BLOCK = 1 << 20
-
-
-@dataclass(frozen=True)
-class FileRef:
-    """One file of a published folder."""
-
-    name: str
-    """Relative to the folder's path, with `/`."""
-    size: int
-    """Bytes."""
-    sha256: str
-    """Lower-case hexadecimal."""
-
-
-class ArtifactStore(Protocol):
-    """Where artifacts live. All paths are relative to the store."""
-
-    def publish(self, source: Path, path: str) -> list[FileRef]:
-        """Store a file, or all files of a folder, under `path`; they are durable and complete when this returns.
-
-        A folder's path must be new: publishing an equal folder again changes nothing, another one is an error. A single
-        file replaces an older one of the same path. Raises StorageFull with nothing changed.
-        """
-        ...
-
-    def open(self, path: str) -> BinaryIO:
-        """Open a file for reading. Raises ArtifactNotFound."""
-        ...
-
-    def size(self, path: str) -> int:
-        """Return a file's size in bytes. Raises ArtifactNotFound."""
-        ...
-
-    def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all its files. What isn't there is no error."""
-        ...
-
-    def path_of(self, path: str) -> Path:
-        """Return a local file that has the contents of `path`. Raises ArtifactNotFound."""
-        ...
-
-
-def check_path(path: str) -> str:
-    """Return a path in the store unchanged. Raises InvalidArtifactPath when it could leave the store."""
-    if len(path) > MAX_PATH or not all(_is_plain(segment) for segment in path.split("/")):
-        raise InvalidArtifactPath(path)
-    return path
-
-
-def _is_plain(segment: str) -> bool:
-    """Accept any name that people give to behaviors. Names with a leading dot are the store's own."""
-    return (
-        segment.isprintable()
-        and segment == segment.strip()
-        and not segment.startswith(".")
-        and "\\" not in segment
-        and 0 < len(segment.encode()) <= MAX_SEGMENT
-    )
+from server.artifacts.store import BLOCK, FileRef, StoredFile, check_path, files_of
+from server.errors import ArtifactNotFound, StorageFull, StorageRefused, StorageUnavailable
 
 
 class FolderStore:
@@ -92,7 +29,7 @@ class FolderStore:
         """Store a file or a folder; see ArtifactStore."""
         target = self._root / check_path(path)
         temporary = target.parent / f".{secrets.token_hex(8)}.tmp"
-        with _space(path, source):
+        with _told(path, lambda: sum(file.stat().st_size for _, file in files_of(source))):
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 files = _copy(source, temporary)
@@ -102,30 +39,68 @@ class FolderStore:
             _sync_folders(target.parent, self._root)
         return files
 
-    def open(self, path: str) -> BinaryIO:
-        """Open a file for reading. Raises ArtifactNotFound."""
-        return self.path_of(path).open("rb")
+    def open(self, path: str, start: int = 0) -> BinaryIO:
+        """Open a file for reading from a byte on. Raises ArtifactNotFound."""
+        try:
+            file = self._file(path).open("rb")
+        except FileNotFoundError:  # deleted since it was looked for
+            raise ArtifactNotFound(path) from None
+        file.seek(start)
+        return file
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises ArtifactNotFound."""
-        return self.path_of(path).stat().st_size
+        return self._file(path).stat().st_size
 
     def delete(self, path: str) -> None:
         """Remove a file or a folder. A folder disappears by one rename first, so that nobody meets half of it."""
         target = self._root / check_path(path)
         grave = target.parent / f".{secrets.token_hex(8)}.tmp"
-        try:
-            target.rename(grave)
-        except FileNotFoundError:
-            return
+        with _told(path):
+            try:
+                target.rename(grave)
+            except (FileNotFoundError, NotADirectoryError):
+                return
         _remove(grave)
 
-    def path_of(self, path: str) -> Path:
-        """Return the file in the folder. Raises ArtifactNotFound, also for what a symbolic link puts outside."""
+    def files(self, path: str) -> Iterator[StoredFile]:
+        """Yield every file below a folder."""
+        for folder, _, names in self._walk(self._root / check_path(path)):
+            for name in names:
+                if name.startswith("."):
+                    continue
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    found = (folder / name).stat()
+                    relative = (folder / name).relative_to(self._root).as_posix()
+                    yield StoredFile(relative, found.st_size, found.st_mtime)
+
+    def sweep(self, older_than: float) -> int:
+        """Remove temporary files and folders, and graves, that nobody has written to for so many seconds."""
+        swept = 0
+        oldest = time.time() - older_than
+        for folder, folders, names in os.walk(self._root):
+            left = [name for name in (*folders, *names) if name.startswith(".") and name.endswith(".tmp")]
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in left:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    if max(_touched(path), path.stat().st_mtime) < oldest:
+                        _remove(path)
+                        swept += 1
+        return swept
+
+    def _file(self, path: str) -> Path:
+        """Return a file in the folder. Raises ArtifactNotFound, also for what a symbolic link puts outside."""
         target = self._root / check_path(path)
         if not target.is_file() or not target.resolve().is_relative_to(self._root.resolve()):
             raise ArtifactNotFound(path)
         return target
+
+    def _walk(self, top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+        """Walk through the folders that are published."""
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            yield Path(folder), folders, names
 
     def _appear(self, temporary: Path, target: Path, files: list[FileRef]) -> None:
         if target.is_dir():
@@ -136,15 +111,20 @@ class FolderStore:
 
 
 @contextmanager
-def _space(path: str, source: Path) -> Iterator[None]:
-    """Turn "no space left" and "quota exceeded" into StorageFull."""
+def _told(path: str, size: Callable[[], int] = int) -> Iterator[None]:
+    """Turn what the system says into what an operator understands: no space, no right to write, a disk that fails."""
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        files = source.rglob("*") if source.is_dir() else [source]
-        raise StorageFull(path, sum(file.stat().st_size for file in files if file.is_file())) from error
+        what = error.strerror or str(error)
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                raise StorageFull(path, size()) from error
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                raise StorageRefused(f"{what}: {error.filename}", "let this process write there") from error
+            case errno.EIO | errno.ESTALE | errno.ETIMEDOUT:
+                raise StorageUnavailable(f"{what}: {error.filename}") from error
+        raise
 
 
 def _copy(source: Path, target: Path) -> list[FileRef]:
@@ -178,6 +158,11 @@ def _copy_file(source: Path, target: Path, name: str) -> FileRef:
         writer.flush()
         os.fsync(writer.fileno())
     return FileRef(name, size, digest.hexdigest())
+
+
+def _touched(path: Path) -> float:
+    """Return when anything in a folder was written to last."""
+    return max((item.stat().st_mtime for item in path.rglob("*")), default=0.0)
 
 
 def _list(folder: Path) -> list[FileRef]:
