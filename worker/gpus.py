@@ -72,12 +72,12 @@ def deal(gpus: Sequence[str], slots: int) -> list[tuple[str, ...]]:
     return dealt
 
 
-def lock_gpus(gpus: Sequence[str], owner: str, patience_seconds: float = PATIENCE_SECONDS) -> list[FileLock]:
-    """Lock GPUs for this process and those that inherit the descriptors. Raises `GpuInUse`."""
+def lock_gpus(gpus: Sequence[str], owner: str) -> list[FileLock]:
+    """Lock GPUs for this process and those that inherit the descriptors. Raises `GpuInUse` after some patience."""
     locks: list[FileLock] = []
     for gpu in gpus:
         try:
-            locks.append(FileLock.take(lock_path(gpu), owner, patience_seconds))
+            locks.append(FileLock.take(lock_path(gpu), owner, PATIENCE_SECONDS))
         except AlreadyLocked as error:
             _release(locks)
             raise GpuInUse(gpu, error.owner) from None

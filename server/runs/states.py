@@ -54,6 +54,8 @@ class StopReason(StrEnum):
     """The worker refused the configuration (for instance: a demonstration does not fit the behavior)."""
     STORAGE_FULL = "storage_full"
     """A checkpoint could not be written for want of space."""
+    MEMORY_LIMIT = "memory_limit"
+    """Trainers outgrew `worker.trainer_memory_bytes` again and again, without a new checkpoint in between."""
     TRAINER_ERROR = "trainer_error"
     """The trainer failed with an error of its own; the log of the attempt has the traceback."""
 

@@ -53,12 +53,12 @@ class WaitingRuns:
         following = func.coalesce(*(query.correlate(seen).scalar_subquery() for query in behind))
         heads = heads.union_all(select(following).join_from(heads, seen, seen.id == heads.c.id))
         rows = self._session.execute(select(Run.id, *_GROUP, Run.queued_at).join_from(heads, Run, Run.id == heads.c.id))
-        return [Waiting(id, owner, demand, priority, queued or 0) for id, owner, demand, priority, queued in rows]
+        return [Waiting(run_id, owner, demand, priority, at or 0) for run_id, owner, demand, priority, at in rows]
 
     def running(self) -> dict[str, int]:
         """Return how many runs of each owner a worker holds."""
         query = select(Run.owner, func.count()).where(text(LEASED_SQL)).group_by(Run.owner)
-        return dict(self._session.execute(query).tuples().all())
+        return dict(self._session.execute(query).all())
 
     def lock(self, run_id: str) -> Run | None:
         """Return a run that waits and that nobody else changes until the commit; None if it does not, or is busy."""
