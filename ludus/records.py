@@ -49,6 +49,10 @@ class Run:
     queued_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    owner: str | None = None
+    """Whom it counts for where workers are shared. Absent in lists."""
+    waits_for: str | None = None
+    """Why no worker can take it, where it waits in vain. Absent in lists."""
     config: dict[str, Any] | None = None
 
 
@@ -73,6 +77,7 @@ class PlannedRun:
     config_name: str | None = None
     config_version: int | None = None
     warnings: tuple[ConfigWarning, ...] = ()
+    owner: str = ""
 
 
 @dataclass(frozen=True)

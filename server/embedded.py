@@ -177,7 +177,9 @@ class Stack:
             "LUDUS_HOME": str(self._settings.home),
             "LUDUS_API__PORT": str(api_port),
             "LUDUS_GATEWAY__PORT": str(gateway_port),
-            "LUDUS_WORKER__SLOTS": str(self._settings.worker.slots),
+            **(
+                {} if self._settings.worker.slots is None else {"LUDUS_WORKER__SLOTS": str(self._settings.worker.slots)}
+            ),
             "PYTHONSAFEPATH": "1",  # a folder named `server` where the user stands must not be taken for ours
             "PYTHONUNBUFFERED": "1",
             MARK: self._mark,

@@ -100,6 +100,7 @@ def make_celery(settings: Settings) -> Celery:
                 "global_keyprefix": "ludus:",
                 "socket_connect_timeout": 5,
                 "socket_timeout": 30,
+                "socket_keepalive": True,
                 "max_retries": 0,  # a ring fails at once where Redis is away, instead of waiting for it for ever
                 "interval_start": 0,
             },

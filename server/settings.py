@@ -7,19 +7,22 @@ embedded stack results: SQLite, Celery's file transport and a folder of artifact
 What users decide about a training run is not here but in `server.training.config`.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.artifacts.address import S3Address
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+"""What a worker has and a run may ask for."""
 
 
 class Group(BaseModel):
@@ -62,6 +65,30 @@ class QueueSettings(Group):
         default=Path(), description="Folder of the file transport, on a local disk. Default: `queue` in `home`."
     )
     polling_seconds: Seconds = Field(default=0.05, description="How often an idle worker looks into the folder.")
+
+
+class SchedulingSettings(Group):
+    """Which waiting run a free worker takes: the highest priority, then the owner with the fewest runs, then age."""
+
+    aging_seconds: Seconds = Field(
+        default=3600,
+        description="A run that waits gains one step of priority each time so many seconds pass, so that none waits "
+        "for ever.",
+    )
+    runs_per_owner: int | None = Field(
+        default=None, ge=0, description="Most runs of one owner that are trained at once. Default: as many as fit."
+    )
+    owner_quotas: dict[str, int] = Field(
+        default={}, description='The same for owners by name, before `runs_per_owner`, as JSON: `{"ada": 4, "": 1}`.'
+    )
+    explain_seconds: Seconds = Field(
+        default=10, description="A run that no live worker can serve says so when it has waited for so long."
+    )
+
+    def quota(self, owner: str) -> float:
+        """Return how many runs of an owner may be trained at once; infinity without a limit."""
+        default = math.inf if self.runs_per_owner is None else self.runs_per_owner
+        return self.owner_quotas.get(owner, default)
 
 
 class StorageSettings(Group):
@@ -157,8 +184,42 @@ class GatewaySettings(Group):
 class WorkerSettings(Group):
     """A worker host: the supervisors and trainers on it."""
 
-    slots: int = Field(
-        default=1, ge=1, description="Runs that this host trains at once: one per GPU, or one for the CPU."
+    slots: int | None = Field(
+        default=None,
+        ge=1,
+        description="Runs that this host trains at once. Default: one per GPU, or one where there is none.",
+    )
+    gpus: list[int | str] | None = Field(
+        default=None,
+        description="The GPUs that this worker uses, as JSON: numbers or UUIDs of `nvidia-smi -L`, or `[]`. They are "
+        "dealt out to the slots evenly, and a trainer sees those of its slot alone. Default: all of the host, or what "
+        "CUDA_VISIBLE_DEVICES names.",
+    )
+    share_gpus: bool = Field(
+        default=False, description="Let other workers of this host use the same GPUs. Otherwise each GPU is locked."
+    )
+    labels: list[Label] = Field(
+        default=[],
+        description='What runs can ask for in `resources.labels`, as JSON: `["a100", "linux"]`.',
+    )
+    trainer_memory_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="A trainer that holds more memory than this, with its collectors, saves a checkpoint and is "
+        "replaced by a fresh one. Default: no limit.",
+    )
+    startup_seconds: Seconds = Field(
+        default=300, description="How long a trainer may take until its collectors listen, before it is replaced."
+    )
+    silence_seconds: Seconds = Field(
+        default=600,
+        description="A trainer that has reported nothing for so long hangs and is replaced; an update of the largest "
+        "models takes minutes.",
+    )
+    stall_seconds: Seconds = Field(
+        default=20,
+        description="A worker that leaves messages unheard for so long, although a slot of it is idle, has lost its "
+        "queue without noticing, and starts anew.",
     )
     collectors: int = Field(default=1, ge=1, description="Collector processes of each attempt.")
     advertise_host: str = Field(default="127.0.0.1", description="Name under which simulators reach this host.")
@@ -236,6 +297,7 @@ class Settings(BaseSettings):
     home: Path = Field(default=Path(".ludus"), description="Folder of everything that the embedded stack keeps.")
     database: DatabaseSettings = DatabaseSettings()
     queue: QueueSettings = QueueSettings()
+    scheduling: SchedulingSettings = SchedulingSettings()
     storage: StorageSettings = StorageSettings()
     api: ApiSettings = ApiSettings()
     gateway: GatewaySettings = GatewaySettings()

@@ -1,4 +1,5 @@
-"""The steward: takes runs from workers that are gone, wakes workers for runs that wait, and forgets what is old.
+"""The steward: takes runs from workers that are gone, wakes workers for runs that wait, says which of those wait in
+vain, and forgets what is old.
 
 Any number of stewards may run: every act is decided again in the database, under the run's lock.
 
@@ -14,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from itertools import cycle, islice
 from types import FrameType
 from typing import Protocol
 
@@ -28,9 +30,13 @@ from server.queue import Doorbell, make_celery
 from server.ratings.rater import Rater
 from server.retention.janitor import Janitor
 from server.runs.states import RunState
+from server.scheduling.demand import Demand, nobody_serves
+from server.scheduling.repository import WaitingRuns
 from server.settings import Settings
 from server.workers.repository import WorkerRepository
 
+EXPLAIN_SECONDS = 5.0
+"""Pause between two looks at what waiting runs want."""
 RETENTION_SECONDS = 60.0
 """Pause between two rounds of forgetting."""
 _log = structlog.get_logger(__name__)
@@ -85,17 +91,20 @@ class Steward:
         self._database = database
         self._bell = bell
         self._settings = settings.steward
+        self._explain_seconds = settings.scheduling.explain_seconds
         self._lease_seconds = settings.worker.lease_seconds
         self._monotonic = monotonic
         self._watch = Watch(gap_seconds=settings.worker.lease_seconds / 2)
         self._rung: dict[str, float] = {}
+        self._explained = -EXPLAIN_SECONDS
         self._forgot = -RETENTION_SECONDS
 
     def tick(self) -> None:
-        """Reap, ring, forget. A database or broker that doesn't answer is waited for."""
+        """Reap, ring, explain, forget. A database or broker that doesn't answer is waited for."""
         try:
             self._reap()
             self._ring()
+            self._explain()
             self._forget()
         except Unavailable as error:
             self._watch.lose()
@@ -133,19 +142,41 @@ class Steward:
         """Ring again for runs that have waited since the last ring for longer than a ring should take.
 
         Not while earlier rings wait: each of them wakes a worker that takes whatever run is best, so more would only
-        pile up while all workers are busy.
+        pile up while all workers are busy. And once for each idle slot at least: the first one that wakes up may have
+        nothing of what the run wants.
         """
         with self._database.read() as session:
             waiting = LeaseRepository(session).waiting()
+            idle = WorkerRepository(session).idle(self._lease_seconds) if waiting else 0
         now = self._monotonic()
         self._rung = {run_id: self._rung.get(run_id, now) for run_id in waiting}
         due = [run_id for run_id, rung in self._rung.items() if now - rung >= self._settings.ring_seconds]
         if not due or self._bell.pending() > 0:
             return
         for run_id in due:
-            self._bell.ring(run_id)
             self._rung[run_id] = now
+        for run_id in islice(cycle(due), max(len(due), idle)):
+            self._bell.ring(run_id)
         _log.info("doorbell_rung_again", runs=len(due))
+
+    def _explain(self) -> None:
+        """Say of runs that no live slot can serve what they wait for, and take it back once one can."""
+        now = self._monotonic()
+        if now - self._explained < EXPLAIN_SECONDS:
+            return
+        self._explained = now
+        with self._database.read() as session:
+            runs = WaitingRuns(session)
+            offers = WorkerRepository(session).offers(self._lease_seconds)
+            reasons = {one.demand: nobody_serves(Demand.parse(one.demand), offers) for one in runs.heads()}
+            misinformed = [
+                (run_id, why)
+                for demand, why in reasons.items()
+                for run_id in runs.misinformed(demand, why, since_seconds=self._explain_seconds)
+            ]
+        for run_id, why in misinformed:
+            with self._database.write() as session:
+                WaitingRuns(session).inform(run_id, why)
 
     def _forget(self) -> None:
         now = self._monotonic()

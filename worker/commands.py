@@ -1,38 +1,52 @@
 """The worker's command: `ludus worker`."""
 
+import mmap
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from server.commands import load_settings
+from server.commands import load_settings, told
 
 
 @click.command()
-@click.option("--slots", type=click.IntRange(min=1), help="Runs to train at once on this host. [1]")
+@click.option("--slots", type=click.IntRange(min=1), help="Runs to train at once on this host. [one per GPU, else one]")
 def worker(slots: int | None) -> None:
     """Execute training runs on this host."""
     overrides: Mapping[str, Any] = {} if slots is None else {"worker": {"slots": slots}}
     settings = load_settings(**overrides)
     from server.logging import configure_logging  # noqa: PLC0415
-    from worker.tasks import build  # noqa: PLC0415
+    from worker.gpus import check_free  # noqa: PLC0415
+    from worker.tasks import RESTARTING, Equipment, build  # noqa: PLC0415
 
     configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
     settings.worker.scratch.mkdir(parents=True, exist_ok=True)
     # Numerical libraries in the slots' own processes never compute; trainers set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    build(settings).worker_main(
-        [
-            "worker",
-            "--pool=prefork",
-            f"--concurrency={settings.worker.slots}",
-            "--loglevel=WARNING",
-            "--without-gossip",
-            "--without-mingle",
-            "--without-heartbeat",
-        ]
-    )
+    equipment = Equipment.find(settings.worker)
+    if not settings.worker.share_gpus:
+        with told():
+            check_free([gpu for slot in equipment.gpus or () for gpu in slot])
+    shared = mmap.mmap(-1, 2)  # anonymous and shared: children see what the parent writes, and the parent what they do
+    try:
+        build(settings, equipment, shared).worker_main(
+            [
+                "worker",
+                "--pool=prefork",
+                f"--concurrency={equipment.slots}",
+                "--loglevel=WARNING",
+                "--without-gossip",
+                "--without-mingle",
+                "--without-heartbeat",
+            ]
+        )
+    finally:
+        if shared[RESTARTING]:
+            # The same process, from the beginning: whoever started it need not know.
+            again = ["worker"] if slots is None else ["worker", "--slots", str(slots)]
+            os.execv(sys.executable, [sys.executable, "-m", "ludus.cli", *again])  # noqa: S606
 
 
 COMMANDS: dict[str, click.Command] = {"worker": worker}

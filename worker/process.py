@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from worker.link import Job, LinkClosed, SupervisorLink, socket_pair
@@ -27,13 +28,17 @@ class TrainerProcess:
         self.link = link
 
     @classmethod
-    def spawn(cls) -> Self:
-        """Start an interpreter that imports what a trainer needs and then waits for its job."""
+    def spawn(cls, environment: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()) -> Self:
+        """Start an interpreter that imports what a trainer needs and then waits for its job.
+
+        `environment` is added to this process's own; the trainer keeps the open files `descriptors`.
+        """
         ours, theirs = socket_pair()
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "worker.trainer", "--link", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *descriptors),
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
             )
@@ -76,7 +81,9 @@ class WarmTrainer:
     first. Safe to use from several threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()) -> None:
+        self._environment = environment
+        self._descriptors = descriptors
         self._lock = threading.Lock()
         self._waiting: TrainerProcess | None = None
         self._timer: threading.Timer | None = None
@@ -86,22 +93,25 @@ class WarmTrainer:
         """Start a trainer if none waits."""
         with self._lock:
             if self._waiting is None and not self._closed:
-                self._waiting = TrainerProcess.spawn()
+                self._waiting = self._spawn()
 
     def take(self, job: Job) -> TrainerProcess:
         """Return a trainer that has the job: the warm one if it lives, else a fresh one."""
         with self._lock:
-            trainer, self._waiting = self._waiting or TrainerProcess.spawn(), None
+            trainer, self._waiting = self._waiting or self._spawn(), None
         try:
             trainer.start(job)
         except LinkClosed:
             trainer.end()
-            trainer = TrainerProcess.spawn()
+            trainer = self._spawn()
             trainer.start(job)
         self._timer = threading.Timer(SUCCESSOR_SECONDS, self.prepare)
         self._timer.daemon = True
         self._timer.start()
         return trainer
+
+    def _spawn(self) -> TrainerProcess:
+        return TrainerProcess.spawn(self._environment, self._descriptors)
 
     def close(self) -> None:
         """End the waiting trainer."""

@@ -60,6 +60,7 @@ from worker.link import (
     SimulatorUp,
     ToSupervisor,
 )
+from worker.memory import MemoryWatch
 from worker.ports import PortTaken, hold_port
 from worker.process import TrainerProcess, WarmTrainer
 from worker.restore import CheckpointUnusable, DemonstrationUnusable, fetch, fetch_demonstrations
@@ -75,8 +76,6 @@ LOG_SECONDS = 2.0
 STORE_PATIENCE_SECONDS = 120.0
 """How long an artifact store that doesn't answer is tried again before a checkpoint counts as failed."""
 STORE_RETRY_SECONDS = 2.0
-TRAINER_SILENCE_SECONDS = 600.0
-"""A trainer that has reported nothing for so long hangs; an update of the largest models takes minutes."""
 CANCEL_GRACE_SECONDS = 3.0
 """What a cancelled trainer gets to say goodbye to its simulators."""
 EXIT_GRACE_SECONDS = 5.0
@@ -131,6 +130,10 @@ class Supervisor:
         self._patience_ends = math.inf
         self._finished: Finished | None = None
         self._checkpoints = 0
+        self._listens = False
+        self._outgrown: str | None = None
+        """Set when the trainer holds more memory than it may, as a sentence."""
+        self._memory = MemoryWatch(settings.trainer_memory_bytes)
 
     def run(self, warm: WarmTrainer) -> None:
         """Execute the attempt from its claim to its last write. Nothing of the trainer lives when it returns."""
@@ -158,7 +161,7 @@ class Supervisor:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _execute(self, warm: WarmTrainer) -> None:
-        trainer = warm.take(self._job())
+        trainer = warm.take(self._prepared())
         log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
         try:
             ending = self._watch(trainer)
@@ -175,6 +178,18 @@ class Supervisor:
         """Keep the fixed port that the run asks for, if it does. Raises `PortTaken`."""
         port = RunConfig.model_validate(self._claim.config).simulators.unity_port
         return nullcontext() if port is None else hold_port(port)
+
+    def _prepared(self) -> Job:
+        """Fetch what the trainer needs, and keep the lease meanwhile: checkpoints may be large, stores far away."""
+        fetching = self._copier.submit(self._job)
+        lease_until = time.monotonic() + self._settings.lease_seconds
+        while not wait([fetching], timeout=self._settings.heartbeat_seconds).done:
+            now = time.monotonic()
+            if self._beat() is not None:
+                lease_until = now + self._settings.lease_seconds
+            elif now >= lease_until:
+                raise LeaseLost(self._claim.run_id, self._claim.epoch)
+        return fetching.result()
 
     def _job(self) -> Job:
         self._scratch.mkdir(parents=True, exist_ok=True)
@@ -259,7 +274,7 @@ class Supervisor:
         beat_every = self._settings.heartbeat_seconds
         lease_until = time.monotonic() + self._settings.lease_seconds
         next_beat = next_log = 0.0
-        last_word = time.monotonic()
+        started = last_word = time.monotonic()
         while True:
             now = time.monotonic()
             if now >= next_beat:
@@ -269,6 +284,7 @@ class Supervisor:
                     lease_until = now + self._settings.lease_seconds
                     self._obey(trainer, intent)
                     self._pass_edits(trainer)
+                    self._weigh(trainer)
             if now >= lease_until:
                 raise LeaseLost(self._claim.run_id, self._claim.epoch)
             try:
@@ -286,10 +302,10 @@ class Supervisor:
                 return self._finished
             if now > self._patience_ends and self._finished is None:
                 return self._overdue()
-            if now - last_word > TRAINER_SILENCE_SECONDS:
-                return Finished(
-                    outcome="lost", detail=f"the trainer reported nothing for {TRAINER_SILENCE_SECONDS:g} s"
-                )
+            if not self._listens and now - started > self._settings.startup_seconds:
+                return _lost(f"the trainer took more than {self._settings.startup_seconds:g} s to start")
+            if self._listens and now - last_word > self._settings.silence_seconds:
+                return _lost(f"the trainer reported nothing for {self._settings.silence_seconds:g} s")
 
     def _beat(self) -> Intent | None:
         """Renew the lease; None when the database is out of reach."""
@@ -304,7 +320,7 @@ class Supervisor:
         if self._command == "cancel":
             return Finished(outcome="cancelled", reason=StopReason.USER)
         seconds = self._settings.stop_seconds
-        return Finished(outcome="lost", detail=f"the trainer took more than {seconds:g} s for its last checkpoint")
+        return _lost(f"the trainer took more than {seconds:g} s for its last checkpoint")
 
     def _last_beat(self) -> None:
         self._ledger.heartbeat(self._settings.lease_seconds, self._step)
@@ -327,6 +343,18 @@ class Supervisor:
                     assert_never(intent)
         except LinkClosed:
             pass  # `receive` says so next, when everything that the trainer has sent is read
+
+    def _weigh(self, trainer: TrainerProcess) -> None:
+        """Replace a trainer that holds more memory than it may: it saves a checkpoint and hands the run back."""
+        outgrown = self._memory.weigh(trainer.pid) if self._command is None else None
+        if outgrown is None:
+            return
+        self._outgrown = str(outgrown)
+        message = f"{outgrown} It saves a checkpoint and is replaced."
+        data = {"bytes": outgrown.held, "limit_bytes": outgrown.limit, "step": self._step}
+        self._writes.append(lambda: self._ledger.event("trainer_outgrown", message, level="warning", data=data))
+        with contextlib.suppress(LinkClosed):  # `receive` says so next
+            self._tell(trainer, "release", self._settings.stop_seconds)
 
     def _pass_edits(self, trainer: TrainerProcess) -> None:
         """Hand the trainer what users want of environment parameters; from its checkpoint it knows what is done."""
@@ -356,6 +384,7 @@ class Supervisor:
                 if message.step and self._state is RunState.STARTING:
                     self._move(RunState.RUNNING)  # clones learn without a simulator
             case Listening():
+                self._listens = True
                 endpoints = [endpoint.model_dump() for endpoint in message.endpoints]
                 self._writes.append(lambda: self._ledger.listening(endpoints))
             case Metrics():
@@ -477,9 +506,7 @@ class Supervisor:
         if self._command == "cancel":
             return Finished(outcome="cancelled", reason=StopReason.USER)
         status = self._await_exit(trainer)
-        return Finished(
-            outcome="lost", detail=f"the trainer ended unexpectedly ({status or 'its link closed'}); its log says more"
-        )
+        return _lost(f"the trainer ended unexpectedly ({status or 'its link closed'}); its log says more")
 
     def _await_copies(self, trainer: TrainerProcess) -> None:
         """Take over the checkpoints that are still copied, and keep the lease meanwhile. Raises `LeaseLost`."""
@@ -524,6 +551,9 @@ class Supervisor:
                 self._move(RunState.PAUSED, reason, finished.detail)
             case "failed":
                 self._move(RunState.FAILED, reason, finished.detail)
+            case "released" if self._outgrown is not None:
+                why = self._outgrown
+                self._writes.append(lambda: self._ledger.release(StopReason.MEMORY_LIMIT, why))
             case "released":
                 self._writes.append(lambda: self._ledger.release("released", finished.detail or "handed back"))
             case "lost":
@@ -575,6 +605,11 @@ class Supervisor:
             self._writes.append(
                 lambda: self._ledger.event("log_not_stored", str(error), level="warning", data={"code": error.code})
             )
+
+
+def _lost(detail: str) -> Finished:
+    """Conclude that another attempt has to go on."""
+    return Finished(outcome="lost", detail=detail)
 
 
 def played(match: Match) -> PlayedMatch:

@@ -53,14 +53,17 @@ class Runs(Transport):
         name: str | None = None,
         tags: Sequence[str] = (),
         priority: int = 0,
+        owner: str = "",
         idempotency_key: str | None = None,
     ) -> Run:
         """Queue a training run.
 
         `config` is a document, its YAML text, or a `StoredConfig`; `overrides` maps dotted paths
-        (`behaviors.CartPole.max_steps`) to values. Runs with a higher priority are trained first.
+        (`behaviors.CartPole.max_steps`) to values. Runs with a higher priority are trained first; `owner` is
+        whom the run counts for where workers are shared.
         """
-        body = run_body(config, overrides) | without_none({"name": name, "tags": list(tags), "priority": priority})
+        said = {"name": name, "tags": list(tags), "priority": priority, "owner": owner}
+        body = run_body(config, overrides) | without_none(said)
         return self._read(Run, self._post("/v1/runs", body, idempotency_key))
 
     def plan_run(
@@ -71,9 +74,11 @@ class Runs(Transport):
         name: str | None = None,
         tags: Sequence[str] = (),
         priority: int = 0,
+        owner: str = "",
     ) -> PlannedRun:
         """Check what `create_run` would queue, without queuing it; returns the resolved configuration."""
-        body = run_body(config, overrides) | without_none({"name": name, "tags": list(tags), "priority": priority})
+        said = {"name": name, "tags": list(tags), "priority": priority, "owner": owner}
+        body = run_body(config, overrides) | without_none(said)
         return self._read(PlannedRun, self._post("/v1/runs", body | {"validate_only": True}))
 
     def get_run(self, run: str) -> Run:

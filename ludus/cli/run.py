@@ -32,6 +32,7 @@ def run() -> None:
     "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
 )
 @click.option("--priority", type=int, default=0, help="Runs with a higher one are trained first.")
+@click.option("--owner", default="", help="Whom it counts for where workers are shared.")
 @click.option("--validate-only", is_flag=True, help="Only check; print the configuration with every default filled in.")
 @wait_option
 @timeout_option
@@ -47,6 +48,7 @@ def create(
     tags: tuple[str, ...],
     overrides: tuple[tuple[str, Any], ...],
     priority: int,
+    owner: str,
     validate_only: bool,
     wait_: bool,
     timeout: float | None,
@@ -57,7 +59,7 @@ def create(
     source = _configuration(file, stored)
     changes = dict(overrides)
     if validate_only:
-        planned = client.plan_run(source, overrides=changes, name=name, tags=tags, priority=priority)
+        planned = client.plan_run(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
         if as_json:
             print_json(planned)
         else:
@@ -65,7 +67,7 @@ def create(
             for warning in planned.warnings:
                 click.echo(f"Warning: {warning.path}: {warning.message}", err=True)
         return
-    created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority)
+    created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
     if as_json:
         print_json(created)
     else:
@@ -198,6 +200,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("id", record.id),
         ("name", record.name),
         ("state", record.state),
+        ("waits for", record.waits_for),
         ("asked for", record.intent),
         ("reason", record.stop_reason),
         ("detail", record.stop_detail),

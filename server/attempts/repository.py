@@ -8,7 +8,7 @@ that has run out may still be renewed until the reaper has taken the run away: l
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, case, select, text, update
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
 from server.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
@@ -32,6 +32,10 @@ from server.parameters.repository import ParameterRepository
 from server.retention.repository import RetentionRepository
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
 from server.runs.states import EVENT_OF, LEASED, Intent, RunKind, RunState, StopReason
+from server.scheduling.demand import Offer
+from server.scheduling.repository import WaitingRuns
+from server.scheduling.turn import by_turn
+from server.settings import SchedulingSettings
 from server.simulators.models import Simulator
 from server.simulators.repository import LEFT, SimulatorRepository
 from server.workers.models import Worker
@@ -45,19 +49,29 @@ PEACEFUL = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "ru
 class RunQueue:
     """Hands runs to workers. Each call is one transaction."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, policy: SchedulingSettings | None = None) -> None:
         self._database = database
+        self._policy = policy or SchedulingSettings()
 
-    def claim(self, worker_id: str, lease_seconds: float, hint: str | None = None) -> Claim | None:
-        """Claim the best run that waits: highest priority, then longest in the queue; None when none waits.
+    def claim(
+        self, worker_id: str, lease_seconds: float, hint: str | None = None, offer: Offer | None = None
+    ) -> Claim | None:
+        """Claim the best run that waits and that a slot with this offer may run; None when there is none.
 
-        The race: many workers are woken for one run. Each reads the best candidate and takes it by one conditional
-        UPDATE on state and epoch; SQLite admits one writer at a time, PostgreSQL's workers skip candidates that another
-        one is taking. `hint` is the run that the wake-up named: it decides between equals only.
+        Which one is best, `server.scheduling.turn` says; `hint` is the run that the wake-up named.
+        The race: many workers are woken for one run, and users cancel it meanwhile. Claims happen one after the other,
+        so that quotas hold; the chosen run is locked, passed over if it is busy, and taken by one conditional UPDATE on
+        its state and epoch.
         """
         with self._database.write() as session:
-            run = session.scalars(_best(hint), execution_options={"populate_existing": True}).first()
-            return None if run is None else _begin(session, run, worker_id, lease_seconds)
+            runs = WaitingRuns(session)
+            runs.take_turn()
+            order = by_turn(runs.heads(), runs.running(), offer or Offer(), self._policy, now=runs.clock(), hint=hint)
+            for one in order:
+                run = runs.lock(one.run_id)
+                if run is not None:
+                    return _begin(session, run, worker_id, lease_seconds)
+            return None
 
     def waiting(self) -> bool:
         """Say whether any run waits for a worker."""
@@ -305,15 +319,6 @@ class AttemptLedger:
 
     def _record(self, session: Session, run: Run, note: Note, **changes: Any) -> None:
         record(session, run.id, note, epoch=self._claim.epoch, **changes)
-
-
-def _best(hint: str | None) -> Select[Run]:
-    """Select the run to claim next, passing over those that another worker is just claiming (PostgreSQL)."""
-    order: list[ColumnElement[Any]] = [Run.priority.desc(), Run.queued_at.asc()]
-    if hint is not None:
-        order.append(case((Run.id == hint, 0), else_=1).asc())
-    query = select(Run).where(text(CLAIMABLE_SQL)).order_by(*order, Run.id.asc()).limit(1)
-    return query.with_for_update(skip_locked=True)
 
 
 def _begin(session: Session, run: Run, worker_id: str, lease_seconds: float) -> Claim:

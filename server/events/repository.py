@@ -7,7 +7,7 @@ and a reader who has seen `seq` never meets a smaller one later.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, overload
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session, defer
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, defer
 from server.db.clock import now
 from server.db.texts import storable, storable_json
 from server.errors import IllegalTransition, RunNotFound
-from server.runs.models import Event, Run
+from server.runs.models import BEHIND, Event, Run
 from server.runs.states import TERMINAL, TRANSITIONS, RunState, StopReason
 
 UNTRACKED = {"synchronize_session": False}
@@ -56,11 +56,18 @@ class EventRepository:
         return self._session.scalar(select(func.count()).where(Event.run_id == run_id)) or 0
 
 
-def lock_run(session: Session, run_id: str) -> Run:
-    """Load a run (without its configuration) and keep others from changing it until the commit. Raises RunNotFound."""
-    query = select(Run).where(Run.id == run_id).options(defer(Run.config)).with_for_update()
+@overload
+def lock_run(session: Session, run_id: str) -> Run: ...
+@overload
+def lock_run(session: Session, run_id: str, *, patient: Literal[False]) -> Run | None: ...
+def lock_run(session: Session, run_id: str, *, patient: bool = True) -> Run | None:
+    """Load a run (without what is rarely asked for) and keep others from changing it until the commit.
+
+    One that somebody else has locked is waited for, or, without patience, answered with None. Raises RunNotFound.
+    """
+    query = select(Run).where(Run.id == run_id).options(*map(defer, BEHIND)).with_for_update(skip_locked=not patient)
     run = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
-    if run is None:
+    if run is None and patient:
         raise RunNotFound(run_id)
     return run
 
@@ -113,9 +120,11 @@ def move(
 def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> dict[str, Any]:
     """Return what else changes with the state."""
     if to in TERMINAL:
-        return {"stop_reason": reason, "stop_detail": detail, "intent": None, "finished_at": now()}
+        return {"stop_reason": reason, "stop_detail": detail, "intent": None, "finished_at": now(), "waits_for": None}
     if to in {RunState.PAUSING, RunState.PAUSED, RunState.STOPPING} and reason is not None:
         return {"stop_reason": reason, "stop_detail": detail}
+    if to is RunState.STARTING:
+        return {"waits_for": None}
     if to is RunState.RUNNING:
         return {"stop_reason": None, "stop_detail": None, "started_at": func.coalesce(Run.started_at, now())}
     if to is RunState.QUEUED:

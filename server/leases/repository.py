@@ -53,8 +53,12 @@ class LeaseRepository:
 
         The race: the holder renews, ends, or another reaper is faster between our look and our act. The run's row is
         locked, and nothing happens unless the epoch that was seen still holds the run and its lease is still expired.
+        A row that somebody else has locked is left for the next round: its holder may have frozen in the middle of a
+        write, and waiting for it would keep all other runs from being looked at.
         """
-        run = lock_run(self._session, lease.run_id)
+        run = lock_run(self._session, lease.run_id, patient=False)
+        if run is None:
+            return None
         seen = (Attempt.run_id == run.id, Attempt.epoch == lease.epoch, Attempt.lease_expires_at < now())
         attempt = self._session.scalars(select(Attempt).where(*seen)).one_or_none()
         if attempt is None or run.epoch != lease.epoch or run.state not in LEASED:

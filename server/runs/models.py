@@ -6,9 +6,14 @@ from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, tex
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text
+from server.scheduling.demand import LARGEST
 
 CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
 """`server.runs.states.CLAIMABLE` in SQL. Queries use these words, so that SQLite sees that the index below applies."""
+WAITING_SQL = "state || '' IN ('QUEUED', 'RECOVERING')"
+"""The same, in words that the many indexes on `state` can't answer: SQLite would take one of them, and sort."""
+LEASED_SQL = "state || '' IN ('STARTING', 'RUNNING', 'PAUSING', 'STOPPING')"
+"""`server.runs.states.LEASED` in SQL, likewise."""
 
 
 class Run(Base):
@@ -50,8 +55,14 @@ class Run(Base):
     finished_at: Mapped[float | None] = mapped_column(Timestamp)
     updated_at: Mapped[float] = mapped_column(Timestamp)
     config: Mapped[dict[str, Any]] = mapped_column(Json)
-    """Resolved: every default filled in. The last column, because it is the big one: SQLite then reads the others
-    without touching it. Lists leave it out."""
+    """Resolved: every default filled in. The last column of the first release, because it is the big one: SQLite reads
+    the others without touching it."""
+    owner: Mapped[str] = mapped_column(ordered_text(200), default="", server_default="")
+    """Whom it counts for where workers are shared."""
+    demand: Mapped[str] = mapped_column(ordered_text(LARGEST), default="", server_default="")
+    """What it wants of a slot: `server.scheduling.demand.Demand.text`."""
+    waits_for: Mapped[str | None] = mapped_column(Text)
+    """Why no worker can take it, as a sentence for people; None where it only waits for its turn."""
 
     # Each order of the list has an index of its own and one behind the state, so that a page is read in order, whatever
     # state is asked for. The other fields have one each for telling rare conditions from common ones; see
@@ -77,7 +88,22 @@ class Run(Base):
             sqlite_where=text(CLAIMABLE_SQL),
             postgresql_where=text(CLAIMABLE_SQL),
         ),
+        Index(
+            "ix_runs_turn",
+            "owner",
+            "demand",
+            "priority",
+            "queued_at",
+            "id",
+            sqlite_where=text(WAITING_SQL),
+            postgresql_where=text(WAITING_SQL),
+        ),
+        Index("ix_runs_leased", "owner", sqlite_where=text(LEASED_SQL), postgresql_where=text(LEASED_SQL)),
     )
+
+
+BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for)
+"""What may lie behind the first page of a row in SQLite. Lists and heartbeats leave it out."""
 
 
 class RunTag(Base):

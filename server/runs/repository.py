@@ -21,8 +21,9 @@ from server.events.repository import EventRepository, Note, lock_run, move, reco
 from server.leases.repository import LeaseRepository
 from server.listing import Condition, ListQuery, Operator, Order, Page
 from server.metrics.points import MetricPoint
-from server.runs.models import Attempt, Log, Run, RunTag
+from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
 from server.runs.states import Intent, RunKind, RunState
+from server.scheduling.demand import Demand
 
 __all__ = [
     "AttemptLedger",
@@ -84,11 +85,11 @@ class RunRepository:
         return found
 
     def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Run]:
-        """Return a page of runs without their configurations (touching `config` of one of them raises).
+        """Return a page of runs without `BEHIND` (touching `config` of one of them raises).
 
         Fields: those of `COLUMNS`, and `tag` with = and !=. A text that ends in `*` matches a prefix.
         """
-        statement = select(Run).options(defer(Run.config, raiseload=True))
+        statement = select(Run).options(*(defer(column, raiseload=True) for column in BEHIND))
         rare = self._rarest(query)
         indexed = {query.order.field, "state"}
         if rare is not None:
@@ -144,6 +145,7 @@ class RunRepository:
         name: str | None,
         tags: Iterable[str],
         priority: int,
+        owner: str,
         kind: RunKind,
         config_name: str | None,
         config_version: int | None,
@@ -162,6 +164,8 @@ class RunRepository:
             config_version=config_version,
             seed=seed,
             priority=priority,
+            owner=owner,
+            demand=Demand.of(config).text,
             created_at=now(),
             queued_at=now(),
             updated_at=now(),

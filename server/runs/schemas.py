@@ -37,6 +37,10 @@ class RunSummary(Read):
 class RunRead(RunSummary):
     """A run."""
 
+    owner: str = Field(description="Whom it counts for where workers are shared.")
+    waits_for: str | None = Field(
+        description="Why no worker can take it, where it waits in vain; null where it only waits for its turn."
+    )
     config: ResolvedConfig = Field(description="The configuration with every default filled in.")
 
 
@@ -61,6 +65,7 @@ class RunPlan(Read):
     name: str | None
     tags: list[str]
     priority: int
+    owner: str
     config_name: str | None
     config_version: int | None
     config: ResolvedConfig = Field(description="The configuration with every default filled in.")
@@ -85,6 +90,11 @@ class RunCreate(Write):
     name: Name | None = Field(default=None, description="Called like its id by default.")
     tags: list[Tag] = Field(default=[], max_length=50, description="For filters.")
     priority: int = Field(default=0, ge=-1000, le=1000, description="Runs with a higher one are trained first.")
+    owner: Annotated[str, StringConstraints(max_length=200)] = Field(
+        default="",
+        description="Whom it counts for where workers are shared: of two owners' runs, those of the one "
+        "with fewer in training go first, and each may have a quota.",
+    )
     kind: RunKind | None = Field(
         default=None, description="What the configuration makes it by default; another kind is refused."
     )

@@ -44,6 +44,7 @@ class RunService:
         name: str | None = None,
         tags: Iterable[str] = (),
         priority: int = 0,
+        owner: str = "",
         config_name: str | None = None,
         config_version: int | None = None,
         demonstrations: Iterable[str] = (),
@@ -55,7 +56,8 @@ class RunService:
         the seeds of samplers.
 
         What kind of run it is, its configuration says. `demonstrations` and `checkpoints` are the ids that it names,
-        which exist, and `ladder` the id of the one that it names; `warnings` about it become events.
+        which exist, and `ladder` the id of the one that it names; `warnings` about it become events. `owner` is whom
+        the run counts for where workers are shared.
         """
         seed = config.get("seed")
         if seed is None:
@@ -67,6 +69,7 @@ class RunService:
             name=name,
             tags=tags,
             priority=priority,
+            owner=owner,
             kind=RunKind.of(config),
             config_name=config_name,
             config_version=config_version,

@@ -56,6 +56,8 @@ class StopReason(StrEnum):
     """A checkpoint could not be written for want of space."""
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     """Every checkpoint that the run could go on from is damaged or missing; the events say which files."""
+    MEMORY_LIMIT = "memory_limit"
+    """Trainers outgrew `worker.trainer_memory_bytes` again and again, without a new checkpoint in between."""
     TRAINER_ERROR = "trainer_error"
     """The trainer failed with an error of its own; the log of the attempt has the traceback."""
 

@@ -52,6 +52,27 @@ class SimulatorsConfig(Section):
     )
 
 
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+
+
+class Resources(Section):
+    """What the run needs of the worker's slot that trains it."""
+
+    gpu: Whole = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="GPUs that the slot must have; 0 = any slot will do, and a GPU is used where the slot has one.",
+        json_schema_extra=OWN,
+    )
+    labels: list[Label] = Field(
+        default=[],
+        max_length=8,
+        description="Labels that the worker must have, all of them (`LUDUS_WORKER__LABELS`).",
+        json_schema_extra=OWN,
+    )
+
+
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Names of runs: they stand in addresses and on command lines."""
 
@@ -194,6 +215,9 @@ class RunConfig(Section):
     )
     simulators: SimulatorsConfig = Field(
         default=SimulatorsConfig(), description="How patiently the trainer waits for simulators.", json_schema_extra=OWN
+    )
+    resources: Resources = Field(
+        default=Resources(), description="What the run needs of the worker that trains it.", json_schema_extra=OWN
     )
 
     @field_validator("seed")

@@ -20,7 +20,7 @@ class Worker(Base):
     version: Mapped[str] = mapped_column(String(40))
     labels: Mapped[list[Any]] = mapped_column(Json, default=list)
     resources: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
-    """For instance `{"gpu": "cuda:0"}`."""
+    """For instance `{"gpus": ["GPU-5d2f..."]}`."""
     started_at: Mapped[float] = mapped_column(Timestamp)
     heartbeat_at: Mapped[float] = mapped_column(Timestamp, index=True)
     last_claim_at: Mapped[float | None] = mapped_column(Timestamp)

@@ -13,6 +13,7 @@ from server.db.database import Database
 from server.db.keyset import Columns, select_page
 from server.errors import WorkerNotFound
 from server.listing import ListQuery, Order, Page
+from server.scheduling.demand import Offer
 from server.workers.models import Worker
 
 NEWEST_FIRST = ListQuery(Order("started_at"))
@@ -104,6 +105,14 @@ class WorkerRepository:
         """Return the workers that were heard of within so many seconds and have not stopped."""
         query = select(Worker).where(Worker.stopped_at.is_(None), Worker.heartbeat_at > now() - within_seconds)
         return self._session.scalars(query.order_by(Worker.id)).all()
+
+    def offers(self, within_seconds: float) -> Sequence[Offer]:
+        """Return what each live slot has."""
+        return [Offer.of(slot.labels, slot.resources) for slot in self.alive(within_seconds)]
+
+    def idle(self, within_seconds: float) -> int:
+        """Return how many live slots have no run."""
+        return sum(slot.run_id is None for slot in self.alive(within_seconds))
 
     def forget(self, silent_seconds: float) -> int:
         """Delete the rows of workers that were not heard of for so long; return how many."""

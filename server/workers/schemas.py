@@ -16,7 +16,7 @@ class WorkerRead(Read):
     pid: int
     version: str
     labels: list[str]
-    resources: dict[str, Any] = Field(description='For instance `{"gpu": "cuda:0"}`.')
+    resources: dict[str, Any] = Field(description='For instance `{"gpus": ["GPU-5d2f..."]}`.')
     run_id: str | None = Field(description="What it works on.")
     started_at: Time
     heartbeat_at: Time

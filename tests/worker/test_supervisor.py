@@ -1,11 +1,15 @@
 """The supervisor's side of an attempt, with a trainer that does as a test wants."""
 
+import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
+import pytest
 from sqlalchemy import select
 
 from server.artifacts import FileRef, FolderStore
@@ -15,14 +19,13 @@ from server.db.database import Database
 from server.ladders.models import LadderMatch, LadderSeat
 from server.leases.repository import LeaseRepository
 from server.parameters.repository import ParameterRepository
+from server.runs.models import Attempt, Event
 from server.runs.states import RunState
 from server.settings import WorkerSettings
-from tests.factories import make_claim, make_run, read_run
-from worker.link import Job, SupervisorLink, socket_pair
-from worker.process import TrainerProcess, WarmTrainer
+from tests.factories import make_checkpoint, make_claim, make_run, read_run
+from tests.worker.supervising import BEAT_SECONDS, LEASE_SECONDS, Scripted
 from worker.supervisor import Supervisor
 
-LEASE_SECONDS = 2.0
 LINGERS = f"""
 import socket, sys, time
 from worker.link import Finished, TrainerLink
@@ -75,23 +78,6 @@ link.close()
 """A trainer whose policy wins a match and loses one."""
 
 
-class Scripted(WarmTrainer):
-    """Hands out trainers that do as a program says."""
-
-    def __init__(self, program: str) -> None:
-        super().__init__()
-        self._program = program
-
-    def take(self, job: Job) -> TrainerProcess:
-        ours, theirs = socket_pair()
-        with theirs:
-            command = [sys.executable, "-c", self._program, str(theirs.fileno())]
-            process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True)
-        trainer = TrainerProcess(process, SupervisorLink(ours))
-        trainer.start(job)
-        return trainer
-
-
 class SlowStore(FolderStore):
     """A store whose disk takes longer than a lease."""
 
@@ -101,10 +87,10 @@ class SlowStore(FolderStore):
         return super().publish(source, path)
 
 
-def supervise(database: Database, store: FolderStore, scratch: Path, program: str) -> list[object]:
+def supervise(database: Database, store: FolderStore, scratch: Path, program: str, **settings_: Any) -> list[object]:
     """Execute a run with a trainer that does as a program says; return the leases that ran out meanwhile."""
     claim = make_claim(database, lease_seconds=LEASE_SECONDS)
-    settings = WorkerSettings(lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.2)
+    settings = WorkerSettings(lease_seconds=LEASE_SECONDS, heartbeat_seconds=BEAT_SECONDS, **settings_)
     supervisor = Supervisor(claim, AttemptLedger(database, claim), store, settings, scratch, None, lambda: False)
     supervising = threading.Thread(target=supervisor.run, args=(Scripted(program),))
     supervising.start()
@@ -215,3 +201,166 @@ def test_matches_that_a_trainer_reports_are_in_the_ledger_when_its_run_has_ended
         (1, 0, 2, 500),
         (2, 1, 1, 300),
     ]
+
+
+SPEAKS = """
+import os, pathlib, socket, sys, time
+from worker.link import Beat, CheckpointWritten, Command, EventRecord, Finished, Listening, Progress, TrainerLink
+
+def die(reason):
+    os._exit(9)
+
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), die)
+job = link.await_job()
+link.start(job.lease_seconds)
+print("speaks", os.getpid(), flush=True)
+if {listens}:
+    link.post(Listening(endpoints=[]))
+number = 0
+while True:
+    number += 1
+    if {talks}:
+        link.post(Progress(step=number, simulators=0))
+        link.post(EventRecord(name="spoken", message=str(number)))
+    for message in link.commands():
+        if isinstance(message, Command) and message.action == "release":
+            link.post(Finished(outcome="released", detail="handed back"))
+            link.close()
+            sys.exit(0)
+    time.sleep(0.05)
+"""
+"""A trainer that goes on until it is told to hand back, or its supervisor is silent for a lease."""
+
+
+def events(database: Database, epoch: int) -> list[str]:
+    with database.read() as session:
+        return list(session.scalars(select(Event.type).where(Event.epoch == epoch).order_by(Event.seq)))
+
+
+def test_a_frozen_supervisor_loses_its_trainer_within_a_lease_and_writes_nothing_when_it_wakes_up(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    run = make_run(database, name="run")
+    program = SPEAKS.format(listens=True, talks=True)
+    command = [sys.executable, "-m", "tests.worker.supervising", database_url, str(tmp_path), program]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        trainer = next(int(line.split()[1]) for line in process.stdout if line.startswith("speaks"))
+        while read_run(database, "run").step < 5:
+            time.sleep(0.05)
+
+        process.send_signal(signal.SIGSTOP)
+        frozen = time.monotonic()
+        while psutil.pid_exists(trainer) and psutil.Process(trainer).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() - frozen < LEASE_SECONDS + 1, "a lease, and what a busy machine adds"
+            time.sleep(0.02)
+        while True:  # what the steward does, once it has watched for a lease
+            with database.read() as session:
+                expired = LeaseRepository(session).expired()
+            if expired:
+                break
+            time.sleep(0.05)
+        with database.write() as session:
+            assert LeaseRepository(session).reap(expired[0], 3) is RunState.RECOVERING
+        successor = AttemptLedger(database, make_claim(database, "successor"))
+        before, files = events(database, 1), sorted((tmp_path / "artifacts").rglob("*"))
+
+        process.send_signal(signal.SIGCONT)
+        process.wait(10)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert events(database, 1) == before, "the old epoch has no more events"
+    assert sorted((tmp_path / "artifacts").rglob("*")) == files
+    assert all(f"/{run.id}/1/" in str(file) for file in files if file.is_file()), "each epoch has a folder of its own"
+    assert read_run(database, "run").epoch == 2
+    successor.heartbeat(10, 0)
+
+
+@pytest.mark.parametrize(
+    ("listens", "limits", "said"),
+    [
+        (False, {"startup_seconds": 0.5, "silence_seconds": 60}, "took more than 0.5 s to start"),
+        (True, {"startup_seconds": 60, "silence_seconds": 0.5}, "reported nothing for 0.5 s"),
+    ],
+    ids=["at the start", "later"],
+)
+def test_a_trainer_has_one_time_to_start_and_another_to_say_something(
+    database: Database, tmp_path: Path, listens: bool, limits: dict[str, float], said: str
+) -> None:
+    make_run(database, name="run")
+
+    supervise(
+        database,
+        FolderStore(tmp_path / "artifacts"),
+        tmp_path / "scratch",
+        SPEAKS.format(listens=listens, talks=False),
+        **limits,
+    )
+
+    run = read_run(database, "run")
+    with database.read() as session:
+        attempt = session.get_one(Attempt, (run.id, 1))
+    assert (run.state, attempt.outcome) == (RunState.RECOVERING, "trainer_lost")
+    assert said in str(attempt.detail)
+
+
+def test_a_trainer_that_outgrows_its_memory_hands_the_run_back_and_the_event_has_the_figures(
+    database: Database, tmp_path: Path
+) -> None:
+    make_run(database, name="run")
+    program = SPEAKS.format(listens=True, talks=True)
+
+    supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", program, trainer_memory_bytes=2**20)
+
+    run = read_run(database, "run")
+    with database.read() as session:
+        attempt = session.get_one(Attempt, (run.id, 1))
+        (event,) = session.scalars(select(Event).where(Event.type == "trainer_outgrown"))
+    assert (run.state, attempt.outcome, run.restarts_without_progress) == (RunState.RECOVERING, "memory_limit", 1)
+    assert event.data["bytes"] > event.data["limit_bytes"] == 2**20
+    assert "may hold 1 MiB" in event.message
+
+
+def test_a_trainer_that_outgrows_its_memory_without_any_progress_fails_by_name(
+    database: Database, tmp_path: Path
+) -> None:
+    make_run(database, name="run")
+    program = SPEAKS.format(listens=True, talks=True)
+
+    for _ in range(4):
+        supervise(
+            database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", program, trainer_memory_bytes=2**20
+        )
+
+    run = read_run(database, "run")
+    assert (run.state, run.stop_reason) == (RunState.FAILED, "memory_limit")
+
+
+class FarStore(FolderStore):
+    """A store that needs longer than a lease to hand a checkpoint out."""
+
+    def path_of(self, path: str) -> Path:
+        time.sleep(LEASE_SECONDS + 1)
+        return super().path_of(path)
+
+
+def test_a_run_is_not_taken_away_while_its_checkpoint_is_fetched(database: Database, tmp_path: Path) -> None:
+    make_run(database, name="run")
+    store = FarStore(tmp_path / "artifacts")
+    state = tmp_path / "state.json"
+    state.write_text("{}")
+    first = AttemptLedger(database, make_claim(database))
+    first.checkpoint(
+        make_checkpoint(
+            7, path="runs/x/1/checkpoints/7", files=store.publish(state, "runs/x/1/checkpoints/7/state.json")
+        )
+    )
+    first.release("released", "handed back")
+
+    expired = supervise(database, store, tmp_path / "scratch", LINGERS)
+
+    assert expired == []
+    assert read_run(database, "run").state == RunState.SUCCEEDED

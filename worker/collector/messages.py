@@ -51,6 +51,11 @@ class Kind(IntEnum):
     TROUBLE = 78
     GHOST_STEPS = 79
     MATCHES = 80
+    ALIVE = 90
+
+
+ALIVE_SECONDS = 1.0
+"""How often a collector says that it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,13 @@ class CloseAll(Message):
     code: str
     reason: str
     rejoin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Alive(Message):
+    """A sign of life, every `ALIVE_SECONDS`."""
+
+    kind: ClassVar = Kind.ALIVE
 
 
 @dataclass(frozen=True, slots=True)

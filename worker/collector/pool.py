@@ -70,6 +70,8 @@ One that needs more, because more agents than that act at once, asks again."""
 CLOSE_SECONDS = 5.0
 RESTART_DELAYS = (0.0, 0.5, 2.0, 5.0, 10.0)
 """Pauses before a collector is started again, by how often it has died within the last minute."""
+SILENCE_SECONDS = 15.0
+"""A collector that has said nothing for so long has frozen; loading a policy onto a GPU takes seconds."""
 COLLECTOR_DIED = "collector_died"
 """Code of simulators that were connected to a collector when it died."""
 
@@ -136,6 +138,8 @@ class _Child:
     """Number of the next simulator that comes without a ticket."""
     deaths: deque[float] = field(default_factory=lambda: deque[float](maxlen=len(RESTART_DELAYS)))
     restart_at: float | None = None
+    heard_at: float = 0.0
+    """When its process last said anything."""
     parameter_set: int = 0
     """Number of the environment parameters that its process was started with."""
 
@@ -451,15 +455,24 @@ class CollectorPool:
                     else:
                         self._attend(key.data, mask)
                 now = time.monotonic()
+                self._end_silent(now)
                 for child in self._children:
                     if child.restart_at is not None and now >= child.restart_at and not self._closing:
                         self._launch(child)
                 if self._closing and all(child.warm is None for child in self._children):
                     return
 
-    def _patience(self) -> float | None:
-        waiting = [child.restart_at for child in self._children if child.restart_at is not None]
-        return max(min(waiting) - time.monotonic(), 0.0) if waiting else None
+    def _patience(self) -> float:
+        waiting = [child.restart_at - time.monotonic() for child in self._children if child.restart_at is not None]
+        return max(min([*waiting, messages.ALIVE_SECONDS]), 0.0)
+
+    def _end_silent(self, now: float) -> None:
+        """Kill collectors that have frozen; their end is then noticed like any other."""
+        for child in self._listening():
+            if child.warm is not None and now - child.heard_at > SILENCE_SECONDS:
+                log.warning("collector_silent", index=child.index, seconds=SILENCE_SECONDS)
+                child.heard_at = now
+                child.warm.process.kill()
 
     def _attend(self, child: _Child, mask: int) -> None:
         if child.warm is None:
@@ -470,7 +483,9 @@ class CollectorPool:
                 if not child.warm.channel.pending:
                     self._selector.modify(child.warm.channel, selectors.EVENT_READ, child)
             if mask & selectors.EVENT_READ:
-                for frame in child.warm.channel.receive():
+                frames = child.warm.channel.receive()
+                child.heard_at = time.monotonic()
+                for frame in frames:
                     self._handle(child, frame)
         except ChannelClosedError:
             self._died(child)
@@ -550,6 +565,8 @@ class CollectorPool:
             case Kind.TROUBLE:
                 trouble = messages.Trouble.unpack(frame.payload)
                 self._report(SimulatorTrouble(trouble.incarnation, trouble.number, trouble.code, trouble.sentence))
+            case Kind.ALIVE:
+                pass
             case Kind.LISTENING:
                 self._listens(child, messages.Listening.unpack(frame.payload).port)
             case Kind.FAILED:

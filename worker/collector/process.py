@@ -73,9 +73,14 @@ async def serve(channel: Channel, start: messages.Settings) -> None:
 
 async def _tick_forever(collector: Collector) -> None:
     try:
+        clock = asyncio.get_running_loop().time
+        next_alive = 0.0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             collector.tick()
+            if clock() >= next_alive:
+                next_alive = clock() + messages.ALIVE_SECONDS
+                collector.tell(messages.Alive())
     except Exception as error:  # the edge of the process, as in `Collector._run_due`
         log.exception("tick_failed")
         collector.fail(error)

@@ -259,6 +259,19 @@ def test_the_only_collector_is_started_again_and_its_round_goes_on() -> None:
         assert len(set(numbers)) == len(numbers), "numbers are not given twice"
 
 
+def test_a_frozen_collector_is_replaced_and_one_that_only_idles_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.collector.pool.SILENCE_SECONDS", 4.0)
+    with learner(count=2, size=100) as desk:
+        frozen, idle = pids_of(desk.pool)
+
+        os.kill(frozen, signal.SIGSTOP)
+
+        died = desk.wait_for(CollectorDied)
+        assert (died.index, died.exit_code) == (0, -signal.SIGKILL)
+        assert desk.wait_for(CollectorListening).endpoint.index == 0
+        assert pids_of(desk.pool)[1] == idle
+
+
 def test_collectors_end_when_the_learner_is_killed() -> None:
     code = (
         "from worker.collector.pool import *; from worker.collector.settings import CollectorSettings; import time\n"

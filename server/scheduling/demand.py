@@ -1,0 +1,83 @@
+"""What a run demands of a slot, and what a slot offers.
+
+A demand is stored with the run as one short text (`1;a100,linux`: one GPU and two labels), so that runs that demand the
+same form a group in an index, and a slot looks only into the groups that it serves.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+LARGEST = 400
+"""Characters of a demand's text: what 8 labels of 40 characters take, and a little more."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a run wants of the slot that trains it."""
+
+    gpus: int = 0
+    labels: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Return what a resolved configuration demands (its section `resources`)."""
+        resources = config.get("resources") or {}
+        return cls(int(resources.get("gpu") or 0), frozenset(resources.get("labels") or ()))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `text` gave. The empty text demands nothing."""
+        gpus, _, labels = text.partition(";")
+        return cls(int(gpus or 0), frozenset(filter(None, labels.split(","))))
+
+    @property
+    def text(self) -> str:
+        """Equal for equal demands; empty where nothing is demanded."""
+        return f"{self.gpus};{','.join(sorted(self.labels))}" if self.gpus or self.labels else ""
+
+    def __str__(self) -> str:
+        """Say it to a person."""
+        parts = [f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else []
+        if self.labels:
+            parts.append(f"the label{'s' * (len(self.labels) > 1)} {', '.join(sorted(self.labels))}")
+        return " and ".join(parts) or "nothing in particular"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one slot of a worker host has."""
+
+    gpus: int = 0
+    labels: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, labels: Iterable[str], resources: Mapping[str, Any]) -> Self:
+        """Return the offer of a row of the `workers` table."""
+        return cls(len(resources.get("gpus") or ()), frozenset(labels))
+
+    def serves(self, demand: Demand) -> bool:
+        """Tell whether a run with this demand may run here."""
+        return demand.gpus <= self.gpus and demand.labels <= self.labels
+
+
+def nobody_serves(demand: Demand, offers: Iterable[Offer]) -> str | None:
+    """Say why no slot can train a run with this demand, and what to do; None if one can."""
+    offers = list(offers)
+    if any(offer.serves(demand) for offer in offers):
+        return None
+    if not offers:
+        return "No worker is there: start one (`ludus worker`, or `ludus up`)."
+    most = max(offer.gpus for offer in offers)
+    missing = sorted(demand.labels - frozenset().union(*(offer.labels for offer in offers)))
+    if missing:
+        why = f"none has the label{'s' * (len(missing) > 1)} {', '.join(missing)}"
+    elif demand.gpus > most:
+        why = f"the largest has {most}" if most else "none has a GPU"
+    else:
+        why = "none has all of it together"
+    slots = f"{len(offers)} live slot{'s' * (len(offers) > 1)}"
+    return (
+        f"No worker can train this run: it wants {demand}, and of {slots} {why}. Start a worker that has it "
+        "(LUDUS_WORKER__LABELS, LUDUS_WORKER__GPUS), or create the run with other `resources`."
+    )

@@ -1,0 +1,95 @@
+"""Waiting runs in the database: the heads of their groups, who has how many running, and what a run waits for."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Select, func, select, text, update
+from sqlalchemy.orm import Session, aliased
+
+from server.db.clock import now
+from server.events.repository import Note, record
+from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
+from server.scheduling.turn import Waiting
+
+CLAIM_LOCK = 0x6C756475_73000001
+"""PostgreSQL's advisory lock of claims ("ludus", 1)."""
+IDLE_SECONDS = 5
+"""A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
+
+
+class WaitingRuns:
+    """Reads and marks runs that wait for a worker. Belongs to its caller's transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def take_turn(self) -> None:
+        """Let no other claim happen until the commit: who counts an owner's runs must not be overtaken.
+
+        SQLite admits one writer at a time anyway.
+        """
+        if self._session.get_bind().dialect.name == "postgresql":
+            self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
+            self._session.execute(select(func.pg_advisory_xact_lock(CLAIM_LOCK)))
+
+    def clock(self) -> float:
+        """Return the database's time, in seconds since 1970-01-01 UTC."""
+        return float(self._session.scalars(select(now())).one())
+
+    def heads(self) -> list[Waiting]:
+        """Return, for each owner, demand and priority, the run that has waited longest.
+
+        Walks from group to group in the index `ix_runs_turn` (a "loose index scan"): the cost is that of the groups,
+        however many runs each of them has.
+        """
+        heads = select(_head().scalar_subquery().label("id")).cte("heads", recursive=True)
+        seen = aliased(Run)
+        same_owner, same_demand = Run.owner == seen.owner, Run.demand == seen.demand
+        # One comparison of three columns would say the same, but both databases would walk all of an owner's runs.
+        behind = [
+            _head(same_owner, same_demand, Run.priority > seen.priority),
+            _head(same_owner, Run.demand > seen.demand),
+            _head(Run.owner > seen.owner),
+        ]
+        following = func.coalesce(*(query.correlate(seen).scalar_subquery() for query in behind))
+        heads = heads.union_all(select(following).join_from(heads, seen, seen.id == heads.c.id))
+        rows = self._session.execute(select(Run.id, *_GROUP, Run.queued_at).join_from(heads, Run, Run.id == heads.c.id))
+        return [Waiting(run_id, owner, demand, priority, at or 0) for run_id, owner, demand, priority, at in rows]
+
+    def running(self) -> dict[str, int]:
+        """Return how many runs of each owner a worker holds."""
+        query = select(Run.owner, func.count()).where(text(LEASED_SQL)).group_by(Run.owner)
+        return dict(self._session.execute(query).all())
+
+    def lock(self, run_id: str) -> Run | None:
+        """Return a run that waits and that nobody else changes until the commit; None if it does not, or is busy."""
+        query = select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)).with_for_update(skip_locked=True)
+        return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+
+    def misinformed(self, demand: str, why: str | None, *, since_seconds: float, limit: int = 100) -> Sequence[str]:
+        """Return runs with a demand that do not say yet that they wait for this (None: for their turn only).
+
+        Only runs that have waited for `since_seconds` have something to say: workers may be just starting.
+        """
+        wrong = Run.waits_for.is_not(None) if why is None else (Run.waits_for.is_(None) | (Run.waits_for != why))
+        query = select(Run.id).where(text(WAITING_SQL), Run.demand == demand, wrong)
+        if why is not None:
+            query = query.where(Run.queued_at < now() - since_seconds)
+        return self._session.scalars(query.limit(limit)).all()
+
+    def inform(self, run_id: str, why: str | None) -> None:
+        """Note what a run waits for, with an event the first time. One that waits no longer stays as it is."""
+        run = self.lock(run_id)
+        if run is None:
+            return
+        if why is not None and run.waits_for is None:
+            record(self._session, run_id, Note("no_worker_serves", why, "warning", {"demand": run.demand}))
+        self._session.execute(update(Run).where(Run.id == run_id).values(waits_for=why))
+
+
+_GROUP = (Run.owner, Run.demand, Run.priority)
+
+
+def _head(*conditions: ColumnElement[bool]) -> Select[str]:
+    """Select the first of the waiting runs, in the order of the index."""
+    query = select(Run.id).where(text(f"runs.{WAITING_SQL}"), *conditions)
+    return query.order_by(*_GROUP, Run.queued_at, Run.id).limit(1)

@@ -1,0 +1,43 @@
+"""A worker that stops taking messages is noticed, and only such a one."""
+
+import pytest
+
+from worker.watchdog import Watchdog
+
+
+class Clock:
+    """A clock that the test winds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def look(watchdog: Watchdog, clock: Clock, *looks: tuple[bool, int]) -> list[bool]:
+    """Look every 5 s."""
+    answers = []
+    for idle, pending in looks:
+        answers.append(watchdog.stalled(idle=idle, pending=pending))
+        clock.now += 5
+    return answers
+
+
+def test_messages_that_lie_beside_an_idle_slot_for_too_long_are_a_stall(clock: Clock) -> None:
+    assert look(Watchdog(10, clock), clock, (True, 1), (True, 2), (True, 1)) == [False, False, True]
+
+
+def test_a_busy_slot_an_empty_queue_or_a_message_that_came_begin_the_wait_anew(clock: Clock) -> None:
+    watchdog = Watchdog(10, clock)
+
+    assert look(watchdog, clock, (True, 1), (True, 1), (False, 1), (True, 1), (True, 0), (True, 1)) == [False] * 6
+    assert look(watchdog, clock, (True, 1)) == [False]
+    watchdog.heard()
+    assert look(watchdog, clock, (True, 1), (True, 1)) == [False, False]
+    assert look(watchdog, clock, (True, 1)) == [True]

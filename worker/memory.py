@@ -1,0 +1,59 @@
+"""How much memory a trainer holds, with its collectors, and whether that is more than it may."""
+
+import time
+from dataclasses import dataclass
+
+import psutil
+
+WEIGHING_SECONDS = 5.0
+"""Pause between two measurements."""
+
+
+@dataclass(frozen=True)
+class Outgrown:
+    """A trainer holds more than it may."""
+
+    held: int
+    """Bytes."""
+    limit: int
+    """Bytes."""
+
+    def __str__(self) -> str:
+        return f"The trainer holds {self.held / 2**20:,.0f} MiB, and may hold {self.limit / 2**20:,.0f} MiB."
+
+
+class MemoryWatch:
+    """Measures a process and its descendants from time to time."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._next = 0.0
+
+    def weigh(self, pid: int) -> Outgrown | None:
+        """Return what is wrong; None if nothing is, there is no limit, or it was measured a moment ago."""
+        now = time.monotonic()
+        if self._limit is None or now < self._next:
+            return None
+        self._next = now + WEIGHING_SECONDS
+        held = held_by(pid)
+        return Outgrown(held, self._limit) if held > self._limit else None
+
+
+def held_by(pid: int) -> int:
+    """Return the bytes that a process and its descendants hold; 0 when it is gone.
+
+    Shared pages (the arenas of experience, the libraries) are counted once, in proportion (Linux' PSS): with K
+    collectors, the sum of resident sizes would count them K + 1 times.
+    """
+    try:
+        leader = psutil.Process(pid)
+        return sum(_proportional(process) for process in [leader, *leader.children(recursive=True)])
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _proportional(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0
