@@ -153,6 +153,12 @@ class Learner(Protocol):
     def checkpointed(self) -> None:
         """Take note that everything up to now is in a checkpoint."""
 
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next update on.
+
+        Return whether that is possible: a behavior that is done with learning can't begin again in this attempt.
+        """
+
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
 
@@ -227,6 +233,8 @@ class BehaviorLearner:
         self._collected: set[int] = set()
         self._delivered = progress.step
         self._granted = progress.step
+        self._max_steps = config.max_steps
+        """What the configuration says, or where the rounds that are under way end, if that is later."""
         self._last_round = progress.round
         self._owes_grant = False
         """Whether a round shall be granted when its turn comes."""
@@ -252,7 +260,7 @@ class BehaviorLearner:
     @property
     def done(self) -> bool:
         """Whether `max_steps` is reached."""
-        return self.progress.step >= self.config.max_steps
+        return self.progress.step >= self._max_steps
 
     @property
     def checkpoint_due(self) -> bool:
@@ -327,6 +335,26 @@ class BehaviorLearner:
         elif not self.config.threaded:
             self._grant()
         return diagnosis
+
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next update on.
+
+        A smaller `max_steps` ends learning with the rounds that are under way. Return False for a behavior that was
+        done and is to learn on: collectors have stopped recording it.
+        """
+        assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
+        was_done = self.done
+        self.config = config
+        self.algorithm.reconfigure(config)
+        self._max_steps = max(config.max_steps, self._granted)
+        self._next_checkpoint = next_multiple(self.progress.step, config.checkpoint_interval)
+        if was_done:
+            return self.progress.step >= config.max_steps
+        if self.done:
+            self._pool.grant_unrecorded(self.name)
+            if self._turns is not None:
+                self._turns.learned(self.name, self.progress.step, done=True)
+        return True
 
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""

@@ -155,6 +155,14 @@ class CloneLearner:
             self._publish()
         return taken_back
 
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next chunk of gradient steps on."""
+        assert isinstance(config, CloneConfig), "the trainer of a behavior never changes"
+        self.config = config
+        self.algorithm.reconfigure(config)
+        self._next_checkpoint = next_multiple(self.step, config.checkpoint_interval)
+        return True
+
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
         return {"progress": {"step": self.step}, "algorithm": self.algorithm.state_dict()}

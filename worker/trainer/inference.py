@@ -66,6 +66,12 @@ class InferenceLearner:
     def checkpointed(self) -> None:
         """Take note of nothing: whatever is in a checkpoint was there before."""
 
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Take note; what could be changed concerns learning alone."""
+        assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
+        self.config = config
+        return True
+
     def state(self) -> dict[str, object]:
         """Return what a checkpoint would hold."""
         return {"progress": {"step": self.learnt, "round": 0}, "algorithm": self.algorithm.state_dict()}
