@@ -339,21 +339,17 @@ class BehaviorLearner:
     def reconfigure(self, config: TrainerConfig) -> bool:
         """Go on with another section of the configuration from the next update on.
 
-        A smaller `max_steps` ends learning with the rounds that are under way. Return False for a behavior that was
-        done and is to learn on: collectors have stopped recording it.
+        A smaller `max_steps` ends learning with the rounds that are under way, or with the next one where a team waits
+        for its turn. Return False for a behavior that was done and is to learn on: collectors have stopped recording.
         """
         assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
-        was_done = self.done
         self.config = config
         self.algorithm.reconfigure(config)
-        self._max_steps = max(config.max_steps, self._granted)
         self._next_checkpoint = next_multiple(self.progress.step, config.checkpoint_interval)
-        if was_done:
-            return self.progress.step >= config.max_steps
         if self.done:
-            self._pool.grant_unrecorded(self.name)
-            if self._turns is not None:
-                self._turns.learned(self.name, self.progress.step, done=True)
+            return self.progress.step >= config.max_steps
+        owed = self.algorithm.round_steps() if self._owes_grant else 0
+        self._max_steps = max(config.max_steps, self._granted + owed)
         return True
 
     def state(self) -> dict[str, object]:
@@ -385,7 +381,7 @@ class BehaviorLearner:
         self._owes_grant = not self._has_turn
         if self._owes_grant:
             return
-        size = min(self.algorithm.round_steps(), self.config.max_steps - self._granted)
+        size = min(self.algorithm.round_steps(), self._max_steps - self._granted)
         if size > 0:
             self._last_round += 1
             self._granted += size

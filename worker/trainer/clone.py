@@ -16,7 +16,7 @@ import torch
 
 from ludus.demonstrations import check_fit
 from ludus.spec import BehaviorSpec
-from server.training.config import CloneConfig
+from server.training.config import CloneConfig, TrainerConfig
 from worker.algorithms.bc import Cloning
 from worker.collector.notices import EpisodesEnded
 from worker.collector.pool import PolicyProgram

@@ -8,7 +8,7 @@ There is nothing to keep, so no checkpoint is ever due, and no end: the run play
 from pathlib import Path
 
 from ludus.spec import BehaviorSpec
-from server.training.config import ReinforcementConfig
+from server.training.config import ReinforcementConfig, TrainerConfig
 from worker.algorithms.algorithm import Algorithm
 from worker.collector.notices import EpisodesEnded
 from worker.export import export_onnx
