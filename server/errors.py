@@ -5,6 +5,7 @@
     │   ├── RunNotFound          run_not_found
     │   ├── ConfigNotFound       config_not_found
     │   ├── CheckpointNotFound   checkpoint_not_found
+    │   ├── CheckpointRequestNotFound  checkpoint_request_not_found
     │   ├── DemonstrationNotFound  demonstration_not_found
     │   ├── ArtifactNotFound     artifact_not_found
     │   ├── LadderNotFound       ladder_not_found
@@ -23,7 +24,10 @@
     │   ├── LadderInUse          ladder_in_use
     │   ├── LeaseLost            lease_lost
     │   ├── PlayerExists         player_exists
-    │   └── RunEnded             run_ended
+    │   ├── RunEnded             run_ended
+    │   ├── RunEnding            run_ending
+    │   ├── RunNotPaused         run_not_paused
+    │   └── RunNotRunning        run_not_running
     ├── Invalid                  kind invalid
     │   ├── CheckpointInvalid    invalid_checkpoint
     │   ├── DemonstrationInvalid invalid_demonstration
@@ -118,6 +122,17 @@ class CheckpointNotFound(NotFound):
     def __init__(self, checkpoint_id: str) -> None:
         super().__init__(f"There is no checkpoint {checkpoint_id!r}. List the checkpoints to see what there is.")
         self.checkpoint_id = checkpoint_id
+
+
+class CheckpointRequestNotFound(NotFound):
+    """The run has had no such request for a checkpoint."""
+
+    code = "checkpoint_request_not_found"
+
+    def __init__(self, run_id: str, seq: int) -> None:
+        super().__init__(f"Run {run_id} has had no request {seq} for a checkpoint. Ask for one with `:checkpoint`.")
+        self.run_id = run_id
+        self.seq = seq
 
 
 class DemonstrationNotFound(NotFound):
@@ -339,6 +354,51 @@ class RunEnded(Conflict):
         self.state = state
 
 
+class RunEnding(Conflict):
+    """A run was to be paused that is about to end."""
+
+    code = "run_ending"
+
+    def __init__(self, run_id: str, wish: str) -> None:
+        super().__init__(
+            f"Run {run_id} will not pause: somebody has asked to {wish} it, and it is about to end. To go on from its "
+            "last checkpoint, branch off another run (`ludus run branch`)."
+        )
+        self.run_id = run_id
+        self.wish = wish
+
+
+class RunNotPaused(Conflict):
+    """A run was to be resumed that is not paused."""
+
+    code = "run_not_paused"
+
+    def __init__(self, run_id: str, state: str, *, pausing: bool) -> None:
+        what = (
+            "it is about to pause; wait for PAUSED (`?wait=PAUSED`), and resume it then"
+            if pausing
+            else "there is nothing to resume"
+        )
+        super().__init__(f"Run {run_id} is {state}, not PAUSED: {what}.")
+        self.run_id = run_id
+        self.state = state
+
+
+class RunNotRunning(Conflict):
+    """A checkpoint was asked for of a run that is not running."""
+
+    code = "run_not_running"
+
+    def __init__(self, run_id: str, state: str, newest: str | None) -> None:
+        there = f"its newest checkpoint is {newest}" if newest else "it has no checkpoint"
+        super().__init__(
+            f"Run {run_id} is {state}: only a RUNNING run writes a checkpoint when it is asked to; {there}. Wait for "
+            "RUNNING (`?wait=RUNNING`), or take the newest one."
+        )
+        self.run_id = run_id
+        self.state = state
+
+
 class Invalid(LudusError):
     """The input is wrong in itself."""
 
@@ -393,7 +453,7 @@ class InvalidConfig(Invalid):
 
 
 class InvalidEdit(Invalid):
-    """Changes to the environment parameters of a run name what it does not have; all mistakes are listed."""
+    """Changes of a run name what it does not have or cannot be changed; all mistakes are listed."""
 
     code = "invalid_edit"
 

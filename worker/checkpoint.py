@@ -35,6 +35,8 @@ CHUNK = 1 << 24
 """Bytes that are read or written, and hashed, at a time."""
 ENVIRONMENT_PARAMETERS = "?environment_parameters"
 """Key of the run's lessons in a training state, beside the behaviors', whose names have no question mark."""
+AMENDMENTS = "?amendments"
+"""Key of the number of the newest amendment that the state has, where there are any."""
 DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -101,7 +103,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 def behavior_states(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the states of behaviors in a training state, without what belongs to the run as a whole."""
-    return {name: each for name, each in state.items() if name != ENVIRONMENT_PARAMETERS}
+    return {name: each for name, each in state.items() if not name.startswith("?")}
 
 
 def is_packed(file: Path) -> bool:

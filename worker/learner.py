@@ -153,6 +153,12 @@ class Learner(Protocol):
     def checkpointed(self) -> None:
         """Take note that everything up to now is in a checkpoint."""
 
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next update on.
+
+        Return whether that is possible: a behavior that is done with learning can't begin again in this attempt.
+        """
+
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
 
@@ -227,6 +233,8 @@ class BehaviorLearner:
         self._collected: set[int] = set()
         self._delivered = progress.step
         self._granted = progress.step
+        self._max_steps = config.max_steps
+        """What the configuration says, or where the rounds that are under way end, if that is later."""
         self._last_round = progress.round
         self._owes_grant = False
         """Whether a round shall be granted when its turn comes."""
@@ -252,7 +260,7 @@ class BehaviorLearner:
     @property
     def done(self) -> bool:
         """Whether `max_steps` is reached."""
-        return self.progress.step >= self.config.max_steps
+        return self.progress.step >= self._max_steps
 
     @property
     def checkpoint_due(self) -> bool:
@@ -328,6 +336,22 @@ class BehaviorLearner:
             self._grant()
         return diagnosis
 
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next update on.
+
+        A smaller `max_steps` ends learning with the rounds that are under way, or with the next one where a team waits
+        for its turn. Return False for a behavior that was done and is to learn on: collectors have stopped recording.
+        """
+        assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
+        self.config = config
+        self.algorithm.reconfigure(config)
+        self._next_checkpoint = next_multiple(self.progress.step, config.checkpoint_interval)
+        if self.done:
+            return self.progress.step >= config.max_steps
+        owed = self.algorithm.round_steps() if self._owes_grant else 0
+        self._max_steps = max(config.max_steps, self._granted + owed)
+        return True
+
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
         state: dict[str, object] = {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
@@ -357,7 +381,7 @@ class BehaviorLearner:
         self._owes_grant = not self._has_turn
         if self._owes_grant:
             return
-        size = min(self.algorithm.round_steps(), self.config.max_steps - self._granted)
+        size = min(self.algorithm.round_steps(), self._max_steps - self._granted)
         if size > 0:
             self._last_round += 1
             self._granted += size

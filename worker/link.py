@@ -28,7 +28,7 @@ METRIC_BACKLOG = 4096
 """Metric points that may wait for the supervisor before they are thinned."""
 
 
-Action = Literal["stop", "cancel", "release"]
+Action = Literal["pause", "stop", "cancel", "release"]
 CheckpointReason = Literal["interval", "final", "requested"]
 Outcome = Literal["succeeded", "cancelled", "paused", "released", "failed", "lost"]
 Level = Literal["info", "warning", "error"]
@@ -48,6 +48,24 @@ class Endpoint(Message):
     """host:port as simulators shall dial it."""
 
 
+class ChangedKey(Message):
+    """One key of a run's configuration that a user has changed."""
+
+    path: str
+    """Dotted keys, as `server.training.problems.join_path` writes them."""
+    old: object
+    new: object
+
+
+class Amendment(Message):
+    """A change of a run's configuration: keys that change together."""
+
+    seq: int
+    """Counts the run's amendments from 1. One that a trainer, or the checkpoint that it began with, knows is not told
+    again."""
+    changes: list[ChangedKey]
+
+
 # Supervisor to trainer ------------------------------------------------------------------------------------------------
 
 
@@ -58,7 +76,9 @@ class Job(Message):
     run_id: str
     epoch: int
     config: dict[str, object]
-    """The run's resolved configuration."""
+    """The run's resolved configuration, with all of `amendments`."""
+    amendments: list[Amendment] = Field(default_factory=list)
+    """What users have changed in it since the run was created, in order."""
     seed: int
     resume_from: str | None = None
     """Folder of the checkpoint to go on from."""
@@ -94,8 +114,22 @@ class Command(Message):
 
     type: Literal["command"] = "command"
     action: Action
-    """`stop`: final checkpoint, then finish. `cancel`: finish at once. `release`: checkpoint, then hand the run back.
-    """
+    """`stop`: final checkpoint, then finish. `pause`: checkpoint, then finish as paused. `cancel`: finish at once.
+    `release`: checkpoint, then hand the run back."""
+
+
+class SaveCheckpoint(Message):
+    """Write a checkpoint between two updates, and go on; answered by `CheckpointWritten` or `CheckpointDeclined`."""
+
+    type: Literal["save_checkpoint"] = "save_checkpoint"
+    request: int
+
+
+class Amend(Message):
+    """Go on with a changed configuration, in this order; each is answered by `Amended`."""
+
+    type: Literal["amend"] = "amend"
+    amendments: list[Amendment]
 
 
 class ParameterEdit(Message):
@@ -134,7 +168,7 @@ class CheckpointRefused(Message):
     detail: str
 
 
-Order = Command | EditParameters | CheckpointCommitted | CheckpointRefused
+Order = Command | SaveCheckpoint | Amend | EditParameters | CheckpointCommitted | CheckpointRefused
 """What a trainer's loop has to know."""
 ToTrainer = Annotated[Job | Beat | Order, Field(discriminator="type")]
 
@@ -183,6 +217,15 @@ class EventRecord(Message):
     level: Level = "info"
     message: str
     data: dict[str, object] = Field(default_factory=dict)
+
+
+class Amended(Message):
+    """An amendment holds from now on."""
+
+    type: Literal["amended"] = "amended"
+    amendment: Amendment
+    step: int
+    """Agent steps of all behaviors together."""
 
 
 class ParameterStates(Message):
@@ -293,6 +336,16 @@ class CheckpointWritten(Message):
     """Newest checkpoints that the run keeps."""
     metrics: dict[str, float | None]
     """Mean episode return per behavior since the previous checkpoint."""
+    request: int | None = None
+    """Number of the `SaveCheckpoint` that it answers."""
+
+
+class CheckpointDeclined(Message):
+    """A checkpoint that was asked for can't be written."""
+
+    type: Literal["checkpoint_declined"] = "checkpoint_declined"
+    request: int
+    detail: str
 
 
 class Finished(Message):
@@ -311,6 +364,7 @@ ToSupervisor = Annotated[
     | Progress
     | Metrics
     | EventRecord
+    | Amended
     | ParameterStates
     | SimulatorUp
     | SimulatorPlays
@@ -318,6 +372,7 @@ ToSupervisor = Annotated[
     | MatchesResumed
     | MatchesPlayed
     | CheckpointWritten
+    | CheckpointDeclined
     | Finished,
     Field(discriminator="type"),
 ]

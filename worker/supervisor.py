@@ -1,10 +1,10 @@
 """The body of the Celery task: executes one attempt of a run, and is its only writer.
 
-The supervisor holds the lease. It hands the job to a trainer, renews the lease, passes intents down (stop, cancel,
-hand back), and writes what the trainer reports to the database and the artifact store. Writes that find the database
-out of reach wait in order and are tried again while the lease lasts; when it has run out, by the supervisor's own
-clock or by the database's word, the trainer is ended at once and nothing more is written: another worker may be at
-work already.
+The supervisor holds the lease. It hands the job to a trainer, renews the lease, passes intents down (pause, stop,
+cancel, hand back) and what else users want (changes, a checkpoint), and writes what the trainer reports to the
+database and the artifact store. Writes that find the database out of reach wait in order and are tried again while the
+lease lasts; when it has run out, by the supervisor's own clock or by the database's word, the trainer is ended at once
+and nothing more is written: another worker may be at work already.
 
 Threads: everything runs on the task's thread except the copying to and from the artifact store, which has one thread of
 its own so that a slow disk or network does not cost the lease.
@@ -25,6 +25,7 @@ from typing import TypeVar, assert_never
 
 import structlog
 
+from server.amendments.refs import AmendmentRef
 from server.artifacts import ArtifactStore, FileRef
 from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger
@@ -37,8 +38,13 @@ from server.settings import WorkerSettings
 from server.training.config import RunConfig
 from worker.link import (
     Action,
+    Amend,
+    Amended,
+    Amendment,
     Beat,
+    ChangedKey,
     CheckpointCommitted,
+    CheckpointDeclined,
     CheckpointRefused,
     CheckpointWritten,
     Command,
@@ -55,6 +61,7 @@ from worker.link import (
     ParameterEdit,
     ParameterStates,
     Progress,
+    SaveCheckpoint,
     SimulatorDown,
     SimulatorPlays,
     SimulatorUp,
@@ -126,6 +133,10 @@ class Supervisor:
         self._step = 0
         self._edit = 0
         """Newest edit of environment parameters that the trainer was told of."""
+        self._amendment = max((each.seq for each in claim.amendments), default=0)
+        """Newest amendment of the configuration that the trainer was told of."""
+        self._request = 0
+        """Newest request for a checkpoint that the trainer was told of."""
         self._command: Action | None = None
         self._patience_ends = math.inf
         self._finished: Finished | None = None
@@ -197,6 +208,7 @@ class Supervisor:
             run_id=self._claim.run_id,
             epoch=self._claim.epoch,
             config=dict(self._claim.config),
+            amendments=[_amendment(each) for each in self._claim.amendments],
             seed=self._claim.seed,
             resume_from=self._resume(),
             scratch=str(self._scratch),
@@ -283,7 +295,7 @@ class Supervisor:
                 if intent is not None:
                     lease_until = now + self._settings.lease_seconds
                     self._obey(trainer, intent)
-                    self._pass_edits(trainer)
+                    self._pass_wishes(trainer)
                     self._weigh(trainer)
             if now >= lease_until:
                 raise LeaseLost(self._claim.run_id, self._claim.epoch)
@@ -332,6 +344,10 @@ class Supervisor:
                 case Intent.NONE:
                     if self._stopping() and self._command is None:
                         self._tell(trainer, "release", self._settings.stop_seconds)
+                case Intent.PAUSE:
+                    if self._command is None:
+                        self._move(RunState.PAUSING, StopReason.USER, "A user asked to pause the run.")
+                        self._tell(trainer, "pause", self._settings.stop_seconds)
                 case Intent.STOP:
                     if self._command != "stop":
                         self._move(RunState.STOPPING)
@@ -356,9 +372,17 @@ class Supervisor:
         with contextlib.suppress(LinkClosed):  # `receive` says so next
             self._tell(trainer, "release", self._settings.stop_seconds)
 
-    def _pass_edits(self, trainer: TrainerProcess) -> None:
-        """Hand the trainer what users want of environment parameters; from its checkpoint it knows what is done."""
+    def _pass_wishes(self, trainer: TrainerProcess) -> None:
+        """Hand the trainer what users want changed, and a wish for a checkpoint; it knows from its own what is done."""
         try:
+            amendments = self._ledger.amendments(self._amendment)
+            if amendments:
+                trainer.link.send(Amend(amendments=[_amendment(each) for each in amendments]))
+                self._amendment = amendments[-1].seq
+            request = self._ledger.checkpoint_wanted()
+            if request is not None and request > self._request:
+                trainer.link.send(SaveCheckpoint(request=request))
+                self._request = request
             edits = [
                 ParameterEdit(seq=seq, parameter=parameter, **change)
                 for seq, parameter, change in self._ledger.parameter_edits(self._edit)
@@ -367,7 +391,7 @@ class Supervisor:
                 trainer.link.send(EditParameters(edits=edits))
                 self._edit = edits[-1].seq
         except Unavailable as error:
-            log.warning("edits_not_read", error=str(error))
+            log.warning("wishes_not_read", error=str(error))
         except LinkClosed:
             pass  # `receive` says so next
 
@@ -394,6 +418,11 @@ class Supervisor:
                 self._writes.append(
                     lambda: self._ledger.event(message.name, message.message, level=message.level, data=message.data)
                 )
+            case Amended():
+                changes = [each.model_dump() for each in message.amendment.changes]
+                self._writes.append(lambda: self._ledger.amended(message.amendment.seq, changes, message.step))
+            case CheckpointDeclined():
+                self._writes.append(lambda: self._ledger.checkpoint_declined(message.request, message.detail))
             case ParameterStates():
                 self._writes.append(lambda: self._ledger.parameters(message.parameters, message.edit))
             case SimulatorUp():
@@ -479,6 +508,8 @@ class Supervisor:
                 level="error",
                 data={"code": error.code, "step": written.step},
             )
+            if written.request is not None:
+                self._ledger.checkpoint_declined(written.request, f"it could not be stored: {error}")
             answer = CheckpointRefused(folder=written.folder, code=error.code, detail=str(error))
         else:
             self._ledger.checkpoint(
@@ -489,7 +520,8 @@ class Supervisor:
                     path=path,
                     files=files,
                     metrics=written.metrics,
-                )
+                ),
+                written.request,
             )
             self._ledger.retire_checkpoints(written.keep)
             answer = CheckpointCommitted(folder=written.folder)
@@ -546,6 +578,8 @@ class Supervisor:
                 self._move(RunState.SUCCEEDED, reason, finished.detail)
             case "cancelled":
                 self._move(RunState.CANCELLED, reason, finished.detail)
+            case "paused" if self._state is RunState.STOPPING:  # a user's wish that came after the pause outranks it
+                self._move(RunState.SUCCEEDED, StopReason.USER, "stopped on request while the run paused")
             case "paused":
                 self._move(RunState.PAUSING, reason, finished.detail)
                 self._move(RunState.PAUSED, reason, finished.detail)
@@ -610,6 +644,11 @@ class Supervisor:
 def _lost(detail: str) -> Finished:
     """Conclude that another attempt has to go on."""
     return Finished(outcome="lost", detail=detail)
+
+
+def _amendment(amendment: AmendmentRef) -> Amendment:
+    """Return an amendment as the trainer takes it."""
+    return Amendment(seq=amendment.seq, changes=[ChangedKey(**change) for change in amendment.changes])
 
 
 def played(match: Match) -> PlayedMatch:

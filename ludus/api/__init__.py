@@ -13,6 +13,7 @@ Everything that comes back is a frozen dataclass (`ludus.records`). Everything t
     │   ├── NotFound           the run, checkpoint, ... does not exist
     │   └── Busy               too many requests at once, or not ready: try again later
     ├── DownloadDamaged        a file arrived with another checksum than announced
+    ├── NotSaved               the checkpoint that was asked for was not written
     └── WaitTimedOut           the run is not where it was waited for
 
 POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer does not repeat its effect.
@@ -21,13 +22,23 @@ POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer
 from ludus.api.checkpoints import Checkpoints
 from ludus.api.configs import Configs
 from ludus.api.demonstrations import Demonstrations
-from ludus.api.errors import ApiError, Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable, WaitTimedOut
+from ludus.api.errors import (
+    ApiError,
+    Busy,
+    DownloadDamaged,
+    NotFound,
+    NotSaved,
+    ProblemAnswer,
+    ServerUnreachable,
+    WaitTimedOut,
+)
 from ludus.api.events import Events
 from ludus.api.ladders import Ladders
+from ludus.api.lifecycle import Lifecycle
 from ludus.api.metrics import Metrics
 from ludus.api.parameters import Parameters
 from ludus.api.patience import PATIENCE_SECONDS
-from ludus.api.runs import TERMINAL_STATES, Config, Runs, StoredConfig
+from ludus.api.runs import TERMINAL_STATES, Config, StoredConfig
 from ludus.api.transport import DEFAULT_SERVER
 
 __all__ = [
@@ -40,6 +51,7 @@ __all__ = [
     "Config",
     "DownloadDamaged",
     "NotFound",
+    "NotSaved",
     "ProblemAnswer",
     "ServerUnreachable",
     "StoredConfig",
@@ -47,7 +59,7 @@ __all__ = [
 ]
 
 
-class Client(Runs, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders):
+class Client(Lifecycle, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders):
     """Connection to one server. Thread-safe; close it, or use it as a context manager."""
 
     def version(self) -> str:

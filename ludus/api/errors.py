@@ -62,3 +62,11 @@ class WaitTimedOut(ApiError):
     def __init__(self, run: Run, seconds: float) -> None:
         self.run = run
         super().__init__(f"run {run.id} is still {run.state} after {seconds:g} s")
+
+
+class NotSaved(ApiError):
+    """The checkpoint that was asked for was not written, or not in time."""
+
+    def __init__(self, run: str, why: str) -> None:
+        self.run = run
+        super().__init__(f"no checkpoint of run {run} was saved: {why}")

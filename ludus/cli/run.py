@@ -1,4 +1,4 @@
-"""`ludus run`: ask for runs, look at them, end them."""
+"""`ludus run`: ask for runs, look at them, end them. For what happens to them in between see `ludus.cli.lifecycle`."""
 
 import sys
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from ludus.api import Client, StoredConfig
 from ludus.cli.client import ClientGroup, connected
 from ludus.cli.follow import await_end, logs, wait, watch
 from ludus.cli.lessons import lessons, set_lesson, set_parameter
+from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
 from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
 from ludus.cli.render import ago, event_line, max_steps, number, print_facts, print_json, print_table, span
 from ludus.cli.require import Requirement
@@ -159,6 +160,8 @@ def cancel(client: Client, *, run: str, wait_: bool, timeout: float | None, as_j
     _after_order(client, client.cancel(run), wait_, timeout, as_json)
 
 
+for command in LIFECYCLE:
+    run.add_command(command)
 run.add_command(lessons)
 run.add_command(set_lesson)
 run.add_command(set_parameter)

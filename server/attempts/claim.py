@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from server.amendments.refs import AmendmentRef
 from server.checkpoints.refs import CheckpointRef
 from server.runs.states import RunKind
 
@@ -21,8 +22,10 @@ class Claim:
     kind: RunKind
     name: str
     config: Mapping[str, Any]
-    """Resolved configuration, as stored."""
+    """Resolved configuration, with all amendments."""
     seed: int
     resume: CheckpointRef | None
     """Newest good checkpoint, None at the beginning."""
     worker_id: str
+    amendments: tuple[AmendmentRef, ...] = ()
+    """What users have changed in the configuration up to now; a checkpoint knows with how much of it it was written."""

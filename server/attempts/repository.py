@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from server.amendments.refs import AmendmentRef
+from server.amendments.repository import AmendmentRepository
 from server.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
+from server.checkpoint_requests.repository import CheckpointRequestRepository
 from server.checkpoints.merit import keep_best_of, merit
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
@@ -24,20 +27,21 @@ from server.demonstrations.repository import ref as demonstration_ref
 from server.errors import IllegalTransition, LeaseLost
 from server.events.repository import Note, lock_run, move, record
 from server.ladders.refs import PlayedMatch
-from server.leases.repository import end_attempt, lapse
+from server.leases.repository import end_attempt, heed, lapse
 from server.matches.repository import MatchLedger
 from server.metrics.points import MetricPoint
 from server.metrics.repository import MetricRepository
 from server.parameters.repository import ParameterRepository
 from server.retention.repository import RetentionRepository
 from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
-from server.runs.states import EVENT_OF, LEASED, Intent, RunKind, RunState, StopReason
+from server.runs.states import EVENT_OF, LEASED, TERMINAL, Intent, RunKind, RunState, StopReason
 from server.scheduling.demand import Offer
 from server.scheduling.repository import WaitingRuns
 from server.scheduling.turn import by_turn
 from server.settings import SchedulingSettings
 from server.simulators.models import Simulator
 from server.simulators.repository import LEFT, SimulatorRepository
+from server.training.problems import show
 from server.workers.models import Worker
 
 Result = TypeVar("Result")
@@ -103,6 +107,39 @@ class AttemptLedger:
             edits = ParameterRepository(session).edits(self._claim.run_id, after)
             return [(edit.seq, edit.parameter, edit.change) for edit in edits]
 
+    def amendments(self, after: int) -> tuple[AmendmentRef, ...]:
+        """Return the amendments of the run's configuration behind one of them. Not fenced: they never change."""
+        with self._database.read() as session:
+            return AmendmentRepository(session).refs(self._claim.run_id, after)
+
+    def amended(self, seq: int, changes: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Note that the trainer goes on with an amendment, from `step` agent steps of all behaviors on."""
+
+        def write(session: Session, run: Run) -> None:
+            AmendmentRepository(session).applied(run.id, seq)
+            words = ", ".join(f"{each['path']} from {show(each['old'])} to {show(each['new'])}" for each in changes)
+            data = {"seq": seq, "step": step, "changes": [dict(each) for each in changes]}
+            self._record(session, run, Note("hyperparameters_changed", f"Changed {words} at step {step}.", data=data))
+
+        self._fenced(write)
+
+    def checkpoint_wanted(self) -> int | None:
+        """Return the number of the request for a checkpoint that waits for its answer; None without one. Not fenced."""
+        with self._database.read() as session:
+            pending = CheckpointRequestRepository(session).pending(self._claim.run_id)
+            return None if pending is None else pending.seq
+
+    def checkpoint_declined(self, request: int, why: str) -> None:
+        """Answer a request for a checkpoint that can't be written."""
+
+        def write(session: Session, run: Run) -> None:
+            CheckpointRequestRepository(session).answer(run.id, request, problem=why)
+            data = {"request": request}
+            note = Note("checkpoint_declined", f"No checkpoint was written on request: {why}.", "warning", data)
+            self._record(session, run, note)
+
+        self._fenced(write)
+
     def parameters(self, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
         """Publish where the run's environment parameters are, and up to which edit its trainer has come."""
         self._fenced(lambda session, run: ParameterRepository(session).told(run.id, parameters, edit))
@@ -133,7 +170,8 @@ class AttemptLedger:
     def move(self, to: RunState, *, reason: StopReason | None = None, detail: str | None = None) -> None:
         """Move the run. Moving it to where it is changes nothing; a state without a lease ends the attempt.
 
-        `reason` says why a run ended or pauses; without one SUCCEEDED means `completed` and CANCELLED `user`.
+        `reason` says why a run ended or pauses; without one SUCCEEDED means `completed` and CANCELLED `user`. What a
+        user asked for while the run paused still holds: to pause makes `user` the reason, to stop or cancel ends it.
         Raises IllegalTransition.
         """
         if reason is None:
@@ -147,11 +185,18 @@ class AttemptLedger:
             if to not in EVENT_OF:
                 raise IllegalTransition(run.id, run.state, to)  # nothing ever moves there
             level = "error" if to is RunState.FAILED else "info"
-            note = Note(EVENT_OF[to], _sentence(to, reason, detail), level)
-            move(session, run, to, note, reason=reason, detail=detail)
+            intent, why = run.intent, reason
+            if to is RunState.PAUSED and intent == Intent.PAUSE:
+                why = StopReason.USER
+            note = Note(EVENT_OF[to], _sentence(to, why, detail), level)
+            move(session, run, to, note, reason=why, detail=detail)
             if to not in LEASED:
-                outcome = {RunState.PAUSED: "paused", RunState.RECOVERING: "released"}.get(to, str(reason))
+                outcome = {RunState.PAUSED: "paused", RunState.RECOVERING: "released"}.get(to, str(why))
                 end_attempt(session, run, outcome, detail)
+            if to is RunState.PAUSED or to in TERMINAL:
+                CheckpointRequestRepository(session).settle(run.id, to)
+            if to is RunState.PAUSED:
+                heed(session, run, intent)
 
         self._fenced(write)
 
@@ -174,18 +219,24 @@ class AttemptLedger:
         """Enter finished matches into the ledger. Handing the same ones in twice is safe."""
         self._fenced(lambda session, run: MatchLedger(session).append(run.id, self._claim.epoch, played))
 
-    def checkpoint(self, checkpoint: NewCheckpoint) -> str:
-        """Enter a published checkpoint; return its id. One beyond the attempt's start refills the restart budget."""
+    def checkpoint(self, checkpoint: NewCheckpoint, request: int | None = None) -> str:
+        """Enter a published checkpoint; return its id. One beyond the attempt's start refills the restart budget.
+
+        `request` is the number of the request that it answers.
+        """
 
         def write(session: Session, run: Run) -> str:
             rule, scores = keep_best_of(self._claim.config), MetricRepository(session).scores(run.id)
             better = merit(rule, scores, checkpoint.metrics.values())
             row, new = CheckpointRepository(session).add(run.id, self._claim.epoch, checkpoint, scores, better)
+            if request is not None:
+                CheckpointRequestRepository(session).answer(run.id, request, checkpoint_id=row.id)
             if not new:
                 return row.id
             attempt = session.get_one(Attempt, (run.id, self._claim.epoch))
             progress = {"restarts_without_progress": 0} if checkpoint.step > attempt.resume_step else {}
             data = {"checkpoint_id": row.id, "step": checkpoint.step, "reason": checkpoint.reason, "size": row.size}
+            data |= {} if request is None else {"request": request}
             message = f"Saved a checkpoint at step {checkpoint.step} ({checkpoint.reason})."
             self._record(session, run, Note("checkpoint_saved", message, data=data), **progress)
             return row.id
@@ -348,7 +399,8 @@ def _begin(session: Session, run: Run, worker_id: str, lease_seconds: float) -> 
         MetricRepository(session).rewind(run.id)
     working = {"run_id": run.id, "last_claim_at": now(), "heartbeat_at": now()}
     session.execute(update(Worker).where(Worker.id == worker_id).values(working))
-    return Claim(run.id, epoch, RunKind(run.kind), run.name, run.config, run.seed, resume, worker_id)
+    amendments = AmendmentRepository(session).refs(run.id)
+    return Claim(run.id, epoch, RunKind(run.kind), run.name, run.config, run.seed, resume, worker_id, amendments)
 
 
 def _sentence(to: RunState, reason: StopReason | None, detail: str | None) -> str:

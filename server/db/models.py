@@ -1,5 +1,7 @@
 """All models, so that the metadata is complete for migrations and their check."""
 
+from server.amendments.models import AmendedRun, Amendment
+from server.checkpoint_requests.models import CheckpointRequest
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.configs.models import ConfigVersion
 from server.db.base import Base
@@ -21,9 +23,12 @@ from server.simulators.models import Simulator
 from server.workers.models import Worker
 
 __all__ = [
+    "AmendedRun",
+    "Amendment",
     "Attempt",
     "Base",
     "Checkpoint",
+    "CheckpointRequest",
     "ConfigVersion",
     "Demonstration",
     "Event",

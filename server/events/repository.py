@@ -121,7 +121,10 @@ def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> dic
     """Return what else changes with the state."""
     if to in TERMINAL:
         return {"stop_reason": reason, "stop_detail": detail, "intent": None, "finished_at": now(), "waits_for": None}
-    if to in {RunState.PAUSING, RunState.PAUSED, RunState.STOPPING} and reason is not None:
+    if to is RunState.PAUSED:
+        why = {"stop_reason": reason, "stop_detail": detail} if reason is not None else {}
+        return {"intent": None, **why}
+    if to in {RunState.PAUSING, RunState.STOPPING} and reason is not None:
         return {"stop_reason": reason, "stop_detail": detail}
     if to is RunState.STARTING:
         return {"waits_for": None}

@@ -14,6 +14,7 @@ from ludus.wire.options import server_options
 from server.db.database import Database
 from server.gateway.service import Gateway
 from server.gateway.tickets import MIN_KEY_BYTES
+from server.queue import Doorbell, make_celery
 from server.settings import GatewaySettings, Settings
 from server.simulators.repository import SimulatorDesk
 
@@ -32,7 +33,7 @@ def serve(settings: Settings, database: Database | None = None) -> None:
     database = database or Database.from_settings(settings.database)
     try:
         check(settings.gateway)
-        asyncio.run(_serve(settings.gateway, database))
+        asyncio.run(_serve(settings.gateway, SimulatorDesk(database, Doorbell(make_celery(settings)))))
     except CannotServe as error:
         sys.exit(f"Error: {error}")
     finally:
@@ -84,12 +85,12 @@ async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
     gateway.release()
 
 
-async def _serve(settings: GatewaySettings, database: Database) -> None:
+async def _serve(settings: GatewaySettings, desk: SimulatorDesk) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server, gateway, port = await start(settings, SimulatorDesk(database))
+    server, gateway, port = await start(settings, desk)
     _log.info("gateway_started", host=settings.host, port=port, authenticated=settings.token is not None)
     await stopping.wait()
     _log.info("gateway_stopping", relayed=gateway.relay.streams)

@@ -10,7 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from server.amendments.routes import router as amendments
 from server.attempts.routes import router as attempts
+from server.checkpoint_requests.routes import router as checkpoint_requests
 from server.checkpoints.routes import router as checkpoints
 from server.checkpoints.routes import uploads
 from server.configs.routes import router as configs
@@ -34,6 +36,8 @@ from server.workers.routes import router as workers
 
 ROUTERS: tuple[APIRouter, ...] = (
     runs,
+    amendments,
+    checkpoint_requests,
     parameters,
     events,
     metrics,

@@ -80,10 +80,10 @@ def declare_body(model: type[BaseModel], example: str) -> dict[str, Any]:
     }
 
 
-def declare_json(model: type[BaseModel]) -> dict[str, Any]:
+def declare_json(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
     """Declare a body of JSON alone for OpenAPI, for a route's `openapi_extra`."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
 def _validated(model: type[Model], data: Any) -> Model:

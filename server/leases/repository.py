@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from server.checkpoint_requests.repository import CheckpointRequestRepository
 from server.checkpoints.models import Checkpoint
 from server.db.clock import now
 from server.db.texts import storable
@@ -76,25 +77,40 @@ def lapse(session: Session, run: Run, outcome: str, detail: str, restart_budget:
     """End the attempt of a locked run that did not finish it, and decide what becomes of the run.
 
     A user's wish outlives the attempt: what was to be cancelled is CANCELLED, what was to be stopped is SUCCEEDED with
-    the newest checkpoint that there is. Else the run is RECOVERING, until `restart_budget` restarts without progress
-    are spent; `counts` says whether this one is charged.
+    the newest checkpoint that there is, what was to pause is PAUSED. Else the run is RECOVERING, until `restart_budget`
+    restarts without progress are spent; `counts` says whether this one is charged.
     """
     intent = run.intent
     end_attempt(session, run, outcome, detail)
     if intent == Intent.CANCEL:
         return _finish(session, run, RunState.CANCELLED, StopReason.USER, detail)
     spent = run.restarts_without_progress + (1 if counts else 0)
-    if intent != Intent.STOP and spent > restart_budget:
+    if intent not in {Intent.STOP, Intent.PAUSE} and spent > restart_budget:
         reason = StopReason(outcome) if outcome in set(StopReason) else StopReason.WORKER_LOST
         why = f"{detail} The budget of {restart_budget} restarts without a new checkpoint is spent."
         return _finish(session, run, RunState.FAILED, reason, why)
     data = {"outcome": outcome, "restarts_without_progress": spent, "restart_budget": restart_budget}
     note = Note(EVENT_OF[RunState.RECOVERING], detail, "warning" if counts else "info", data)
     move(session, run, RunState.RECOVERING, note, restarts_without_progress=spent)
+    why = f"{detail} {left_behind(session, run)}"
     if intent == Intent.STOP:
-        why = f"{detail} {left_behind(session, run)}"
         return _finish(session, run, RunState.SUCCEEDED, StopReason.USER, why)
+    if intent == Intent.PAUSE:
+        return _finish(session, run, RunState.PAUSED, StopReason.USER, why)
     return RunState.RECOVERING
+
+
+def heed(session: Session, run: Run, intent: str | None) -> None:
+    """End a locked run that has just paused, if somebody asked for that while it was pausing.
+
+    The race: a run pauses, by itself or on request, and its supervisor does not look at the row again before it writes
+    PAUSED. Whoever asked for the end meanwhile was told that it would come.
+    """
+    if intent == Intent.CANCEL:
+        _finish(session, run, RunState.CANCELLED, StopReason.USER, "Cancelled by a user while the run paused.")
+    elif intent == Intent.STOP:
+        why = f"Stopped by a user while the run paused. {left_behind(session, run)}"
+        _finish(session, run, RunState.SUCCEEDED, StopReason.USER, why)
 
 
 def end_attempt(session: Session, run: Run, outcome: str, detail: str | None) -> None:
@@ -124,4 +140,5 @@ def left_behind(session: Session, run: Run) -> str:
 def _finish(session: Session, run: Run, to: RunState, reason: StopReason, detail: str) -> RunState:
     level = "error" if to is RunState.FAILED else "info"
     move(session, run, to, Note(EVENT_OF[to], detail, level), reason=reason, detail=detail)
+    CheckpointRequestRepository(session).settle(run.id, to)
     return to

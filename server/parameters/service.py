@@ -18,6 +18,7 @@ from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.states import TERMINAL
 from server.training.config import RunConfig
+from server.training.document import Path
 from server.training.lessons import ParameterStatus, status_of, value_to_plain
 from server.training.parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
 from server.training.problems import join_path, show
@@ -39,14 +40,17 @@ class ParameterService:
             return _initial(RunConfig.model_validate(found.config)), self._parameters.edits(found.id)
         return [ParameterStatus(**each) for each in told.parameters], self._parameters.edits(found.id, told.edit)
 
-    def edit(self, run: str, wanted: Mapping[str, EnvironmentParameterChange]) -> Run:
-        """Ask for changes, all or none. Raises RunNotFound, RunEnded, InvalidEdit."""
+    def edit(self, run: str, wanted: Mapping[str, EnvironmentParameterChange], where: Path = ("parameters",)) -> Run:
+        """Ask for changes, all or none; mistakes are told below the path `where`.
+
+        Raises RunNotFound, RunEnded, InvalidEdit.
+        """
         config = RunConfig.model_validate(self._runs.get(run).config)
         found = self._runs.lock(run)
         if found.state in TERMINAL:
             raise RunEnded(found.id, found.state)
         lessons = config.lessons()
-        if problems := [each for name, change in wanted.items() for each in _problems(name, change, lessons)]:
+        if problems := [each for name, change in wanted.items() for each in _problems(where, name, change, lessons)]:
             raise InvalidEdit(problems)
         for name, change in wanted.items():
             self._ask(found, name, change, lessons[name])
@@ -69,16 +73,18 @@ class ParameterService:
         record(self._session, run.id, Note("parameter_change_requested", message, data=data))
 
 
-def _problems(name: str, change: EnvironmentParameterChange, lessons: Mapping[str, Sequence[Lesson]]) -> list[Problem]:
+def _problems(
+    where: Path, name: str, change: EnvironmentParameterChange, lessons: Mapping[str, Sequence[Lesson]]
+) -> list[Problem]:
     if name not in lessons:
         there = ", ".join(list(lessons)[:20]) or "none"
         message = f"the run has no environment parameter {show(name)}; there is {there}"
-        return [Problem(join_path(("parameters", name)), "not_found", message)]
+        return [Problem(join_path((*where, name)), "not_found", message)]
     if change.lesson is not None:
         try:
             find_lesson(lessons[name], change.lesson)
         except LessonUnknown as error:
-            return [Problem(join_path(("parameters", name, "lesson")), "not_found", str(error))]
+            return [Problem(join_path((*where, name, "lesson")), "not_found", str(error))]
     return []
 
 

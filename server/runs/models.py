@@ -40,7 +40,7 @@ class Run(Base):
     epoch: Mapped[int] = mapped_column(Integer, default=0)
     """Fencing number: raised by each claim; a write that carries an older one is refused."""
     intent: Mapped[str | None] = mapped_column(String(16))
-    """What the supervisor shall do next: `stop`, `cancel`, or nothing."""
+    """What the supervisor shall do next: `pause`, `stop`, `cancel`, or nothing."""
     step: Mapped[int] = mapped_column(BigInteger, default=0)
     """Agent steps of all behaviors together, as of the last heartbeat."""
     restarts_without_progress: Mapped[int] = mapped_column(Integer, default=0)

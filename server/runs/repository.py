@@ -189,7 +189,11 @@ class RunRepository:
 
     def intend(self, run: Run, intent: Intent, note: Note) -> Run:
         """Tell the supervisor of a locked run what is wanted; it learns so with its next heartbeat."""
-        record(self._session, run.id, note, epoch=run.epoch, intent=intent)
+        return self.annotate(run, note, intent=intent)
+
+    def annotate(self, run: Run, note: Note, **columns: Any) -> Run:
+        """Record an event of a locked run, with changes of its columns that are no move."""
+        record(self._session, run.id, note, epoch=run.epoch, **columns)
         self._session.refresh(run)
         return run
 

@@ -1,17 +1,27 @@
-"""Runs: ask for one, look at it, wait for it, end it."""
+"""Runs: ask for one, look at it, wait for it, let it pause and go on, end it."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from server.amendments.schemas import RunChanges
 from server.checkpoints.service import CheckpointService
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, Prepared
 from server.db.database import Database
 from server.demonstrations.service import DemonstrationService
-from server.errors import ConfigNotFound, IllegalTransition, InvalidConfig, Problem, RunNotFound
+from server.errors import (
+    ConfigNotFound,
+    IllegalTransition,
+    InvalidConfig,
+    InvalidEdit,
+    Problem,
+    RunEnding,
+    RunNotFound,
+    RunNotPaused,
+)
 from server.http import filters
-from server.http.bodies import EXAMPLE, BodyDep, declare_body
+from server.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
 from server.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
 from server.http.fields import Name, RunKey, Tag
 from server.http.filters import EQUALITY, Field
@@ -123,6 +133,28 @@ def get_run(
         return found
     services.waits.until(found.id, wanted, timeout)
     return _read(services.database, found.id)
+
+
+@router.post(
+    "/{run:name}:pause",
+    response_model=RunRead,
+    responses=problems(RunNotFound, RunEnding, IllegalTransition, *COMMAND_PROBLEMS),
+)
+def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
+    """Let a run pause: checkpoint, PAUSED with reason `user`, the worker is free, simulators wait for `:resume`."""
+    return command.run(lambda session: _changed(RunService(session, services.bell).pause(run)))
+
+
+@router.post(
+    "/{run:name}:resume",
+    response_model=RunRead,
+    responses=problems(RunNotFound, RunNotPaused, InvalidEdit, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    openapi_extra=declare_json(RunChanges, required=False),
+)
+def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+    """Let a paused run go on from its newest checkpoint. A body makes changes first, as PATCH takes them."""
+    changes = body.read(RunChanges, {}) if body.content else None
+    return command.run(lambda session: _changed(RunService(session, services.bell).resume(run, changes)))
 
 
 @router.post(

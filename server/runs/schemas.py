@@ -19,7 +19,7 @@ class RunSummary(Read):
     state: RunState
     stop_reason: StopReason | None = Field(description="Why the run stopped or paused.")
     stop_detail: str | None = Field(description="The same as a sentence for people.")
-    intent: str | None = Field(description="`stop` or `cancel`, asked for and not done yet.")
+    intent: str | None = Field(description="`pause`, `stop` or `cancel`, asked for and not done yet.")
     config_name: str | None = Field(description="Stored configuration that the run was created from.")
     config_version: int | None
     seed: int

@@ -1,7 +1,7 @@
-"""What users do with runs: create, stop, cancel. One object per request, inside its transaction.
+"""What users do with runs: create, pause, resume, stop, cancel. One object per request, inside its transaction.
 
 Whether a worker holds the run decides how a wish is carried out: a live run's supervisor learns it with its next
-heartbeat (at most 2 s later) and ends the run itself; a run that waits is ended on the spot.
+heartbeat (at most 2 s later) and pauses or ends the run itself; a run that waits is paused or ended on the spot.
 """
 
 import secrets
@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from server.amendments.schemas import RunChanges
+from server.amendments.service import AmendmentService
+from server.checkpoint_requests.repository import CheckpointRequestRepository
 from server.checkpoints.repository import InitialCheckpoints
 from server.db.database import Session, after_commit
 from server.demonstrations.repository import DemonstrationRepository
-from server.errors import IllegalTransition, Problem
+from server.errors import IllegalTransition, Problem, RunEnding, RunNotPaused
 from server.events.repository import Note, record
 from server.ladders.service import LadderService
 from server.runs.models import Run
@@ -85,23 +88,62 @@ class RunService:
         after_commit(self._session, lambda: self._bell.ring(run_id))
         return run
 
+    def pause(self, run: str) -> Run:
+        """Ask for a checkpoint, then PAUSED with reason `user`: the worker is free, and simulators wait.
+
+        A run that no worker holds is PAUSED at once. One that has paused because its simulators were gone stays so
+        until somebody resumes it. Asking again changes nothing.
+        Raises RunNotFound, RunEnding (a stop or cancel is under way), IllegalTransition (the run has ended).
+        """
+        found = self._runs.lock(run)
+        if found.state == RunState.PAUSED:
+            return self._keep_paused(found)
+        if found.state in TERMINAL:
+            raise IllegalTransition(found.id, found.state, RunState.PAUSED)
+        if found.intent in {Intent.STOP, Intent.CANCEL} or found.state == RunState.STOPPING:
+            raise RunEnding(found.id, Intent.CANCEL if found.intent == Intent.CANCEL else Intent.STOP)
+        if found.state not in LEASED:
+            detail = "Paused by a user while no worker held the run."
+            note = Note(EVENT_OF[RunState.PAUSED], detail)
+            return self._runs.move(found, RunState.PAUSED, note, reason=StopReason.USER, detail=detail)
+        if found.intent == Intent.PAUSE:
+            return found
+        return self._runs.intend(found, Intent.PAUSE, Note("pause_requested", "A user asked to pause the run."))
+
+    def resume(self, run: str, changes: RunChanges | None = None) -> Run:
+        """Queue a paused run again, whatever it paused for; it goes on from its newest checkpoint.
+
+        `changes` are made first; the run goes on with them. Raises RunNotFound, RunNotPaused, InvalidEdit.
+        """
+        found = self._runs.lock(run)
+        if found.state != RunState.PAUSED:
+            pausing = found.state == RunState.PAUSING or found.intent == Intent.PAUSE
+            raise RunNotPaused(found.id, found.state, pausing=pausing)
+        if changes is not None:
+            AmendmentService(self._session).change(found.id, changes)
+        note = Note(EVENT_OF[RunState.QUEUED], "Resumed by a user; the run waits for a worker again.")
+        self._runs.move(found, RunState.QUEUED, note)
+        run_id = found.id
+        after_commit(self._session, lambda: self._bell.ring(run_id))
+        return found
+
     def stop(self, run: str) -> Run:
         """Ask for a final checkpoint and export, then SUCCEEDED with reason `user`; asking again changes nothing.
 
-        A run that no worker holds has nothing to save beyond its newest checkpoint and is SUCCEEDED at once.
-        Raises RunNotFound, IllegalTransition (the run has ended otherwise).
+        Outranks an earlier pause. A run that no worker holds has nothing to save beyond its newest checkpoint and is
+        SUCCEEDED at once. Raises RunNotFound, IllegalTransition (the run has ended otherwise).
         """
         found = self._runs.lock(run)
         if found.state in TERMINAL:
             return _already(found, RunState.SUCCEEDED)
         if found.state not in LEASED:
             return self._end(found, RunState.SUCCEEDED, "Stopped by a user while no worker held the run.")
-        if found.intent is not None:
+        if found.intent in {Intent.STOP, Intent.CANCEL}:
             return found
         return self._runs.intend(found, Intent.STOP, Note("stop_requested", "A user asked to stop the run."))
 
     def cancel(self, run: str) -> Run:
-        """Ask for CANCELLED without a checkpoint; outranks an earlier stop, and asking again changes nothing.
+        """Ask for CANCELLED without a checkpoint; outranks an earlier stop or pause, and asking again changes nothing.
 
         Raises RunNotFound, IllegalTransition (the run has ended otherwise).
         """
@@ -114,8 +156,17 @@ class RunService:
             return found
         return self._runs.intend(found, Intent.CANCEL, Note("cancel_requested", "A user asked to cancel the run."))
 
+    def _keep_paused(self, run: Run) -> Run:
+        """Let a run that paused by itself stay paused, whoever comes back."""
+        if run.stop_reason == StopReason.USER:
+            return run
+        note = Note("pause_requested", "A user asked that the run stays paused until it is resumed.")
+        return self._runs.annotate(run, note, stop_reason=StopReason.USER, stop_detail="Paused by a user.")
+
     def _end(self, run: Run, to: RunState, detail: str) -> Run:
-        return self._runs.move(run, to, Note(EVENT_OF[to], detail), reason=StopReason.USER, detail=detail)
+        self._runs.move(run, to, Note(EVENT_OF[to], detail), reason=StopReason.USER, detail=detail)
+        CheckpointRequestRepository(self._session).settle(run.id, to)
+        return run
 
 
 def _already(run: Run, wanted: RunState) -> Run:

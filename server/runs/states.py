@@ -44,7 +44,7 @@ class StopReason(StrEnum):
     COMPLETED = "completed"
     """Every behavior reached its `max_steps`."""
     USER = "user"
-    """Somebody asked for it (`:stop`, `:cancel`)."""
+    """Somebody asked for it (`:stop`, `:cancel`, `:pause`)."""
     WORKER_LOST = "worker_lost"
     """The lease ran out and the restart budget without progress is spent."""
     SIMULATORS_LOST = "simulators_lost"
@@ -66,13 +66,13 @@ S = RunState
 
 TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     S.CREATED: frozenset({S.QUEUED, S.CANCELLED}),
-    S.QUEUED: frozenset({S.STARTING, S.CANCELLED, S.SUCCEEDED}),
+    S.QUEUED: frozenset({S.STARTING, S.PAUSED, S.CANCELLED, S.SUCCEEDED}),
     S.STARTING: frozenset({S.RUNNING, S.PAUSING, S.STOPPING, S.RECOVERING, S.FAILED, S.CANCELLED}),
     S.RUNNING: frozenset({S.PAUSING, S.STOPPING, S.RECOVERING, S.SUCCEEDED, S.FAILED, S.CANCELLED}),
     S.PAUSING: frozenset({S.PAUSED, S.STOPPING, S.RECOVERING, S.FAILED, S.CANCELLED}),
     S.PAUSED: frozenset({S.QUEUED, S.STOPPING, S.SUCCEEDED, S.CANCELLED}),
     S.STOPPING: frozenset({S.SUCCEEDED, S.RECOVERING, S.FAILED, S.CANCELLED}),
-    S.RECOVERING: frozenset({S.STARTING, S.SUCCEEDED, S.FAILED, S.CANCELLED}),
+    S.RECOVERING: frozenset({S.STARTING, S.PAUSED, S.SUCCEEDED, S.FAILED, S.CANCELLED}),
     S.SUCCEEDED: frozenset(),
     S.FAILED: frozenset(),
     S.CANCELLED: frozenset(),
@@ -89,9 +89,11 @@ CLAIMABLE = frozenset({S.QUEUED, S.RECOVERING})
 
 
 class Intent(StrEnum):
-    """What a supervisor shall do, as it learns with each heartbeat."""
+    """What a supervisor shall do, as it learns with each heartbeat. A later one outranks those before it here."""
 
     NONE = "none"
+    PAUSE = "pause"
+    """Checkpoint, then PAUSED with reason `user`; the worker is free."""
     STOP = "stop"
     """Final checkpoint and export, then SUCCEEDED with reason `user`."""
     CANCEL = "cancel"

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, defer
 
 from server.db.clock import now
-from server.db.database import Database
+from server.db.database import Database, after_commit
 from server.db.keyset import Columns, select_page
 from server.db.texts import storable
 from server.errors import SimulatorNotFound
@@ -65,11 +65,21 @@ class Assigned:
 JoinAnswer = NotFound | Ended | NotReady | Assigned
 
 
+class Bell(Protocol):
+    """Wakes a worker. Losing a ring is harmless: the steward rings again."""
+
+    def ring(self, run_id: str) -> None:
+        """Tell the workers that this run waits."""
+        ...
+
+
 class SimulatorDesk:
     """Gives simulators places in runs. Each call is one transaction; waiting simulators cost only reads."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, bell: Bell | None = None) -> None:
+        """`bell` wakes workers for a run that goes on; without one they hear of it from the steward."""
         self._database = database
+        self._bell = bell
 
     def join(
         self,
@@ -89,7 +99,7 @@ class SimulatorDesk:
             if found is None:
                 return NotFound(run)
             waiting = _waiting(session, found)
-        if found.state == RunState.PAUSED and found.stop_reason == StopReason.SIMULATORS_LOST:
+        if _is_forsaken(found):
             return self._wake(found.id)
         if waiting is not None:
             return waiting
@@ -108,12 +118,23 @@ class SimulatorDesk:
             return True
 
     def _wake(self, run_id: str) -> JoinAnswer:
-        """Queue a run again that had paused because all its simulators were gone: here is one."""
+        """Queue a run again that had paused because all its simulators were gone: here is one.
+
+        The race: somebody resumes, stops or pauses the run at the same moment. Its row is locked, and looked at again.
+        """
+        with self._database.read() as session:
+            config = session.scalar(select(Run.config).where(Run.id == run_id)) or {}
+        if not config.get("simulators", {}).get("auto_resume", True):
+            why = "since all simulators were gone, and does not go on by itself (simulators.auto_resume is false)"
+            return NotReady(run_id, f"Run {run_id} is PAUSED {why}; it goes on when somebody resumes it.")
         with self._database.write() as session:
             run = lock_run(session, run_id)
-            if run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST:
+            if _is_forsaken(run):
                 message = "A simulator came back; the run waits for a worker again."
                 move(session, run, RunState.QUEUED, Note("run_queued", message))
+                if self._bell is not None:
+                    ring = self._bell.ring
+                    after_commit(session, lambda: ring(run_id))
             return _waiting(session, run) or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
 
 
@@ -190,11 +211,17 @@ class SimulatorRepository:
         )
 
 
+def _is_forsaken(run: Run) -> bool:
+    return run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST
+
+
 def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
     """Say why a simulator can't be placed in this run now, or None when it can."""
     state = RunState(run.state)
     if state in TERMINAL:
         return Ended(run.id, state, run.stop_reason)
+    if state is RunState.PAUSED:
+        return NotReady(run.id, f"Run {run.id} is PAUSED ({run.stop_reason}); it goes on when somebody resumes it.")
     if state not in LEASED:
         return NotReady(run.id, f"Run {run.id} is {state}; no worker trains it at the moment.")
     if not _endpoints(session, run):

@@ -17,6 +17,7 @@ CODES: Final = {
     "doubtful": "Not a mistake but a warning: legal, but it may not do what is hoped for.",
     "duplicate_key": "The same key twice in one mapping.",
     "empty_document": "There is nothing in the document.",
+    "immutable": "A key that stays what it was for as long as the run lives; the message says why.",
     "invalid_encoding": "Text that isn't valid UTF-8, or holds a NUL character or half a surrogate pair.",
     "invalid_syntax": "Neither YAML nor JSON; the message says line and column.",
     "invalid_value": "Not one of the legal values.",

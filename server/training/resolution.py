@@ -169,6 +169,11 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> Iter
             yield Change(join_path((*path, key)), "removed", value, None)
 
 
+def problems_in(error: ValidationError) -> list[Problem]:
+    """Say what the models' errors mean, in our words, for a configuration without `default_settings` of its own."""
+    return list(_own_problems(error, None))
+
+
 def _own_problems(error: ValidationError, behaviors: Any) -> Iterable[Problem]:
     """Translate the models' errors; what is wrong in `default_settings` is not said again for each heir."""
     details = [item for item in error.errors(include_url=False) if item["type"] != "default_factory_not_called"]

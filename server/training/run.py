@@ -30,6 +30,12 @@ class SimulatorsConfig(Section):
         description="Seconds without any simulator, after there was one, before the run pauses.",
         json_schema_extra=OWN,
     )
+    auto_resume: Flag = Field(
+        default=True,
+        description="Whether a run that has paused because its simulators were gone (`simulators_lost`) goes on by "
+        "itself when one comes back. One that a user has paused never does.",
+        json_schema_extra=OWN,
+    )
     startup_timeout_seconds: PositiveReal | None = Field(
         default=600.0,
         description="Seconds that a connected simulator may take for its first step (games load for minutes); "

@@ -39,6 +39,10 @@ class Algorithm(Protocol):
     def flat_weights(self) -> NDArray[np.float32]:
         """Return the actor's weights and normalizer statistics as collectors load them."""
 
+    def reconfigure(self, config: Any) -> None:
+        """Go on with another configuration from the next update on: of the same kind, and other than the present one
+        in keys of `server.training.amendment.MUTABLE` alone."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on. It is written before the next update begins."""
 

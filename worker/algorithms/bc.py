@@ -307,10 +307,8 @@ class BehavioralCloning:
         seed: int = 0,
     ) -> None:
         """`learning_rate`, `batch_size` and (with a memory) `sequence_length` are the trainer's."""
-        rate = learning_rate * config.strength
-        self._schedule = Schedule(
-            "linear" if config.steps else "constant", rate, min(LEARNING_RATE_FLOOR, rate), config.steps
-        )
+        self._config = config
+        self.set_learning_rate(learning_rate)
         self._epochs = config.num_epoch or EPOCHS
         self._samples = config.samples_per_update
         self._generator = torch.Generator().manual_seed(seed)
@@ -320,6 +318,13 @@ class BehavioralCloning:
             batch_size=config.batch_size or batch_size,
             sequence_length=sequence_length,
             generator=self._generator,
+        )
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Go on with the trainer's new rate, times `strength`."""
+        rate = learning_rate * self._config.strength
+        self._schedule = Schedule(
+            "linear" if self._config.steps else "constant", rate, min(LEARNING_RATE_FLOOR, rate), self._config.steps
         )
 
     def is_over(self, step: int) -> bool:
@@ -420,9 +425,7 @@ class Cloning:
             everything = demonstrations.observations(demonstrations.transitions.index)
             vectors = [values.float() for values in everything if values.dim() == 2]
             self._actor.normalizer.merge(torch.cat(vectors, 1))
-        self._schedule = Schedule(
-            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
-        )
+        self.reconfigure(config)
         self._imitator = Imitator(
             self._actor,
             demonstrations,
@@ -431,6 +434,13 @@ class Cloning:
             generator=self._generator,
         )
         self._pass = _Pass(self._imitator.shuffled())
+
+    def reconfigure(self, config: CloneConfig) -> None:
+        """Go on with another configuration from the next iteration on; only numbers of its schedule differ."""
+        self.config, hyper = config, config.hyperparameters
+        self._schedule = Schedule(
+            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
+        )
 
     @property
     def actor(self) -> Actor:

@@ -203,11 +203,18 @@ class POCA:
                 sequence_length=max(self._length, 1),
                 seed=seed,
             )
+        self.reconfigure(config)
+
+    def reconfigure(self, config: POCAConfig) -> None:
+        """Go on with another configuration from the next update on; see `Algorithm`."""
+        self.config, hyper = config, config.hyperparameters
         self._learning_rate = Schedule(
             hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
         )
         self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, config.max_steps)
         self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, config.max_steps)
+        if self._cloning is not None:
+            self._cloning.set_learning_rate(hyper.learning_rate)
 
     @property
     def actor(self) -> Actor:

@@ -163,12 +163,19 @@ class PPO:
                 sequence_length=max(self._length, 1),
                 seed=seed,
             )
+        self._gradient_of = self._differentiate
+        self.reconfigure(config)
+
+    def reconfigure(self, config: PPOConfig) -> None:
+        """Go on with another configuration from the next update on; see `Algorithm`."""
+        self.config, hyper = config, config.hyperparameters
         kind, steps = hyper.learning_rate_schedule, config.max_steps
         self._learning_rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps)
         self._critic_learning_rate = Schedule(kind, hyper.critic_learning_rate or 0.0, LEARNING_RATE_FLOOR, steps)
         self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, steps)
         self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, steps)
-        self._gradient_of = self._differentiate
+        if self._cloning is not None:
+            self._cloning.set_learning_rate(hyper.learning_rate)
 
     @property
     def actor(self) -> Actor:

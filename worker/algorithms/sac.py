@@ -211,9 +211,6 @@ class SAC:
             torch.empty((0, *part.shape), dtype=getattr(torch, part.dtype)) for part in spec.observations
         ]
         """The newest first observations of episodes, if any signal goes on beyond their end."""
-        self._learning_rate = Schedule(
-            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
-        )
         self._length = network.memory.sequence_length if network.memory is not None else 1
         self._replay = ReplayBuffer(spec, hyper.buffer_size, memory_size=self._actor.memory_size)
         self._step, self._updates, self._signal_updates = 0, 0, 0
@@ -241,6 +238,16 @@ class SAC:
                 sequence_length=self._length,
                 seed=seed,
             )
+        self.reconfigure(config)
+
+    def reconfigure(self, config: SACConfig) -> None:
+        """Go on with another configuration from the next update on; see `Algorithm`."""
+        self.config, hyper = config, config.hyperparameters
+        self._learning_rate = Schedule(
+            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
+        )
+        if self._cloning is not None:
+            self._cloning.set_learning_rate(hyper.learning_rate)
 
     @property
     def actor(self) -> Actor:

@@ -31,6 +31,7 @@ from worker.link import Finished, Job, Level
 from worker.networks.layout import UnsupportedSpec
 from worker.recorder import Recorder
 from worker.selfplay.ghost import Ghost
+from worker.trainer.amendments import Amendments
 from worker.trainer.clone import CloneLearner
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.contest import Contest
@@ -47,7 +48,7 @@ class Admission:
     def __init__(
         self,
         job: Job,
-        config: RunConfig,
+        amendments: Amendments,
         superior: Superior,
         pool: CollectorPool,
         device: torch.device,
@@ -63,7 +64,8 @@ class Admission:
         `is_played` says whether a simulator plays a behavior.
         """
         self._job = job
-        self._config = config
+        self._amendments = amendments
+        config = amendments.config
         self._superior = superior
         self._events = Events(superior)
         self._pool = pool
@@ -82,6 +84,11 @@ class Admission:
         self._group: Group | None = None
         self.unusable: Finished | None = None
         """Set when the configuration can't be trained as it is."""
+
+    @property
+    def _config(self) -> RunConfig:
+        """The present configuration."""
+        return self._amendments.config
 
     def admit(self, spec: BehaviorSpec) -> None:
         """Give an announced behavior its learner, or refuse it."""

@@ -12,10 +12,19 @@ import structlog
 
 from ludus.spec import file_name
 from server.runs.states import StopReason
-from worker.checkpoint import ENVIRONMENT_PARAMETERS, save
+from worker.checkpoint import AMENDMENTS, ENVIRONMENT_PARAMETERS, save
 from worker.export import ExportMismatch
 from worker.learner import Learner
-from worker.link import CheckpointCommitted, CheckpointReason, CheckpointRefused, CheckpointWritten, Finished, Outcome
+from worker.link import (
+    CheckpointCommitted,
+    CheckpointDeclined,
+    CheckpointReason,
+    CheckpointRefused,
+    CheckpointWritten,
+    Finished,
+    Outcome,
+)
+from worker.trainer.amendments import Amendments
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
 from worker.trainer.superior import Events, Superior
@@ -37,6 +46,7 @@ class Checkpoints:
         waiting: Mapping[str, Any],
         lessons: Lessons,
         contest: Contest,
+        amendments: Amendments,
         *,
         plays: bool,
     ) -> None:
@@ -51,12 +61,31 @@ class Checkpoints:
         self._waiting = waiting
         self._lessons = lessons
         self._contest = contest
+        self._amendments = amendments
         self._plays = plays
+        self._wanted: int | None = None
+        """Number of the request for a checkpoint that waits for behaviors to come."""
         self._number = 0
         self._refused: CheckpointRefused | None = None
 
-    def write(self, reason: CheckpointReason, *, models_optional: bool = False) -> str | None:
-        """Write a checkpoint of all behaviors to the scratch folder; return the folder.
+    def ask(self, request: int) -> None:
+        """Take note that somebody wants a checkpoint now; `write_wanted` writes it."""
+        self._wanted = request
+
+    def write_wanted(self) -> None:
+        """Write the checkpoint that somebody wants, if there is anything to save by now; else say why there is none."""
+        if self._wanted is None or not (self._learners or self._plays):
+            return
+        request, self._wanted, self._refused = self._wanted, None, None
+        if self.write("requested", request=request) is None:
+            why = "the run plays without learning, and has nothing to save" if self._plays else "it failed"
+            detail = why if self._refused is None else self._refused.detail
+            self._superior.post(CheckpointDeclined(request=request, detail=detail))
+
+    def write(
+        self, reason: CheckpointReason, *, models_optional: bool = False, request: int | None = None
+    ) -> str | None:
+        """Write a checkpoint of all behaviors to the scratch folder; return the folder. It may answer a `request`.
 
         Raise `ExportMismatch` where a model does not do what its policy does, unless it may be left out.
         """
@@ -96,6 +125,7 @@ class Checkpoints:
                 reason=reason,
                 keep=max(learner.config.keep_checkpoints for learner in self._learners.values()),
                 metrics={name: learner.recorder.take_checkpoint_return() for name, learner in self._learners.items()},
+                request=request,
             )
         )
         for learner in self._learners.values():
@@ -105,7 +135,8 @@ class Checkpoints:
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
         states = {**self._waiting, **{name: learner.state() for name, learner in self._learners.items()}}
-        return states | ({ENVIRONMENT_PARAMETERS: self._lessons.state()} if self._lessons.samplers else {})
+        states |= {ENVIRONMENT_PARAMETERS: self._lessons.state()} if self._lessons.samplers else {}
+        return states | ({AMENDMENTS: {"made": self._amendments.made}} if self._amendments.made else {})
 
     def finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
         """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended."""

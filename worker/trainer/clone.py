@@ -16,7 +16,7 @@ import torch
 
 from ludus.demonstrations import check_fit
 from ludus.spec import BehaviorSpec
-from server.training.config import CloneConfig
+from server.training.config import CloneConfig, TrainerConfig
 from worker.algorithms.bc import Cloning
 from worker.collector.notices import EpisodesEnded
 from worker.collector.pool import PolicyProgram
@@ -154,6 +154,14 @@ class CloneLearner:
             self._evaluation = Evaluation(self.step, time.monotonic() + self._patience)
             self._publish()
         return taken_back
+
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next chunk of gradient steps on."""
+        assert isinstance(config, CloneConfig), "the trainer of a behavior never changes"
+        self.config = config
+        self.algorithm.reconfigure(config)
+        self._next_checkpoint = next_multiple(self.step, config.checkpoint_interval)
+        return True
 
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""

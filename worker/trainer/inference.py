@@ -8,7 +8,7 @@ There is nothing to keep, so no checkpoint is ever due, and no end: the run play
 from pathlib import Path
 
 from ludus.spec import BehaviorSpec
-from server.training.config import ReinforcementConfig
+from server.training.config import ReinforcementConfig, TrainerConfig
 from worker.algorithms.algorithm import Algorithm
 from worker.collector.notices import EpisodesEnded
 from worker.export import export_onnx
@@ -65,6 +65,12 @@ class InferenceLearner:
 
     def checkpointed(self) -> None:
         """Take note of nothing: whatever is in a checkpoint was there before."""
+
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Take note; what could be changed concerns learning alone."""
+        assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
+        self.config = config
+        return True
 
     def state(self) -> dict[str, object]:
         """Return what a checkpoint would hold."""

@@ -17,7 +17,7 @@ from worker.build import (
     choose_device,
     count_gpus,
 )
-from worker.checkpoint import ENVIRONMENT_PARAMETERS, load
+from worker.checkpoint import AMENDMENTS, ENVIRONMENT_PARAMETERS, behavior_states, load
 from worker.collector.notices import (
     BehaviorAnnounced,
     CollectorDied,
@@ -41,6 +41,7 @@ from worker.collector.settings import CollectorSettings
 from worker.initialization import Sources
 from worker.learner import MAX_ROLLBACKS, BehaviorLearner, Learner
 from worker.link import (
+    Amend,
     CheckpointCommitted,
     CheckpointRefused,
     Command,
@@ -49,12 +50,14 @@ from worker.link import (
     Job,
     Listening,
     Progress,
+    SaveCheckpoint,
     SimulatorDown,
     SimulatorPlays,
     SimulatorUp,
 )
 from worker.link import Endpoint as LinkEndpoint
 from worker.trainer.admission import Admission
+from worker.trainer.amendments import Amendments, saved_number
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
@@ -70,15 +73,18 @@ class Trainer:
     def __init__(self, job: Job, superior: Superior, warm: list[WarmCollector]) -> None:
         """Raise `DeviceMissing` or `CheckpointDamaged` where the job cannot even begin."""
         self._job = job
-        self._config = RunConfig.model_validate(job.config)
+        config = RunConfig.model_validate(job.config)
         self._superior = superior
         self._events = Events(superior)
-        device = choose_device(self._config.torch_settings, count_gpus())
+        device = choose_device(config.torch_settings, count_gpus())
         sources = Sources(job.checkpoints)
-        resumed = Path(job.resume_from) if job.resume_from else sources.resumed(self._config)
+        resumed = Path(job.resume_from) if job.resume_from else sources.resumed(config)
         waiting = {} if resumed is None else load(resumed)
         lessons = waiting.pop(ENVIRONMENT_PARAMETERS, None)
-        self._plays = self._config.checkpoint_settings.inference
+        made = saved_number(waiting.pop(AMENDMENTS, None))
+        if not job.resume_from:  # what users have changed in another run is of no concern to this one
+            made, lessons = 0, None if lessons is None else {**lessons, "edit": 0}
+        self._plays = config.checkpoint_settings.inference
         """Whether nothing is learnt."""
         self._learners: dict[str, Learner] = {}
         self._simulators: dict[str, set[str]] = {}
@@ -87,7 +93,8 @@ class Trainer:
         self._alone_since = time.monotonic()
         self._seen_simulator = False
         self._next_progress = 0.0
-        self._lessons = Lessons(self._config, job.seed, self._learners, superior, self._rating, lessons)
+        self._amendments = Amendments(job, superior, self._learners, made)
+        self._lessons = Lessons(config, job.seed, self._learners, superior, self._rating, lessons)
         self._pool = CollectorPool(self._collector_settings(), warm)
         self._contest = Contest(
             self._pool,
@@ -101,7 +108,7 @@ class Trainer:
             self._contest.resumed(waiting)
         self._admission = Admission(
             job,
-            self._config,
+            self._amendments,
             superior,
             self._pool,
             device,
@@ -113,12 +120,27 @@ class Trainer:
             self._is_played,
         )
         self._checkpoints = Checkpoints(
-            Path(job.scratch), superior, self._learners, waiting, self._lessons, self._contest, plays=self._plays
+            Path(job.scratch),
+            superior,
+            self._learners,
+            waiting,
+            self._lessons,
+            self._contest,
+            self._amendments,
+            plays=self._plays,
         )
+        self._begun = sum(int(state["progress"]["step"]) for state in behavior_states(waiting).values())
+        """Steps of all behaviors that the checkpoint has."""
+
+    @property
+    def _config(self) -> RunConfig:
+        """The present configuration."""
+        return self._amendments.config
 
     def run(self) -> Finished:
         """Train until the end, whatever it is, and say which."""
         try:
+            self._amendments.begin(self._begun)
             self._admission.tell_of_bf16()
             self._admission.begin_clones()
             for endpoint in self._pool.start():
@@ -169,6 +191,7 @@ class Trainer:
             finished = self._admission.unusable or self._commanded() or self._learn() or self._forsaken()
             if finished is not None:
                 return finished
+            self._checkpoints.write_wanted()
             self._tell_progress()
             self._lessons.tell()
             self._contest.tell()
@@ -311,12 +334,20 @@ class Trainer:
             match message:
                 case Command(action="stop"):
                     return self._checkpoints.finish("succeeded", StopReason.USER, "stopped on request")
+                case Command(action="pause"):
+                    return self._checkpoints.finish("paused", StopReason.USER, "paused on request")
                 case Command(action="cancel"):
                     return Finished(outcome="cancelled", reason=StopReason.USER, detail="cancelled on request")
                 case Command(action="release"):
                     return self._checkpoints.finish("released", StopReason.USER, "the worker is shutting down")
                 case EditParameters():
                     self._lessons.edit(message, self._pool)
+                case SaveCheckpoint():
+                    self._checkpoints.ask(message.request)
+                case Amend():
+                    if begin_anew := [name for each in message.amendments for name in self._amendments.make(each)]:
+                        detail = f"{' and '.join(begin_anew)} had ended and is to learn on, which takes a new attempt"
+                        return self._checkpoints.finish("released", StopReason.USER, detail)
                 case CheckpointCommitted() | CheckpointRefused() | Command():
                     pass
                 case _:

@@ -79,11 +79,18 @@ class Build(NamedTuple):
     demonstrations: dict[str, str]
 
 
+class Reconfigure(NamedTuple):
+    """Go on with another configuration."""
+
+    behavior: str
+    config: LearningConfig
+
+
 class End(NamedTuple):
     """Nothing more will come."""
 
 
-Order = Build | Load | Learn | End
+Order = Build | Load | Learn | Reconfigure | End
 
 
 class ParallelAlgorithm:
@@ -111,6 +118,11 @@ class ParallelAlgorithm:
         """Learn from one round, all processes together. What is measured is number 0's share, or the mean of all."""
         _send(Learn(self._behavior, rollout, step))
         return learn_together(self._algorithm, rollout, step)
+
+    def reconfigure(self, config: LearningConfig) -> None:
+        """Go on with another configuration from the next update on, in all processes."""
+        _send(Reconfigure(self._behavior, config))
+        self._algorithm.reconfigure(config)
 
     def flat_weights(self) -> NDArray[np.float32]:
         """Return the actor's weights and normalizer statistics as collectors load them."""
@@ -224,6 +236,8 @@ def serve(device: torch.device) -> None:
                     learn_together(algorithms[behavior], rollout, step)
                 except Diverged as error:
                     log.warning("update_rolled_back", reason=str(error))
+            case Reconfigure(behavior, config):
+                algorithms[behavior].reconfigure(config)
             case End():
                 return
             case _:

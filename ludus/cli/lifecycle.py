@@ -1,0 +1,193 @@
+"""`ludus run pause | resume | checkpoint | set | changes | branch`: runs while they go on."""
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from ludus.api import Client, NotSaved, WaitTimedOut
+from ludus.cli.client import Failure, connected
+from ludus.cli.exits import OUTCOMES, Exit
+from ludus.cli.follow import await_end
+from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
+from ludus.cli.render import ago, print_json
+from ludus.cli.require import Requirement
+from ludus.records import Run
+
+_KEY = re.compile(r'"([^"]+)"|([^."]+)')
+
+change_argument = click.argument("changes", nargs=-1, type=Assignment(), required=True, metavar="NAME.KEY=VALUE...")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--wait", "wait_", is_flag=True, help="Wait until the run is PAUSED, and its worker free.")
+@timeout_option
+@json_option
+@connected
+def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
+    """Let a run pause: with a checkpoint, and a free worker. Its simulators wait until `ludus run resume`."""
+    record = client.pause(run)
+    if wait_ and record.state != "PAUSED":
+        try:
+            record = client.wait(record.id, ["PAUSED"], timeout)
+        except WaitTimedOut as error:
+            raise Failure(f"{error}; it will pause all the same", Exit.TIMED_OUT) from error
+    _say(record, as_json)
+    if wait_ and record.state in OUTCOMES:  # it ended first
+        sys.exit(OUTCOMES[record.state])
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--set",
+    "changes",
+    type=Assignment(),
+    multiple=True,
+    help="Change a behavior's key first, as in Walker.hyperparameters.learning_rate=1e-4. Can be given several times.",
+)
+@json_option
+@connected
+def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
+    """Let a paused run go on from its newest checkpoint."""
+    _say(client.resume(run, nested(changes) or None), as_json)
+
+
+@click.command()
+@click.argument("run")
+@timeout_option
+@json_option
+@connected
+def checkpoint(client: Client, *, run: str, timeout: float | None, as_json: bool) -> None:
+    """Save a checkpoint of a running run now, wait until it is stored, and print its id. The run goes on.
+
+    Without --timeout it is waited for as long as a minute.
+    """
+    try:
+        saved = client.save(run, 60.0 if timeout is None else timeout)
+    except NotSaved as error:
+        raise Failure(str(error), Exit.REFUSED) from error
+    if as_json:
+        print_json({"checkpoint_id": saved})
+    else:
+        click.echo(saved)
+
+
+@click.command("set")
+@click.argument("run")
+@change_argument
+@json_option
+@connected
+def set_(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
+    """Change hyperparameters or max_steps of behaviors in a RUN that has not ended.
+
+    \b
+    ludus run set RUN Walker.hyperparameters.learning_rate=1e-4 Walker.max_steps=800000
+
+    A running run goes on with them from its next update. A behavior's name with a dot in it stands in double quotes.
+    """
+    record = client.change_run(run, nested(changes))
+    if as_json:
+        print_json(record)
+        return
+    _print_changes(client, record.id, newest=True)
+
+
+@click.command()
+@click.argument("run")
+@json_option
+@connected
+def changes(client: Client, *, run: str, as_json: bool) -> None:
+    """Show what was changed in a run's configuration since it was created."""
+    if as_json:
+        print_json(client.amendments(run))
+    else:
+        _print_changes(client, run, newest=False)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--checkpoint", default="latest", show_default=True, help="Id of the checkpoint to begin with.")
+@click.option(
+    "--continue",
+    "go_on",
+    is_flag=True,
+    help="Go on exactly where it was taken, not at step 0 with its networks.",
+)
+@click.option("--name", help="Name of the new run.")
+@click.option("--tag", "tags", multiple=True, help="Tag of the new run. Can be given several times.")
+@click.option(
+    "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
+)
+@click.option("--priority", type=int, default=0, help="Runs with a higher one are trained first.")
+@wait_option
+@timeout_option
+@require_option
+@json_option
+@connected
+def branch(
+    client: Client,
+    *,
+    run: str,
+    checkpoint: str,
+    go_on: bool,
+    name: str | None,
+    tags: tuple[str, ...],
+    overrides: tuple[tuple[str, Any], ...],
+    priority: int,
+    wait_: bool,
+    timeout: float | None,
+    requirements: tuple[Requirement, ...],
+    as_json: bool,
+) -> None:
+    """Queue another run that begins with a checkpoint of RUN, configured like RUN but for what --set changes."""
+    created = client.branch(
+        run, checkpoint, overrides=dict(overrides), go_on=go_on, name=name, tags=tags, priority=priority
+    )
+    if as_json:
+        print_json(created)
+    else:
+        click.echo(created.id)
+    if wait_:
+        sys.exit(await_end(client, created.id, timeout, requirements))
+
+
+COMMANDS: Sequence[click.Command] = (pause, resume, checkpoint, set_, changes, branch)
+
+
+def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return changes by behavior. Raises UsageError where a path does not name a behavior and a key of it."""
+    found: dict[str, dict[str, Any]] = {}
+    for path, value in assignments:
+        keys = [quoted or plain for quoted, plain in _KEY.findall(path)]
+        keys = keys[1:] if keys[:1] == ["behaviors"] and len(keys) > 2 else keys
+        if not 2 <= len(keys) <= 3 or (len(keys) == 3 and keys[1] != "hyperparameters"):
+            message = f"{path!r} names no key of a behavior; write NAME.max_steps or NAME.hyperparameters.learning_rate"
+            raise click.UsageError(message)
+        section = found.setdefault(keys[0], {})
+        for key in keys[1:-1]:
+            section = section.setdefault(key, {})
+        section[keys[-1]] = value
+    return found
+
+
+def _say(record: Run, as_json: bool) -> None:
+    if as_json:
+        print_json(record)
+        return
+    doing = f", {record.intent} asked for" if record.intent else ""
+    click.echo(f"{record.id} {record.state}{doing}")
+
+
+def _print_changes(client: Client, run: str, *, newest: bool) -> None:
+    found = client.amendments(run).amendments
+    if not found:
+        click.echo("Nothing in the run's configuration was changed.")
+    for amendment in found[-1:] if newest else found:
+        done = "the trainer goes on with it" if amendment.applied else "the trainer has not come to it yet"
+        for change in amendment.changes:
+            click.echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
+        click.echo(f"   {done}")
