@@ -173,6 +173,8 @@ class Stack:
         return {
             # With tickets a simulator that comes back keeps its number, and so its seed. Every stack has its own key.
             "LUDUS_GATEWAY__TICKET_KEY": secrets.token_urlsafe(32),
+            # Whoever reaches the API on loopback reaches this machine's other ports, too.
+            "LUDUS_WEBHOOKS__PRIVATE_ADDRESSES": str(is_loopback(self._settings.api.host)).lower(),
             **os.environ,
             "LUDUS_HOME": str(self._settings.home),
             "LUDUS_API__PORT": str(api_port),

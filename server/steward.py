@@ -6,7 +6,8 @@ The steward itself could be what is late: after an outage of the database, a pau
 lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
 
-A thread of its own rates matches (`server.ratings.rater`), which may take long and must not hold up the rest.
+Threads of their own rate matches (`server.ratings.rater`) and tell webhooks (`server.deliveries.sender`): both may take
+long and must not hold up the rest.
 """
 
 import signal
@@ -19,6 +20,7 @@ from typing import Protocol
 import structlog
 
 from server.db.database import Database
+from server.deliveries.sender import Sender
 from server.errors import Unavailable
 from server.http.repository import IdempotencyRepository
 from server.leases.repository import ExpiredLease, LeaseRepository
@@ -158,19 +160,24 @@ def main(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
     database = Database.from_settings(settings.database)
-    rating = threading.Thread(target=_rate, args=(Rater(database), stop), name="rater")
-    rating.start()
+    beside = [
+        threading.Thread(target=_beside, args=(Rater(database), stop), name="rater"),
+        threading.Thread(target=_beside, args=(Sender(database, settings.webhooks), stop), name="sender"),
+    ]
+    for thread in beside:
+        thread.start()
     try:
         Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
     finally:
         stop.set()
-        rating.join()
+        for thread in beside:
+            thread.join()
         database.close()
 
 
-def _rate(rater: Rater, stop: threading.Event) -> None:
-    """Rate matches until `stop` is set. Should that fail, the steward ends, and is started again."""
+def _beside(worker: Rater | Sender, stop: threading.Event) -> None:
+    """Work until `stop` is set. Should that fail, the steward ends, and is started again."""
     try:
-        rater.run(stop)
+        worker.run(stop)
     finally:
         stop.set()

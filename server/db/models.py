@@ -18,6 +18,7 @@ from server.metrics.models import LatestMetric, MetricChunk
 from server.parameters.models import ParameterEdit, RunParameters
 from server.runs.models import Attempt, Event, Log, Run, RunTag
 from server.simulators.models import Simulator
+from server.webhooks.models import Delivery, DeliveryAttempt, Webhook, WebhookCursor
 from server.workers.models import Worker
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "Base",
     "Checkpoint",
     "ConfigVersion",
+    "Delivery",
+    "DeliveryAttempt",
     "Demonstration",
     "Event",
     "IdempotencyKey",
@@ -46,5 +49,7 @@ __all__ = [
     "RunTag",
     "Simulator",
     "UploadedCheckpoint",
+    "Webhook",
+    "WebhookCursor",
     "Worker",
 ]

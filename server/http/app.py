@@ -29,6 +29,7 @@ from server.parameters.routes import router as parameters
 from server.runs.routes import router as runs
 from server.settings import Settings
 from server.simulators.routes import router as simulators
+from server.webhooks.routes import router as webhooks
 from server.workers.routes import router as workers
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -43,6 +44,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     configs,
     demonstrations,
     ladders,
+    webhooks,
     workers,
     operation,
 )
