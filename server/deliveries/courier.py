@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpcore
 
@@ -89,12 +90,15 @@ class Courier:
     def _post(self, parcel: Parcel) -> tuple[int, str, float | None]:
         check_url(parcel.url, private=self._private)  # again: the operator may have changed their mind
         body = parcel.body.encode()
-        headers = {
-            "content-type": "application/json",
-            "user-agent": self._agent,
-            "connection": "close",
-            **signed_headers(parcel.keys, parcel.delivery_id, int(time.time()), body),
-        }
+        signed = signed_headers(parcel.keys, parcel.delivery_id, int(time.time()), body)
+        headers = [
+            ("host", urlsplit(parcel.url).netloc),
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("user-agent", self._agent),
+            ("connection", "close"),
+            *signed.items(),
+        ]
         backend = GuardedBackend(private=self._private, seconds=self._timeout)
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
         with (
@@ -106,7 +110,9 @@ class Courier:
                 beginning += chunk
                 if len(beginning) >= RESPONSE_BYTES:
                     break
-            given = dict(answer.headers).get(b"retry-after", b"").decode("latin-1")
+            given = next(
+                (value.decode("latin-1") for name, value in answer.headers if name.lower() == b"retry-after"), ""
+            )
             text = beginning[:RESPONSE_BYTES].decode("utf-8", errors="replace")
             return answer.status, text, float(given) if given.isdecimal() else None
 

@@ -19,7 +19,9 @@ import httpcore
 from server.webhooks.errors import AddressInvalid
 
 LONGEST_URL: Final = 2000
-_EMBEDDING: Final = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
+_EMBEDDING: Final = tuple(
+    map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96"))
+)
 """IPv6 addresses that stand for IPv4 ones (NAT64, 6to4, Teredo, compatible): refused as a whole."""
 
 SocketOptions = Iterable[Any] | None

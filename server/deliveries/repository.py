@@ -81,9 +81,7 @@ class Outbox:
     def _events(self, untold: Untold, since: float) -> Sequence[Event]:
         query = (
             select(Event)
-            .where(
-                Event.run_id == untold.run_id, Event.seq > untold.told, Event.seq <= untold.head, Event.at >= since
-            )
+            .where(Event.run_id == untold.run_id, Event.seq > untold.told, Event.seq <= untold.head, Event.at >= since)
             .order_by(Event.seq)
             .limit(EVENTS)
         )
@@ -188,7 +186,12 @@ class DeliveryQueue:
         return found
 
     def _log(self, parcel: Parcel, receipt: Receipt) -> bool:
-        """Enter the attempt in the log; whether the message still belongs to it."""
+        """Enter the attempt in the log; whether the message still belongs to it.
+
+        The webhook is locked first, as by those who delete it.
+        """
+        webhook = select(Webhook.id).where(Webhook.id == parcel.webhook_id).with_for_update(key_share=True)
+        self._session.execute(webhook)
         query = select(Delivery).where(Delivery.id == parcel.delivery_id).with_for_update()
         message = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
         if message is None:
@@ -279,7 +282,7 @@ class DeliveryRepository:
         )
 
     def forget(self, older_seconds: float, limit: int) -> int:
-        """Delete at most `limit` deliveries that are older, and the cursors of as many deleted runs; return how many."""
+        """Delete at most `limit` older deliveries, and cursors of as many deleted runs; return how many deliveries."""
         old = select(Delivery.id).where(Delivery.created_at < now() - older_seconds).limit(limit)
         orphans = select(WebhookCursor.run_id).where(~select(Run.id).where(Run.id == WebhookCursor.run_id).exists())
         self._session.execute(

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -21,12 +22,15 @@ from server.deliveries.courier import Courier, Parcel, Receipt
 from server.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox
 from server.errors import Unavailable
 from server.settings import WebhookSettings
+from server.webhooks.refs import Wish
 from server.webhooks.repository import WebhookRepository
 
 PER_WEBHOOK: Final = 4
 """Attempts for one webhook at once; one, while the newest failed."""
 RUNS: Final = 50
 """Runs whose events become messages in one transaction."""
+ROUNDS: Final = 20
+"""Such transactions before messages that are due are sent."""
 OVERLAP_SECONDS: Final = 120.0
 """How far back a round looks for runs that changed: transactions commit later than they note the time."""
 SURVEY_SECONDS: Final = 600.0
@@ -131,28 +135,30 @@ class Sender:
         """Make messages of all new events; return how many."""
         made = 0
         survey = time.monotonic() - self._surveyed >= SURVEY_SECONDS
-        while True:
+        for _ in range(ROUNDS):
             with self._database.read() as session:
                 webhooks = WebhookRepository(session)
-                wishes = webhooks.wishes()
-                clock = webhooks.clock()
-                if not wishes:
-                    break
-                since = min(wish.since for wish in wishes)
-                if not survey and self._looked is not None:
-                    since = max(since, self._looked - OVERLAP_SECONDS)
-                untold = Outbox(session).untold(since, RUNS)
-            if untold:
-                with self._database.write() as session:
-                    outbox = Outbox(session)
-                    made += sum([outbox.tell(each, wishes) for each in sorted(untold, key=lambda each: each.run_id)])
-            if len(untold) < RUNS and all(each.head - each.told <= RUNS for each in untold):
+                clock, wishes = webhooks.clock(), webhooks.wishes()
+                untold = Outbox(session).untold(self._since(wishes, survey=survey), RUNS) if wishes else ()
+            if not untold:
                 break
+            with self._database.write() as session:
+                wishes = WebhookRepository(session).wishes(lock=True)
+                outbox = Outbox(session)
+                for each in sorted(untold, key=lambda each: each.run_id) if wishes else ():
+                    made += outbox.tell(each, wishes)
+        else:
+            return made  # there is more
         self._looked = clock
         if survey:
             self._forget()
             self._surveyed = time.monotonic()
         return made
+
+    def _since(self, wishes: Sequence[Wish], *, survey: bool) -> float:
+        """Return from which time on runs may have changed that are to be looked at."""
+        since = min(wish.since for wish in wishes)
+        return since if survey or self._looked is None else max(since, self._looked - OVERLAP_SECONDS)
 
     def send(self) -> int:
         """Begin what is due, as far as there are threads for it; return how many attempts began."""

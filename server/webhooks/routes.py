@@ -1,7 +1,8 @@
 """Webhooks over HTTP: who is told of events, what was sent to them, and a test."""
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Response
 
@@ -66,6 +67,8 @@ DELIVERIES = ListForm(
     default=Order("created_at"),
 )
 WRITE_PROBLEMS = (AddressInvalid, RunNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS)
+
+Form = TypeVar("Form", DeliveryLog, DeliveryRead)
 
 WebhookKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A webhook's id.")]
 DeliveryKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A delivery's id.")]
@@ -179,7 +182,7 @@ def list_deliveries(webhook: WebhookKey, listing: ListingDep, database: Database
         deliveries = DeliveryRepository(session)
         page = deliveries.list(webhook, query)
         log = deliveries.attempts([each.id for each in page.items])
-        found = [DeliveryLog(**_summary(each), log=_attempts(log[each.id])) for each in page.items]
+        found = [_logged(DeliveryLog, each, log[each.id]) for each in page.items]
     return DeliveryPage(deliveries=found, next_page_token=listing.token(DELIVERIES, page))
 
 
@@ -203,7 +206,8 @@ def redeliver(webhook: WebhookKey, delivery: DeliveryKey, command: CommandDep, s
 
     def send_again(session: Session) -> Answer:
         message = _service(services, session).redeliver(webhook, delivery)
-        return Answer(200, _told(message, DeliveryRepository(session).attempts([delivery])[delivery]))
+        log = DeliveryRepository(session).attempts([delivery])[delivery]
+        return Answer(200, _logged(DeliveryRead, message, log))
 
     return command.run(send_again)
 
@@ -216,16 +220,10 @@ def _read(database: DatabaseDep, webhook: str, delivery: str) -> DeliveryRead:
     with database.read() as session:
         WebhookRepository(session).get(webhook)
         deliveries = DeliveryRepository(session)
-        return _told(deliveries.get(webhook, delivery), deliveries.attempts([delivery])[delivery])
+        return _logged(DeliveryRead, deliveries.get(webhook, delivery), deliveries.attempts([delivery])[delivery])
 
 
-def _told(message: Delivery, log: "list[DeliveryAttempt] | tuple[DeliveryAttempt, ...]") -> DeliveryRead:
-    return DeliveryRead(**_summary(message), payload=message.payload, log=_attempts(log))
-
-
-def _summary(message: Delivery) -> dict[str, object]:
-    return DeliverySummary.model_validate(message).model_dump()
-
-
-def _attempts(log: "list[DeliveryAttempt] | tuple[DeliveryAttempt, ...]") -> list[AttemptRead]:
-    return [AttemptRead.model_validate(each) for each in log]
+def _logged(form: type[Form], message: Delivery, log: Sequence[DeliveryAttempt]) -> Form:
+    """Return a delivery with its attempts, as `form`."""
+    fields = {name: getattr(message, name) for name in form.model_fields if name != "log"}
+    return form.model_validate({**fields, "log": [AttemptRead.model_validate(each) for each in log]})

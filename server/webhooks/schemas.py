@@ -60,7 +60,7 @@ class WebhookCreate(Write):
     """A webhook that is to be made."""
 
     url: Url = Field(description="Where messages are sent: `https://...`.")
-    events: Patterns = ["*"]
+    events: Patterns = Field(default=["*"])
     description: Text = ""
     run: Name | None = Field(default=None, description="Id or name of a run: only its events.")
     tag: Tag | None = Field(default=None, description="Only events of runs with this tag.")

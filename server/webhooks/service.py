@@ -74,7 +74,7 @@ class WebhookService:
         self._webhooks.delete(self._webhooks.lock(webhook_id))
 
     def rotate(self, webhook_id: str, overlap_seconds: float) -> Webhook:
-        """Give a webhook a new secret; messages are signed with the old one, too, for so long. Raises WebhookNotFound."""
+        """Give a webhook a new secret, beside which the old one is good for so long. Raises WebhookNotFound."""
         webhook = self._webhooks.lock(webhook_id)
         at = self._webhooks.clock()
         webhook.former_secret, webhook.former_until = webhook.secret, at + overlap_seconds
