@@ -29,6 +29,7 @@ from ludus.api.parameters import Parameters
 from ludus.api.patience import PATIENCE_SECONDS
 from ludus.api.runs import TERMINAL_STATES, Config, Runs, StoredConfig
 from ludus.api.transport import DEFAULT_SERVER
+from ludus.api.webhooks import Webhooks
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 
-class Client(Runs, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders):
+class Client(Runs, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders, Webhooks):
     """Connection to one server. Thread-safe; close it, or use it as a context manager."""
 
     def version(self) -> str:

@@ -67,7 +67,7 @@ def test_addresses_of_the_internet_are_public(address: str) -> None:
     ],
 )
 def test_an_address_that_is_none_or_leads_inside_is_refused_with_a_reason(url: str) -> None:
-    with pytest.raises(AddressInvalid, match="The webhook's url cannot be used: .+"):
+    with pytest.raises(AddressInvalid, match=r"The webhook's url cannot be used: .+"):
         check_url(url, private=False)
 
 

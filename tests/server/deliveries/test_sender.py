@@ -8,10 +8,11 @@ import pytest
 
 from server.attempts.repository import AttemptLedger
 from server.db.database import Database
-from server.deliveries.repository import DeliveryRepository, Outbox, Untold
+from server.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox, Untold
 from server.deliveries.sender import Sender
 from server.events.repository import Note, record
 from server.listing import ListQuery, Order
+from server.runs.models import Run
 from server.runs.repository import RunQueue
 from server.runs.states import RunState
 from server.settings import WebhookSettings
@@ -316,7 +317,7 @@ def test_two_senders_make_and_send_each_message_once(database: Database, receive
         happen(database, run, *(f"step_{n}" for n in range(6)))
 
     with database.read() as session:
-        total = sum(each.event_seq for each in map(lambda run: session.get_one(_run_model(), run), runs))
+        total = sum(session.get_one(Run, run).event_seq for run in runs)
     receiver.wait_for(total)
     time.sleep(0.3)
     stop.set()
@@ -325,12 +326,6 @@ def test_two_senders_make_and_send_each_message_once(database: Database, receive
 
     assert len(receiver.received) == len(set(receiver.ids())) == total
     assert len(log_of(database, webhook)) == total
-
-
-def _run_model() -> Any:
-    from server.runs.models import Run
-
-    return Run
 
 
 def test_events_that_are_appended_while_they_are_told_are_neither_lost_nor_doubled(
@@ -362,8 +357,6 @@ def test_a_sender_that_died_after_telling_or_claiming_leaves_the_message_to_the_
     dead = Sender(database, settings(timeout_seconds=0.05))
     dead.tell()
     with database.write() as session:
-        from server.deliveries.repository import DeliveryQueue
-
         queue = DeliveryQueue(session)
         ((message, attempts),) = queue.due(webhook.id, 10)
         assert queue.claim(message, attempts, hold_seconds=0.2) is not None  # and then nothing more
