@@ -30,6 +30,7 @@ from server.processes import MARK, AlreadyLocked, FileLock, sweep
 from server.service import Service, ServiceSpec
 from server.settings import Settings
 
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 READY_SECONDS = 120.0
 LOCK_PATIENCE_SECONDS = 3.0
 """A killed predecessor's warden needs a moment to sweep."""
@@ -173,6 +174,8 @@ class Stack:
         return {
             # With tickets a simulator that comes back keeps its number, and so its seed. Every stack has its own key.
             "LUDUS_GATEWAY__TICKET_KEY": secrets.token_urlsafe(32),
+            # Whoever reaches the API on loopback reaches this machine's other ports, too.
+            "LUDUS_WEBHOOKS__PRIVATE_ADDRESSES": str(self._settings.api.host in LOOPBACK).lower(),
             **os.environ,
             "LUDUS_HOME": str(self._settings.home),
             "LUDUS_API__PORT": str(api_port),

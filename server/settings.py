@@ -271,6 +271,28 @@ class StewardSettings(Group):
     )
 
 
+class WebhookSettings(Group):
+    """Webhooks: how messages about events are sent. Read by the api and the steward."""
+
+    private_addresses: bool = Field(
+        default=False,
+        description="Whether receivers may be in the own network (loopback, private and link-local addresses) and be "
+        "reached without TLS. `ludus up` allows it while its API listens on loopback.",
+    )
+    timeout_seconds: Seconds = Field(default=15, le=60, description="Longest exchange with a receiver.")
+    retry_seconds: tuple[Seconds, ...] = Field(
+        default=(5, 300, 1800, 7200, 18000, 36000, 36000),
+        max_length=30,
+        description="Pauses between the attempts to deliver a message, as JSON; each is longer by up to a fifth, at "
+        "random. After the last attempt it is given up.",
+    )
+    interval_seconds: Seconds = Field(default=0.5, description="Pause between two looks for new events.")
+    concurrency: int = Field(default=32, ge=1, le=256, description="Messages that one steward sends at once.")
+    retention_seconds: Seconds = Field(
+        default=30 * 86400, description="How long deliveries and their attempts stay in the log."
+    )
+
+
 class LogSettings(Group):
     """What the processes write to standard error."""
 
@@ -303,6 +325,7 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     worker: WorkerSettings = WorkerSettings()
     steward: StewardSettings = StewardSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="before")

@@ -7,8 +7,8 @@ The steward itself could be what is late: after an outage of the database, a pau
 lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
 
-Threads of their own rate matches (`server.ratings.rater`) and clean the artifact store (`server.retention.janitor`),
-which may take long and must not hold up the rest.
+Threads of their own rate matches (`server.ratings.rater`), clean the artifact store (`server.retention.janitor`) and
+tell webhooks (`server.deliveries.sender`): all may take long and must not hold up the rest.
 """
 
 import signal
@@ -23,6 +23,7 @@ import structlog
 
 from server.artifacts.opening import open_store
 from server.db.database import Database
+from server.deliveries.sender import Sender
 from server.errors import Unavailable
 from server.http.repository import IdempotencyRepository
 from server.leases.repository import ExpiredLease, LeaseRepository
@@ -200,17 +201,22 @@ def main(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
     database = Database.from_settings(settings.database)
-    rating = threading.Thread(target=_until_it_fails, args=(Rater(database), stop), name="rater")
-    janitor = Janitor(database, open_store(settings.storage), settings.storage)
-    cleaning = threading.Thread(target=_until_it_fails, args=(janitor, stop), name="janitor")
-    rating.start()
-    cleaning.start()
+    chores: dict[str, Chore] = {
+        "rater": Rater(database),
+        "janitor": Janitor(database, open_store(settings.storage), settings.storage),
+        "sender": Sender(database, settings.webhooks),
+    }
+    threads = [
+        threading.Thread(target=_until_it_fails, args=(chore, stop), name=name) for name, chore in chores.items()
+    ]
+    for thread in threads:
+        thread.start()
     try:
         Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
     finally:
         stop.set()
-        rating.join()
-        cleaning.join()
+        for thread in threads:
+            thread.join()
         database.close()
 
 

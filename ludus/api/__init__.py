@@ -40,6 +40,7 @@ from ludus.api.parameters import Parameters
 from ludus.api.patience import PATIENCE_SECONDS
 from ludus.api.runs import TERMINAL_STATES, Config, StoredConfig
 from ludus.api.transport import DEFAULT_SERVER
+from ludus.api.webhooks import Webhooks
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -59,7 +60,7 @@ __all__ = [
 ]
 
 
-class Client(Lifecycle, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders):
+class Client(Lifecycle, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders, Webhooks):
     """Connection to one server. Thread-safe; close it, or use it as a context manager."""
 
     def version(self) -> str:

@@ -23,6 +23,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "run": "ludus.cli.run:run",
     "simulate": "ludus.cli.simulate:simulate",
     "unity": "ludus.cli.unity:unity",
+    "webhook": "ludus.cli.webhook:webhook",
 }
 """Name of a command -> where it is defined."""
 

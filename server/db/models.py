@@ -20,6 +20,7 @@ from server.metrics.models import LatestMetric, MetricChunk
 from server.parameters.models import ParameterEdit, RunParameters
 from server.runs.models import Attempt, Event, Log, Run, RunTag
 from server.simulators.models import Simulator
+from server.webhooks.models import Delivery, DeliveryAttempt, Webhook, WebhookCursor
 from server.workers.models import Worker
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointRequest",
     "ConfigVersion",
+    "Delivery",
+    "DeliveryAttempt",
     "Demonstration",
     "Event",
     "IdempotencyKey",
@@ -51,5 +54,7 @@ __all__ = [
     "RunTag",
     "Simulator",
     "UploadedCheckpoint",
+    "Webhook",
+    "WebhookCursor",
     "Worker",
 ]

@@ -32,6 +32,7 @@ from server.retention.routes import router as retention
 from server.runs.routes import router as runs
 from server.settings import Settings
 from server.simulators.routes import router as simulators
+from server.webhooks.routes import router as webhooks
 from server.workers.routes import router as workers
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -49,6 +50,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     configs,
     demonstrations,
     ladders,
+    webhooks,
     workers,
     operation,
 )

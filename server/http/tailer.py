@@ -76,7 +76,7 @@ class Feed:
 class Tailer:
     """Polls for the watched runs. Starts with the first watcher, rests without any; shared by all threads."""
 
-    def __init__(self, source: EventSource, interval_seconds: float = 0.2) -> None:
+    def __init__(self, source: EventSource, interval_seconds: float = 0.05) -> None:
         self._source = source
         self._interval = interval_seconds
         self._feeds: dict[str, Feed] = {}

@@ -134,7 +134,12 @@ def serving(services: Services, port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def open_world(
-    home: Path, *, limits: StreamLimits | None = None, token: str | None = None, url: str | None = None
+    home: Path,
+    *,
+    limits: StreamLimits | None = None,
+    token: str | None = None,
+    url: str | None = None,
+    **settings: Any,
 ) -> Iterator[World]:
     """Serve on a fresh database, by default SQLite."""
     # structlog's default paints every local variable of a traceback, which takes seconds, and on standard output
@@ -143,7 +148,7 @@ def open_world(
         logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
     )
     database = {"database": {"url": url}} if url else {}
-    services = build_services(home, limits=limits, api={"token": token}, **database)
+    services = build_services(home, limits=limits, api={"token": token}, **database, **settings)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with serving(services) as server, httpx.Client(base_url=server, timeout=30, headers=headers) as http:
         yield World(services, server, http)

@@ -1,0 +1,116 @@
+"""Webhooks, what was sent to them, and how far the events of runs have been told."""
+
+from typing import Any
+
+from sqlalchemy import Boolean, Double, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from server.db.base import CLUSTERED, Base, Json, Timestamp
+
+PENDING_SQL = "state = 'pending'"
+"""Deliveries that are not over. Queries use these words, so that SQLite sees that the index below applies."""
+
+
+class Webhook(Base):
+    """An address that is told of events."""
+
+    __tablename__ = "webhooks"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    description: Mapped[str] = mapped_column(Text)
+    events: Mapped[list[Any]] = mapped_column(Json)
+    """Patterns of event types; `*` stands for anything."""
+    run_id: Mapped[str | None] = mapped_column(String(40))
+    """Only this run's events."""
+    tag: Mapped[str | None] = mapped_column(String(100))
+    """Only events of runs with this tag."""
+    secret: Mapped[str] = mapped_column(String(200))
+    """`whsec_...`; in clear, because messages are signed with it."""
+    former_secret: Mapped[str | None] = mapped_column(String(200))
+    """The one before, with which messages are signed as well until `former_until`."""
+    former_until: Mapped[float | None] = mapped_column(Timestamp)
+    enabled: Mapped[bool] = mapped_column(Boolean)
+    disabled_reason: Mapped[str | None] = mapped_column(String(16))
+    """`server.webhooks.refs.DisabledReason`; None while it is enabled."""
+    since: Mapped[float] = mapped_column(Timestamp)
+    """Events from this time on are meant for it: when it was made, or last enabled."""
+    failing_since: Mapped[float | None] = mapped_column(Timestamp)
+    """First failure after the newest success; None if the newest attempt succeeded, or there is none."""
+    last_success_at: Mapped[float | None] = mapped_column(Timestamp)
+    created_at: Mapped[float] = mapped_column(Timestamp)
+    updated_at: Mapped[float] = mapped_column(Timestamp)
+
+    __table_args__ = (Index(None, "created_at", "id"),)
+
+
+class WebhookCursor(Base):
+    """The events of this run up to `seq` have become deliveries, where somebody wanted them.
+
+    Numbers of a run become visible in their order and without gaps (`server.events.repository`), so nothing below the
+    cursor can appear later. No foreign key: telling must not wait for those who lock the run.
+    """
+
+    __tablename__ = "webhook_cursors"
+
+    run_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    seq: Mapped[int] = mapped_column(Integer)
+
+    __table_args__ = CLUSTERED
+
+
+class Delivery(Base):
+    """One message for one webhook. Its id is the `webhook-id` of each attempt."""
+
+    __tablename__ = "webhook_deliveries"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
+    run_id: Mapped[str | None] = mapped_column(String(40))
+    """None for a test."""
+    seq: Mapped[int | None] = mapped_column(Integer)
+    """The event's number in its run."""
+    type: Mapped[str] = mapped_column(String(64))
+    payload: Mapped[str] = mapped_column(Text)
+    """The body, byte for byte: attempts are alike."""
+    state: Mapped[str] = mapped_column(String(16))
+    """`server.webhooks.refs.DeliveryState`."""
+    attempts: Mapped[int] = mapped_column(Integer)
+    """Attempts begun; also the fencing number of the newest one."""
+    attempts_before: Mapped[int] = mapped_column(Integer)
+    """How many of them there were when it was last asked for again; back-off counts from there."""
+    next_try_at: Mapped[float | None] = mapped_column(Timestamp)
+    """While an attempt is under way: when it counts as lost. None once it is over."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+    ended_at: Mapped[float | None] = mapped_column(Timestamp)
+
+    __table_args__ = (
+        UniqueConstraint("webhook_id", "run_id", "seq"),
+        Index(None, "webhook_id", "created_at", "id"),
+        Index(None, "created_at"),
+        Index(
+            "ix_webhook_deliveries_due",
+            "webhook_id",
+            "next_try_at",
+            sqlite_where=text(PENDING_SQL),
+            postgresql_where=text(PENDING_SQL),
+        ),
+    )
+
+
+class DeliveryAttempt(Base):
+    """One try to deliver a message, and what came of it."""
+
+    __tablename__ = "webhook_attempts"
+
+    delivery_id: Mapped[str] = mapped_column(ForeignKey("webhook_deliveries.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    at: Mapped[float] = mapped_column(Timestamp)
+    """When it ended."""
+    seconds: Mapped[float] = mapped_column(Double)
+    status: Mapped[int | None] = mapped_column(Integer)
+    """Of HTTP; None where no answer came."""
+    error: Mapped[str | None] = mapped_column(Text)
+    """Why it failed, as a sentence; None where it succeeded."""
+    response: Mapped[str | None] = mapped_column(Text)
+    """How the receiver's answer began."""

@@ -1,0 +1,56 @@
+"""Webhooks as values: what they are for, and what becomes of messages. No database."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+PATTERN: Final = r"^[a-z0-9_*]{1,64}$"
+"""What patterns of event types are made of."""
+
+
+class DisabledReason(StrEnum):
+    """Why a webhook gets no messages."""
+
+    USER = "user"
+    GONE = "gone"
+    """Its receiver answered 410 Gone."""
+    FAILING = "failing"
+    """A message was given up, and none had come through since it was made."""
+
+
+class DeliveryState(StrEnum):
+    """Where a message stands."""
+
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """Given up after the last retry, or because the receiver is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which events a webhook wants."""
+
+    webhook_id: str
+    events: Sequence[str]
+    """Patterns of event types; `*` stands for anything."""
+    run_id: str | None
+    tag: str | None
+    since: float
+    """Events from this time on, in seconds since 1970-01-01 UTC, on the database's clock."""
+
+    def covers(self, run_id: str, tags: Sequence[str], event_type: str, at: float) -> bool:
+        """Whether an event of a run is meant."""
+        return (
+            at >= self.since
+            and self.run_id in {None, run_id}
+            and (self.tag is None or self.tag in tags)
+            and any(matches(pattern, event_type) for pattern in self.events)
+        )
+
+
+def matches(pattern: str, event_type: str) -> bool:
+    """Whether a pattern stands for a type of events: `run_*` for `run_created`."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), event_type) is not None

@@ -1,0 +1,87 @@
+"""Webhooks in the database. Never commits."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from server.db.clock import now
+from server.db.ids import new_id
+from server.db.keyset import Columns, select_page
+from server.listing import ListQuery, Page
+from server.webhooks.errors import WebhookNotFound
+from server.webhooks.models import Webhook
+from server.webhooks.refs import Wish
+
+
+class WebhookRepository:
+    """Webhooks, without what was sent to them (`server.deliveries.repository`)."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "created_at": Webhook.created_at,
+        "url": Webhook.url,
+        "enabled": Webhook.enabled,
+        "disabled_reason": Webhook.disabled_reason,
+        "run_id": Webhook.run_id,
+        "tag": Webhook.tag,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def clock(self) -> float:
+        """Return the database's time."""
+        found: float = self._session.scalar(select(now())) or 0.0
+        return found
+
+    def get(self, webhook_id: str) -> Webhook:
+        """Return a webhook. Raises WebhookNotFound."""
+        found = self._session.get(Webhook, webhook_id)
+        if found is None:
+            raise WebhookNotFound(webhook_id)
+        return found
+
+    def lock(self, webhook_id: str) -> Webhook:
+        """Return a webhook that nobody else changes until the commit. Raises WebhookNotFound."""
+        query = select(Webhook).where(Webhook.id == webhook_id).with_for_update()
+        found = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        if found is None:
+            raise WebhookNotFound(webhook_id)
+        return found
+
+    def list(self, query: ListQuery) -> Page[Webhook]:
+        """Return a page of webhooks."""
+        return select_page(self._session, select(Webhook), query, self.COLUMNS, Webhook.id)
+
+    def insert(
+        self, url: str, events: Sequence[str], *, description: str, run_id: str | None, tag: str | None, secret: str
+    ) -> Webhook:
+        """Insert an enabled webhook."""
+        at = self.clock()
+        webhook = Webhook(
+            id=new_id("whk"),
+            url=url,
+            description=description,
+            events=list(events),
+            run_id=run_id,
+            tag=tag,
+            secret=secret,
+            enabled=True,
+            since=at,
+            created_at=at,
+            updated_at=at,
+        )
+        self._session.add(webhook)
+        self._session.flush()
+        return webhook
+
+    def delete(self, webhook: Webhook) -> None:
+        """Remove a webhook with its deliveries."""
+        self._session.delete(webhook)
+
+    def wishes(self, *, lock: bool = False) -> Sequence[Wish]:
+        """Return what the enabled webhooks want to hear of; with `lock` none of them is deleted before the commit."""
+        query = select(Webhook).where(Webhook.enabled).order_by(Webhook.id)
+        found = self._session.scalars(query.with_for_update(read=True, key_share=True) if lock else query)
+        return [Wish(each.id, tuple(each.events), each.run_id, each.tag, each.since) for each in found]

@@ -1,0 +1,110 @@
+"""Commands on webhooks: make, change, delete, give a new secret, send again. Within the caller's transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from server.db.database import Session
+from server.deliveries.guard import check_url
+from server.deliveries.repository import DeliveryRepository
+from server.deliveries.signing import new_secret
+from server.runs.repository import RunRepository
+from server.webhooks.errors import WebhookDisabled
+from server.webhooks.models import Delivery, Webhook
+from server.webhooks.refs import DisabledReason
+from server.webhooks.repository import WebhookRepository
+
+TEST_HOLD_SECONDS: Final = 300.0
+"""A test message that nobody sent (its server died) goes the way of all others after this time."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be different; None leaves it as it is, and the empty text takes a filter away."""
+
+    url: str | None = None
+    description: str | None = None
+    events: Sequence[str] | None = None
+    run: str | None = None
+    tag: str | None = None
+    enabled: bool | None = None
+
+
+class WebhookService:
+    """Commands on webhooks."""
+
+    def __init__(self, session: Session, *, private: bool) -> None:
+        self._session = session
+        self._webhooks = WebhookRepository(session)
+        self._private = private
+        """Whether addresses of the own network are allowed."""
+
+    def create(
+        self, url: str, events: Sequence[str], *, description: str = "", run: str | None = None, tag: str | None = None
+    ) -> Webhook:
+        """Make a webhook; it is told of what happens from now on. Raises AddressInvalid, RunNotFound."""
+        check_url(url, private=self._private)
+        return self._webhooks.insert(
+            url, events, description=description, run_id=self._run_id(run), tag=tag, secret=new_secret()
+        )
+
+    def change(self, webhook_id: str, change: Change) -> Webhook:
+        """Change a webhook. Enabled again, it is told of what happens from then on, and of what was waiting.
+
+        Raises WebhookNotFound, AddressInvalid, RunNotFound.
+        """
+        webhook = self._webhooks.lock(webhook_id)
+        if change.url is not None:
+            webhook.url = check_url(change.url, private=self._private)
+        if change.description is not None:
+            webhook.description = change.description
+        if change.events is not None:
+            webhook.events = list(change.events)
+        if change.run is not None:
+            webhook.run_id = self._run_id(change.run or None)
+        if change.tag is not None:
+            webhook.tag = change.tag or None
+        if change.enabled is not None:
+            self._enable(webhook, enabled=change.enabled)
+        webhook.updated_at = self._webhooks.clock()
+        return webhook
+
+    def delete(self, webhook_id: str) -> None:
+        """Delete a webhook with its deliveries. Raises WebhookNotFound."""
+        self._webhooks.delete(self._webhooks.lock(webhook_id))
+
+    def rotate(self, webhook_id: str, overlap_seconds: float) -> Webhook:
+        """Give a webhook a new secret, beside which the old one is good for so long. Raises WebhookNotFound."""
+        webhook = self._webhooks.lock(webhook_id)
+        at = self._webhooks.clock()
+        webhook.former_secret, webhook.former_until = webhook.secret, at + overlap_seconds
+        webhook.secret = new_secret()
+        webhook.updated_at = at
+        return webhook
+
+    def redeliver(self, webhook_id: str, delivery_id: str) -> Delivery:
+        """Send a message again, with all its retries, whatever came of it before.
+
+        Raises WebhookNotFound, DeliveryNotFound, WebhookDisabled.
+        """
+        webhook = self._webhooks.lock(webhook_id)
+        deliveries = DeliveryRepository(self._session)
+        message = deliveries.get(webhook_id, delivery_id)
+        if not webhook.enabled:
+            raise WebhookDisabled(webhook_id, webhook.disabled_reason or DisabledReason.USER)
+        deliveries.redeliver(message)
+        return deliveries.get(webhook_id, delivery_id)
+
+    def prepare_test(self, webhook_id: str) -> Delivery:
+        """Make a test message, which the caller sends after the commit. Raises WebhookNotFound."""
+        return DeliveryRepository(self._session).insert_test(self._webhooks.get(webhook_id).id, TEST_HOLD_SECONDS)
+
+    def _run_id(self, run: str | None) -> str | None:
+        return None if run is None else RunRepository(self._session).id_of(run)
+
+    def _enable(self, webhook: Webhook, *, enabled: bool) -> None:
+        if enabled and not webhook.enabled:
+            webhook.since = self._webhooks.clock()
+            webhook.failing_since = None
+        webhook.enabled = enabled
+        webhook.disabled_reason = None if enabled else webhook.disabled_reason or DisabledReason.USER
