@@ -56,10 +56,10 @@ class Simulation(ABC):
 class ResumableSimulation(Simulation):
     """A game that can go back to where it was, so that a run goes on from a checkpoint in the middle of its episodes.
 
-    Whenever the run writes a checkpoint it asks the game for its `position`, which becomes part of it. When the run goes
-    on from there, in another process or on another machine, this process of the game is told to `resume` at it; other
-    games begin new episodes. A run in lockstep on a CPU (`threaded: false`) with one such game, that computes the same
-    whenever it is told the same, goes on bit for bit as if it had never been interrupted.
+    Whenever the run writes a checkpoint it asks the game for its `position`, which becomes part of it. When the run
+    goes on from there, in another process or on another machine, this process of the game is told to `resume` at it;
+    other games begin new episodes. A run in lockstep on a CPU (`threaded: false`) with one such game, that computes the
+    same whenever it is told the same, goes on bit for bit as if it had never been interrupted.
     """
 
     @abstractmethod

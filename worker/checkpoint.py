@@ -35,6 +35,8 @@ CHUNK = 1 << 24
 """Bytes that are read or written, and hashed, at a time."""
 ENVIRONMENT_PARAMETERS = "?environment_parameters"
 """Key of the run's lessons in a training state, beside the behaviors', whose names have no question mark."""
+COLLECTORS = "?collectors"
+"""Key of what collectors have handed over (`worker.collector.handover`), in their order; none where nothing was."""
 DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -101,7 +103,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 def behavior_states(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the states of behaviors in a training state, without what belongs to the run as a whole."""
-    return {name: each for name, each in state.items() if name != ENVIRONMENT_PARAMETERS}
+    return {name: each for name, each in state.items() if not name.startswith("?")}
 
 
 def is_packed(file: Path) -> bool:
@@ -154,7 +156,9 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
         digest.update(part)
         file.write(part)
     for tensor in tensors.values():
-        flat = memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        whole = tensor.detach().cpu().contiguous()
+        # One element counts as contiguous whatever its stride, and a view as bytes does not take every stride.
+        flat = memoryview(whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy().data)
         for start in range(0, len(flat), CHUNK):
             chunk = flat[start : start + CHUNK]
             digest.update(chunk)

@@ -85,7 +85,7 @@ def pack(state: State) -> bytes:
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     text = json.dumps(_flattened(state, arrays))
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **{_TREE: np.frombuffer(text.encode(), np.uint8)}, **arrays)  # type: ignore[arg-type]  # by name
+    np.savez(file, allow_pickle=False, **{_TREE: np.frombuffer(text.encode(), np.uint8)}, **arrays)
     return file.getvalue()
 
 

@@ -329,7 +329,7 @@ class Session(ABC):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether every agent of the simulator waits for us, or is between episodes, and all that it sent is taken in."""
+        """Whether every agent of the simulator waits or is between episodes, and all that it sent is taken in."""
         if not self.started or self._unadmitted or self._returning or not self.rosters:
             return False
         pairs = self.rosters.values()

@@ -150,7 +150,10 @@ class Admission:
         else:
             if config.self_play is not None:
                 self._begin_self_play(config, spec.behavior, algorithm, recorder, progress.step, saved)
-            learner = self._teacher(config, spec, algorithm, arena, recorder, progress)
+            collected = None if saved is None or config.threaded else saved.get("collection")
+            if collected is not None:
+                recorder.restore(collected["recorder"])
+            learner = self._teacher(config, spec, algorithm, arena, recorder, progress, collected)
         self.learners[spec.behavior] = learner
         learner.start()
         self._admitted(learner)
@@ -163,6 +166,7 @@ class Admission:
         arena: Arena,
         recorder: Recorder,
         progress: LearnerProgress,
+        collected: dict[str, Any] | None,
     ) -> BehaviorLearner:
         return BehaviorLearner(
             config,
@@ -175,6 +179,7 @@ class Admission:
             precision=lambda: bf16_pictures(self._bf16),
             before_update=self._compilation(algorithm, config, spec),
             turns=None if config.self_play is None else self._contest.ghosts,
+            collected=collected,
         )
 
     def _begin_self_play(

@@ -17,7 +17,7 @@ from worker.build import (
     choose_device,
     count_gpus,
 )
-from worker.checkpoint import ENVIRONMENT_PARAMETERS, load
+from worker.checkpoint import COLLECTORS, ENVIRONMENT_PARAMETERS, load
 from worker.collector.notices import (
     BehaviorAnnounced,
     CollectorDied,
@@ -25,6 +25,7 @@ from worker.collector.notices import (
     Endpoint,
     EpisodesEnded,
     GhostStepsPlayed,
+    HandedOver,
     MatchesEnded,
     Notice,
     RoundCollected,
@@ -58,6 +59,7 @@ from worker.trainer.admission import Admission
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
+from worker.trainer.rest import Rest
 from worker.trainer.superior import Events, Superior
 
 POLL_SECONDS = 0.2
@@ -78,6 +80,7 @@ class Trainer:
         resumed = Path(job.resume_from) if job.resume_from else sources.resumed(self._config)
         waiting = {} if resumed is None else load(resumed)
         lessons = waiting.pop(ENVIRONMENT_PARAMETERS, None)
+        collectors = waiting.pop(COLLECTORS, [])
         self._plays = self._config.checkpoint_settings.inference
         """Whether nothing is learnt."""
         self._learners: dict[str, Learner] = {}
@@ -89,6 +92,7 @@ class Trainer:
         self._next_progress = 0.0
         self._lessons = Lessons(self._config, job.seed, self._learners, superior, self._rating, lessons)
         self._pool = CollectorPool(self._collector_settings(), warm)
+        self._pool.restore(collectors)
         self._contest = Contest(
             self._pool, superior, self._learners, reset=self._reset, simulators=lambda: len(self._simulators)
         )
@@ -106,7 +110,14 @@ class Trainer:
             self._is_played,
         )
         self._checkpoints = Checkpoints(
-            Path(job.scratch), superior, self._learners, waiting, self._lessons, self._contest, plays=self._plays
+            Path(job.scratch),
+            superior,
+            self._learners,
+            waiting,
+            self._lessons,
+            self._contest,
+            Rest(self._pool, self._learners, self._take).hold,
+            plays=self._plays,
         )
 
     def run(self) -> Finished:
@@ -143,6 +154,7 @@ class Trainer:
             port_range=self._job.port_range,
             ticket_key=None if self._job.ticket_key is None else bytes.fromhex(self._job.ticket_key),
             environment_parameters=self._lessons.samplers,
+            parameter_set=self._lessons.number,
             step_timeout=simulators.step_timeout_seconds,
             startup_timeout=simulators.startup_timeout_seconds,
             max_message_bytes=self._job.max_message_bytes,
@@ -157,8 +169,7 @@ class Trainer:
         while True:
             busy = any(learner.ready for learner in self._learners.values())
             for notice in self._pool.poll(0.0 if busy else POLL_SECONDS):
-                self._handle(notice)
-                self._lessons.handle(notice, self._pool)
+                self._take(notice)
             finished = self._admission.unusable or self._commanded() or self._learn() or self._forsaken()
             if finished is not None:
                 return finished
@@ -167,6 +178,10 @@ class Trainer:
             self._contest.tell()
 
     # what collectors report ---------------------------------------------------------------------------------------
+
+    def _take(self, notice: Notice) -> None:
+        self._handle(notice)
+        self._lessons.handle(notice, self._pool)
 
     def _handle(self, notice: Notice) -> None:
         match notice:
@@ -229,6 +244,8 @@ class Trainer:
                     level="warning",
                     data={"index": notice.index, "exit_code": notice.exit_code, "lost_steps": notice.lost_steps},
                 )
+            case HandedOver():
+                pass  # too late for its checkpoint (`worker.trainer.rest`)
             case _:
                 assert_never(notice)
 
