@@ -16,7 +16,7 @@ import grpc.aio
 
 from ludus.joining import SERVICE, Joiner, Place, RunEnd, Target, client_name
 from ludus.session import Session
-from ludus.simulation import Simulation, Start
+from ludus.simulation import ResumableSimulation, Simulation, Start
 from ludus.spec import BehaviorSpec
 from ludus.trouble import Failure, SessionRefused
 from ludus.turn import Actions
@@ -80,7 +80,9 @@ class Dialer:
         call = connect(metadata=((TICKET_METADATA, ticket),))
         stream = _Stream(call)
         try:
-            await stream.write(session.hello(ticket, self.joiner.target.incarnation, client_name(CLIENT)))
+            resumes = isinstance(self._simulation, ResumableSimulation)
+            incarnation = self.joiner.target.incarnation
+            await stream.write(session.hello(ticket, incarnation, client_name(CLIENT), resumes=resumes))
             first = await asyncio.wait_for(stream.read(), WELCOME_SECONDS)
             close = first.close if first.HasField("close") else await self._play(session, stream, first, place)
         except grpc.aio.AioRpcError as error:
@@ -113,9 +115,17 @@ class Dialer:
             return Start(welcome.seed, dict(session.parameters), welcome.simulator_number, welcome.run_id, first_time)
 
         turn = session.turn()
-        self._simulation.reset(turn, start())
+        game = self._simulation
+        resumed = False
+        if isinstance(game, ResumableSimulation) and welcome.HasField("position"):
+            self.joiner.notice("going on where the run's checkpoint was taken", again=True)
+            game.resume(turn, start(), welcome.position)
+            resumed = True
+        else:
+            game.reset(turn, start())
         while True:
-            for request in session.requests(turn):
+            requests, resumed = session.requests(turn, resumed=resumed), False
+            for request in requests:
                 _check_size(request, welcome.max_message_bytes)
                 await stream.write(request)
             message = await (stream.poll() if session.idle else stream.read())
@@ -129,6 +139,8 @@ class Dialer:
                 session.reset(message.reset)
                 turn = session.turn()
                 self._simulation.reset(turn, start())
+            elif kind == "save" and isinstance(game, ResumableSimulation):
+                await stream.write(session.saved(message.save, game.position()))
             elif kind == "wait":
                 self.joiner.notice(f"waiting: {message.wait.reason}")
             elif kind == "close":

@@ -7,7 +7,7 @@ simulator.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -33,6 +33,17 @@ class ParameterDraws:
             if not isinstance(value, Constant)
         }
         self._values = dict(values)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Where the generators are, by parameter: what `restore` takes."""
+        return {name: dict(generator.bit_generator.state) for name, generator in self._generators.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Let the generators go on from where they were; those that the state does not know begin anew."""
+        for name, generator in self._generators.items():
+            if name in state:
+                generator.bit_generator.state = state[name]
 
     def next(self) -> dict[str, float]:
         """Return the next values, by parameter."""

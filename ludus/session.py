@@ -55,8 +55,8 @@ class Session:
         """Whether no agent waits for an answer, so that none will come."""
         return not any(self._waiting.values())
 
-    def hello(self, ticket: str, incarnation: str, client: str) -> pb.ConnectRequest:
-        """Build the first message of the stream."""
+    def hello(self, ticket: str, incarnation: str, client: str, *, resumes: bool = False) -> pb.ConnectRequest:
+        """Build the first message of the stream. `resumes`: the game can go back to where it was."""
         return pb.ConnectRequest(
             hello=pb.Hello(
                 ticket=ticket,
@@ -64,6 +64,7 @@ class Session:
                 incarnation=incarnation,
                 behaviors=[spec_to_message(spec) for spec in self.behaviors],
                 client=client,
+                resumes=resumes,
             )
         )
 
@@ -71,8 +72,11 @@ class Session:
         """Open a turn for the game to fill."""
         return Turn(self._layouts, self._waiting, self.parameters)
 
-    def requests(self, turn: Turn) -> list[pb.ConnectRequest]:
-        """Build the messages that tell a turn to the server: none if nothing happened in it."""
+    def requests(self, turn: Turn, *, resumed: bool = False) -> list[pb.ConnectRequest]:
+        """Build the messages that tell a turn to the server: none if nothing happened in it.
+
+        `resumed`: the game has just gone back to the position that `Welcome` named, and asks again.
+        """
         messages = []
         if turn.announced:
             self._layouts.update((spec.name, BehaviorLayout(spec)) for spec in turn.announced)
@@ -96,8 +100,15 @@ class Session:
         if asked:
             self._in_flight[self._step_id] = asked
             self._unanswered[self._step_id] = sum(map(len, asked.values()))
-        messages.append(pb.ConnectRequest(step=encode_step(self._step_id, batches, turn.stats, self._reset_id)))
+        step = encode_step(self._step_id, batches, turn.stats, self._reset_id)
+        step.resumed = resumed
+        messages.append(pb.ConnectRequest(step=step))
         return messages
+
+    @staticmethod
+    def saved(message: pb.Save, position: bytes) -> pb.ConnectRequest:
+        """Answer the server's question where the game is."""
+        return pb.ConnectRequest(saved=pb.Saved(save_id=message.save_id, position=position))
 
     def welcome(self, message: pb.Welcome) -> None:
         """Take the server's answer to Hello."""

@@ -53,6 +53,30 @@ class Simulation(ABC):
         """Release what the game holds. Called once, when the connection has ended for good."""
 
 
+class ResumableSimulation(Simulation):
+    """A game that can go back to where it was, so that a run goes on from a checkpoint in the middle of its episodes.
+
+    Whenever the run writes a checkpoint it asks the game for its `position`, which becomes part of it. When the run
+    goes on from there, in another process or on another machine, this process of the game is told to `resume` at it;
+    other games begin new episodes. A run in lockstep on a CPU (`threaded: false`) with one such game, that computes the
+    same whenever it is told the same, goes on bit for bit as if it had never been interrupted.
+    """
+
+    @abstractmethod
+    def position(self) -> bytes:
+        """Return all that `resume` needs to come back to this point, generators included; at most 16 MiB.
+
+        Called between two turns, while agents wait for their actions.
+        """
+
+    @abstractmethod
+    def resume(self, turn: Turn, start: Start, position: bytes) -> None:
+        """Go back to where `position` was called, and ask again for the agents that waited there, in the same order.
+
+        No agent may end in this turn, and rewards are not counted again. The parameters in `start` are those of then.
+        """
+
+
 @dataclass(frozen=True)
 class Bystander:
     """A player whose game was over before it ever acted: to a run that is no episode, but somebody won or lost."""

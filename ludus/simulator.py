@@ -24,7 +24,7 @@ from pathlib import Path
 from ludus.dialer import Dialer, Ending
 from ludus.draws import EnvironmentParameters
 from ludus.joining import Target
-from ludus.simulation import Simulation, Start
+from ludus.simulation import ResumableSimulation, Simulation, Start
 from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from ludus.trouble import CannotConnect, SessionRefused, SimulatorError
 from ludus.turn import Action, Actions, Turn
@@ -49,6 +49,7 @@ __all__ = [
     "ObservationSpec",
     "ObservationType",
     "Outcome",
+    "ResumableSimulation",
     "SessionRefused",
     "Simulation",
     "SimulatorError",

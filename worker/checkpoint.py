@@ -37,6 +37,8 @@ ENVIRONMENT_PARAMETERS = "?environment_parameters"
 """Key of the run's lessons in a training state, beside the behaviors', whose names have no question mark."""
 AMENDMENTS = "?amendments"
 """Key of the number of the newest amendment that the state has, where there are any."""
+COLLECTORS = "?collectors"
+"""Key of what collectors have handed over (`worker.collector.handover`), in their order; none where nothing was."""
 DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -156,7 +158,9 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
         digest.update(part)
         file.write(part)
     for tensor in tensors.values():
-        flat = memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        whole = tensor.detach().cpu().contiguous()
+        # One element counts as contiguous whatever its stride, and a view as bytes does not take every stride.
+        flat = memoryview(whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy().data)
         for start in range(0, len(flat), CHUNK):
             chunk = flat[start : start + CHUNK]
             digest.update(chunk)

@@ -213,12 +213,14 @@ class EnvironmentParameterManager:
     # checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold. Sets are numbered anew after a resume: no episode outlives it."""
+        """Return what a checkpoint has to hold. Episodes may outlive it, so sets keep their numbers."""
         return {
+            "number": self.number,
             "parameters": [
                 {
                     "name": each.name,
                     "lesson": each.lesson,
+                    "since": each.since,
                     "smoothed": each.smoothed,
                     "measured": each.measured,
                     "values": list(each.values),
@@ -226,16 +228,17 @@ class EnvironmentParameterManager:
                     "replaced": [[lesson, value_to_plain(value)] for lesson, value in each.replaced.items()],
                 }
                 for each in self._parameters.values()
-            ]
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned. Parameters that it does not know stay as they are."""
+        self.number = state.get("number", 0)  # older checkpoints have none
         for saved in state["parameters"]:
             parameter = self._parameters.get(saved["name"])
             if parameter is None or saved["lesson"] >= len(parameter.lessons):
                 continue
-            parameter.lesson = saved["lesson"]
+            parameter.enter(saved["lesson"], saved.get("since", 0))
             self._fit(parameter)
             parameter.smoothed, parameter.measured = saved["smoothed"], saved["measured"]
             parameter.values.extend(saved["values"])

@@ -13,7 +13,7 @@ have. A behavior that is done goes on answering, without learning, while others 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,6 +88,9 @@ class Collection(Protocol):
 
     def grant_unrecorded(self, behavior: str) -> None:
         """Answer from now on without a limit and without recording."""
+
+    def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
+        """Count steps of the round that is granted next, and of later ones, that the learner has already."""
 
     def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
         """Free the blocks of delivered segments."""
@@ -214,10 +217,12 @@ class BehaviorLearner:
         precision: Callable[[], AbstractContextManager[None]] = nullcontext,
         before_update: Callable[[Rollout, int], None] | None = None,
         turns: Turns | None = None,
+        collected: Mapping[str, Any] | None = None,
     ) -> None:
         """Updates run within `precision()`; `before_update` is told of each, with its round and step.
 
-        With `turns` it learns in its turns only: meanwhile it waits, with what it has collected of a round.
+        With `turns` it learns in its turns only: meanwhile it waits, with what it has collected of a round. `collected`
+        is what a checkpoint has of the round that was being collected (the state's `collection`).
         """
         self.config = config
         self.spec = spec
@@ -238,6 +243,13 @@ class BehaviorLearner:
         self._last_round = progress.round
         self._owes_grant = False
         """Whether a round shall be granted when its turn comes."""
+        self._former: dict[int, Rollout] = {}
+        """What a former attempt has collected, by round."""
+        if collected is not None:
+            self._former = {int(key): Rollout.from_state(state) for key, state in collected["rounds"].items()}
+            self._delivered += sum(rollout.steps for rollout in self._former.values())
+        self._goes_on = collected is not None
+        """Whether the round that was being collected goes on."""
         self._rollbacks = Rollbacks()
         self.sample = Sample([], None)
         self._next_checkpoint = 0
@@ -273,6 +285,11 @@ class BehaviorLearner:
         self._publish()
         if self.done:
             self._pool.grant_unrecorded(self.name)
+        elif self._goes_on:
+            delivered = [(number, rollout.steps) for number, rollout in sorted(self._former.items())]
+            self._pool.delivered_before(self.name, self.progress.round, delivered)
+            self._last_round -= 1
+            self._grant()
         else:
             self._grant()
             self.progress.round += 1
@@ -319,9 +336,9 @@ class BehaviorLearner:
         `Diverged` at the third time in a row.
         """
         self._collected.discard(self.progress.round)
-        segments = self._segments.pop(self.progress.round)
-        rollout = self._arena.gather(segments)
-        self._pool.reclaim(self.name, segments)
+        rollout = self._gathered(self.progress.round)
+        self._pool.reclaim(self.name, self._segments.pop(self.progress.round, []))
+        self._former.pop(self.progress.round, None)
         self.progress.step += rollout.steps
         self.progress.round += 1
         if self.config.threaded:
@@ -358,6 +375,20 @@ class BehaviorLearner:
         if self._turns is not None:
             state["self_play"] = self._turns.state(self.name)
         return state
+
+    def collection(self) -> dict[str, object]:
+        """Return what has been collected and not learnt from, for a checkpoint that collectors hand over to."""
+        rounds = sorted(self._segments.keys() | self._former.keys())
+        return {"rounds": {str(number): self._gathered(number).state_dict() for number in rounds}}
+
+    def _gathered(self, number: int) -> Rollout:
+        """Return what has come of a round."""
+        segments, former = self._segments.get(number), self._former.get(number)
+        if not segments:
+            assert former is not None, f"nothing has come of round {number}"
+            return former
+        rollout = self._arena.gather(segments)
+        return rollout if former is None else former.followed_by(rollout)
 
     def export(self, path: Path) -> None:
         """Write the policy as an ONNX model, checked on observations of the last round."""

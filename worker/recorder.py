@@ -8,10 +8,12 @@ are ML-Agents' where ML-Agents has the metric.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean, pstdev
+from typing import Any
 
 from ludus.wire import batches as wire
 from worker.collector.notices import StatsReported
@@ -26,6 +28,10 @@ EPISODE_LENGTH = "Environment/Episode Length"
 EXTRINSIC_REWARD = "Policy/Extrinsic Reward"
 STEPS_PER_SECOND = "Performance/Agent Steps per Second"
 POLICY_VERSION = "Policy/Version"
+
+
+MOST_POINTS = 1024
+"""Summaries that are remembered, in case a checkpoint has their steps but has not learnt from them."""
 
 
 class Aggregation(Enum):
@@ -86,6 +92,7 @@ class Recorder:
         self._summary_returns: list[float] = []
         self._checkpoint_returns: list[float] = []
         self._since = (step, time.monotonic())
+        self._written: deque[tuple[int, dict[str, float]]] = deque(maxlen=MOST_POINTS)
 
     def episode(self, episode_return: float, length: int, group_return: float = 0.0) -> None:
         """Record a finished episode: undiscounted sums of the agent's own and its group's rewards, and its decisions.
@@ -149,6 +156,7 @@ class Recorder:
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         at = time.time()
+        self._written.append((step, dict(values)))
         self._post(
             Metrics(
                 points=[
@@ -157,6 +165,31 @@ class Recorder:
                 ]
             )
         )
+
+    def state(self, learnt: int) -> dict[str, Any]:
+        """Return what has been measured and not written, and what was written of steps beyond `learnt`.
+
+        For a checkpoint from which these steps are not collected again: points beyond its step are superseded.
+        """
+        return {
+            "boundary": self._boundary,
+            "series": {
+                key: [one.aggregation.value, one.total, one.count, one.last] for key, one in self._series.items()
+            },
+            "summary_returns": list(self._summary_returns),
+            "written": [[step, values] for step, values in self._written if step > learnt],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned, and write the points again that it has."""
+        self._boundary = state["boundary"]
+        self._series = {
+            key: _Series(Aggregation(kind), total, count, last)
+            for key, (kind, total, count, last) in state["series"].items()
+        }
+        self._summary_returns = list(state["summary_returns"])
+        for step, values in state["written"]:
+            self._write(step, values)
 
     def take_checkpoint_return(self) -> float | None:
         """Return the mean episode return since the last call, or None if no episode has ended."""

@@ -129,42 +129,48 @@ class Wait(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., retry_after_seconds: _Optional[float] = ...) -> None: ...
 
 class ConnectRequest(_message.Message):
-    __slots__ = ("hello", "announce", "step")
+    __slots__ = ("hello", "announce", "step", "saved")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     announce: Announce
     step: Step
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., announce: _Optional[_Union[Announce, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ...) -> None: ...
+    saved: Saved
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., announce: _Optional[_Union[Announce, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ...) -> None: ...
 
 class ConnectResponse(_message.Message):
-    __slots__ = ("welcome", "actions", "reset", "wait", "close")
+    __slots__ = ("welcome", "actions", "reset", "wait", "close", "save")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     actions: Actions
     reset: Reset
     wait: Wait
     close: Close
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+    save: Save
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("ticket", "protocol_version", "incarnation", "behaviors", "client")
+    __slots__ = ("ticket", "protocol_version", "incarnation", "behaviors", "client", "resumes")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     BEHAVIORS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     ticket: str
     protocol_version: int
     incarnation: str
     behaviors: _containers.RepeatedCompositeFieldContainer[BehaviorSpec]
     client: str
-    def __init__(self, ticket: _Optional[str] = ..., protocol_version: _Optional[int] = ..., incarnation: _Optional[str] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorSpec, _Mapping]]] = ..., client: _Optional[str] = ...) -> None: ...
+    resumes: bool
+    def __init__(self, ticket: _Optional[str] = ..., protocol_version: _Optional[int] = ..., incarnation: _Optional[str] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorSpec, _Mapping]]] = ..., client: _Optional[str] = ..., resumes: _Optional[bool] = ...) -> None: ...
 
 class Announce(_message.Message):
     __slots__ = ("behaviors",)
@@ -215,16 +221,18 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("step_id", "behaviors", "stats", "reset_id")
+    __slots__ = ("step_id", "behaviors", "stats", "reset_id", "resumed")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     BEHAVIORS_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     RESET_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     behaviors: _containers.RepeatedCompositeFieldContainer[BehaviorStep]
     stats: _containers.RepeatedCompositeFieldContainer[Stat]
     reset_id: int
-    def __init__(self, step_id: _Optional[int] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorStep, _Mapping]]] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ..., reset_id: _Optional[int] = ...) -> None: ...
+    resumed: bool
+    def __init__(self, step_id: _Optional[int] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorStep, _Mapping]]] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ..., reset_id: _Optional[int] = ..., resumed: _Optional[bool] = ...) -> None: ...
 
 class BehaviorStep(_message.Message):
     __slots__ = ("behavior", "decisions", "terminals")
@@ -281,7 +289,7 @@ class Stat(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run_id", "simulator_number", "seed", "environment_parameters", "max_message_bytes", "step_timeout_seconds", "samplers")
+    __slots__ = ("run_id", "simulator_number", "seed", "environment_parameters", "max_message_bytes", "step_timeout_seconds", "samplers", "position")
     class EnvironmentParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +311,7 @@ class Welcome(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLERS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     simulator_number: int
     seed: int
@@ -310,7 +319,8 @@ class Welcome(_message.Message):
     max_message_bytes: int
     step_timeout_seconds: float
     samplers: _containers.MessageMap[str, Sampler]
-    def __init__(self, run_id: _Optional[str] = ..., simulator_number: _Optional[int] = ..., seed: _Optional[int] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ..., max_message_bytes: _Optional[int] = ..., step_timeout_seconds: _Optional[float] = ..., samplers: _Optional[_Mapping[str, Sampler]] = ...) -> None: ...
+    position: bytes
+    def __init__(self, run_id: _Optional[str] = ..., simulator_number: _Optional[int] = ..., seed: _Optional[int] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ..., max_message_bytes: _Optional[int] = ..., step_timeout_seconds: _Optional[float] = ..., samplers: _Optional[_Mapping[str, Sampler]] = ..., position: _Optional[bytes] = ...) -> None: ...
 
 class Sampler(_message.Message):
     __slots__ = ("seed", "uniform", "gaussian", "multi_range_uniform")
@@ -409,6 +419,20 @@ class Reset(_message.Message):
     environment_parameters: _containers.ScalarMap[str, float]
     samplers: _containers.MessageMap[str, Sampler]
     def __init__(self, reset_id: _Optional[int] = ..., environment_parameters: _Optional[_Mapping[str, float]] = ..., samplers: _Optional[_Mapping[str, Sampler]] = ...) -> None: ...
+
+class Save(_message.Message):
+    __slots__ = ("save_id",)
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    save_id: int
+    def __init__(self, save_id: _Optional[int] = ...) -> None: ...
+
+class Saved(_message.Message):
+    __slots__ = ("save_id", "position")
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    save_id: int
+    position: bytes
+    def __init__(self, save_id: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ("code", "reason", "rejoin")

@@ -23,8 +23,7 @@ def main() -> None:
     told = wait_for_settings(socket.socket(fileno=arguments.channel))
     if told is None:
         return
-    channel, start = told
-    uvloop.run(serve(channel, start))
+    uvloop.run(serve(*told))
     gc.freeze()  # the learner waits for the end: what is left, torch's modules above all, the kernel frees at once
 
 

@@ -11,11 +11,12 @@ compute while the steps are written.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints, TerminalBatch
+from ludus.wire.codec import CloseCode, ProtocolError
 from worker.collector.exploration import PinkNoise
 from worker.collector.rounds import Rounds
 from worker.collector.tracker import Roster, Slots, Ticks, Tracker
@@ -94,6 +95,18 @@ class Staged(NamedTuple):
     decisions: Slots | None
 
 
+class Returning(NamedTuple):
+    """A session that goes on where it was in a checkpoint."""
+
+    member: Member
+    roster: Roster
+    step_id: int
+    decisions: DecisionBatch | None
+    """Those who ask again; None where nobody waits."""
+    kept: Mapping[str, Any]
+    """`Tracker.keep`."""
+
+
 class Observer(Protocol):
     """What is told of the episodes of a lane, before the tracker is."""
 
@@ -146,6 +159,10 @@ class BaseLane(ABC):
     staged: list[Staged] = field(default_factory=list)
     waiting: list[Batch] = field(default_factory=list)
     """Batches that were not answered in the turn of their arrival, oldest first."""
+    held: bool = False
+    """Whether nobody is answered, because a checkpoint is taken."""
+    returning: list[Returning] = field(default_factory=list)
+    """Sessions that go on where they were, once a round has been granted in which they can."""
 
     # What lanes differ in ---------------------------------------------------------------------------------------
 
@@ -167,6 +184,9 @@ class BaseLane(ABC):
 
     def stage(self, member: Member, roster: Roster, step_id: int, batch: BehaviorBatch) -> None:
         """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
+        if any(item.roster is roster for item in self.returning):
+            message = "a simulator that goes on from a checkpoint sends nothing more before it is answered"
+            raise ProtocolError(CloseCode.DECISION_PENDING, message)
         if roster.staged:
             self._absorb(self._join())  # this message builds on one that is staged
         tracker = self.tracker
@@ -181,8 +201,15 @@ class BaseLane(ABC):
         if len(self.staged) == 1:
             self.schedule()
 
+    def go_on(self, member: Member, roster: Roster, step_id: int, batch: BehaviorBatch | None, kept: Any) -> None:
+        """Take over a session's agents as they were in a checkpoint; those of `batch` ask again. In the next turn."""
+        decisions = None if batch is None else batch.decisions
+        self.returning.append(Returning(member, roster, step_id, decisions, kept))
+        self.schedule()
+
     def run(self) -> LaneReport:
         """Answer whom the permits allow; hold the others."""
+        self._take_over()
         fresh = self._join()
         if fresh is not None:
             self.last_rows = fresh.rows
@@ -202,6 +229,7 @@ class BaseLane(ABC):
     def drop(self, roster: Roster) -> None:
         """Forget a session."""
         self.staged = [item for item in self.staged if item.roster is not roster]
+        self.returning = [item for item in self.returning if item.roster is not roster]
         for batch in self.waiting:
             keep = np.repeat([part.roster is not roster for part in batch.parts], [part.rows for part in batch.parts])
             _keep_rows(batch, keep)
@@ -237,8 +265,28 @@ class BaseLane(ABC):
 
     # A turn -----------------------------------------------------------------------------------------------------
 
+    def _take_over(self) -> None:
+        """Let sessions go on that come back, as soon as there is a round and room for what they bring."""
+        if not self.returning or (self.recorded and self.rounds.number is None) or self._lacks_blocks:
+            return
+        returning, self.returning = self.returning, []
+        for member, roster, step_id, decisions, kept in returning:
+            self.tracker.take_over(roster, kept)
+            if decisions is not None:
+                slots = self.tracker.slots(roster, decisions.agent_ids)
+                part = Part(member, roster, step_id, len(slots), int(self.tracker.tick[slots[0]]))
+                self.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
+        if not self.recorded:
+            self.tracker.stop_recording()
+
+    @property
+    def _lacks_blocks(self) -> bool:
+        """Whether those who come back need more blocks than there are."""
+        needed = sum(self.tracker.blocks_of(item.kept) for item in self.returning)
+        return self.recorded and needed > len(self.tracker.blocks)
+
     def _may_answer(self, rows: int) -> bool:
-        if self.version < max(self.required_version, 0):
+        if self.held or self.version < max(self.required_version, 0):
             return False
         return not self.recorded or (rows <= self.rounds.left and rows <= len(self.tracker.blocks))
 
@@ -376,6 +424,7 @@ class BaseLane(ABC):
             # In time: the learner's answer should be here before the permits of the next two turns are used up.
             self.wanted = report.want = self.rounds.left < 2 * self.last_rows
         needed = self.low_blocks
+        needed = max(needed, sum(self.tracker.blocks_of(item.kept) for item in self.returning))
         if self.waiting:
             needed = max(needed, *(part.rows for batch in self.waiting for part in batch.parts))
         if len(self.tracker.blocks) < needed and not self.wanted_blocks:

@@ -29,6 +29,15 @@ class PinkNoise:
         self._fresh = np.sqrt(1.0 - kept**2).astype(np.float32)[:, None]
         self._states = np.zeros((0, OCTAVES, columns), np.float32)
 
+    @property
+    def states(self) -> npt.NDArray[np.float32]:
+        """Everything that the next draws depend on beside the generator: (slots, octaves, columns)."""
+        return self._states
+
+    @states.setter
+    def states(self, states: npt.NDArray[np.float32]) -> None:
+        self._states = states.copy()
+
     def draw(self, slots: npt.NDArray[np.intp], rng: np.random.Generator) -> Floats:
         """Move the noise of some agents by a step and return it, `(B, columns)`: each value standard normal.
 

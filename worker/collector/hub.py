@@ -18,6 +18,8 @@ from ludus.wire.codec import CloseCode, ProtocolError
 from worker.collector import messages
 from worker.collector.batcher import BaseLane, Lane
 from worker.collector.exploration import PinkNoise
+from worker.collector.handover import KeptSession, State
+from worker.collector.holding import Holding, hold
 from worker.collector.matches import Referee
 from worker.collector.messages import Kind, Message, pack_lane, unpack_lane
 from worker.collector.native import NativeSession
@@ -81,7 +83,8 @@ class Side:
 class Collector:
     """The state of a collector process: sessions, behaviors, the channel to the learner."""
 
-    def __init__(self, channel: Channel, start: messages.Settings) -> None:
+    def __init__(self, channel: Channel, start: messages.Settings, kept: State | None = None) -> None:
+        """`kept` is what was handed over in a former attempt, if there is anything (`handover.merged`)."""
         settings = CollectorSettings.from_json(start.settings)
         self.settings = settings
         self._start = start
@@ -103,6 +106,7 @@ class Collector:
         """Lane -> round in which other collectors lack permits."""
         self._next_stats = 0.0
         self._orphan = False
+        self._holding = Holding(kept, lambda payload: self._send(Kind.HANDED_OVER, payload))
         self.done: asyncio.Future[messages.CloseAll | None] = self._loop.create_future()
         """Set when the process should end; None = the learner is gone."""
 
@@ -164,6 +168,23 @@ class Collector:
     def started(self, session: Session, behaviors: list[str], agents: int) -> None:
         """Tell the learner of a session's first step, or of all behaviors that it has announced by now."""
         self.tell(messages.Started(session.incarnation, behaviors, agents))
+
+    def kept(self, incarnation: str) -> KeptSession | None:
+        """Return where a simulator was in a former attempt, if it was handed over and has not gone on since."""
+        return self._holding.session(incarnation)
+
+    def forget(self, incarnation: str) -> None:
+        """Forget where a simulator was: it goes on from there, or begins anew."""
+        self._holding.forget(incarnation)
+
+    def came_to_rest(self) -> None:
+        """Hand over if this was the last simulator that was waited for."""
+        if not self._holding.pending or not self._holding.is_complete(self._sessions, self.now()):
+            return
+        for lane in self._lanes.values():
+            self._deliver(lane)
+        self._report_stats()
+        self._holding.hand_over(self._lanes.values(), self._sessions)
 
     def is_connected(self, peer: str) -> bool:
         """Whether the connection of a gRPC peer lives, as far as the host knows."""
@@ -271,6 +292,15 @@ class Collector:
                     session.reset()
             case Kind.PARAMETERS:
                 self._take_parameters(messages.Parameters.unpack(frame.payload))
+            case Kind.HOLD:
+                self._holding.begin(self.now() + messages.Hold.unpack(frame.payload).patience)
+                hold(self._lanes.values(), held=True)
+                self.came_to_rest()
+            case Kind.RELEASE:
+                self._holding.end()
+                hold(self._lanes.values(), held=False)
+            case Kind.FORGET:
+                self.forget(messages.Forget.unpack(frame.payload).incarnation)
             case Kind.CLOSE:
                 if not self.done.done():
                     self.done.set_result(messages.CloseAll.unpack(frame.payload))
@@ -306,6 +336,8 @@ class Collector:
             noise=PinkNoise(spec.actions.continuous_size) if message.pink_noise else None,
             schedule=lambda: self.schedule(lane),
         )
+        if not message.self_play:
+            self._holding.restore(lane)
         behavior.spec, behavior.lane, behavior.weights = spec, lane, weights
         self._lanes[message.lane] = lane
         self._weights[message.lane] = weights
@@ -411,6 +443,7 @@ class Collector:
         try:
             for lane in due:
                 self._run(lane)
+            self.came_to_rest()
         except Exception as error:  # the edge of the process: a lane in an unknown state must not go on
             log.exception("lane_failed")
             self.fail(error)
@@ -432,6 +465,8 @@ class Collector:
             self.done.set_exception(error)
 
     def _deliver(self, lane: Lane) -> None:
+        if self._holding.done:
+            return  # what was handed over goes with what was delivered before
         borrowed = lane.rounds.take_borrowed()
         if borrowed:
             self.tell(messages.Borrowed(lane.number, borrowed))
@@ -456,6 +491,7 @@ class Collector:
     def tick(self) -> None:
         """Do what is due by the clock."""
         now = self.now()
+        self.came_to_rest()
         for lane in self._lanes.values():
             self._deliver(lane)
             self._release_stragglers(lane, now)

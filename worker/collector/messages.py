@@ -34,6 +34,10 @@ class Kind(IntEnum):
     FROZEN_POLICY = 12
     OPPONENTS = 13
     PARAMETERS = 16
+    HOLD = 17
+    RELEASE = 18
+    FORGET = 19
+    KEPT = 20
     LISTENING = 64
     FAILED = 65
     ANNOUNCED = 66
@@ -51,6 +55,7 @@ class Kind(IntEnum):
     TROUBLE = 78
     GHOST_STEPS = 79
     MATCHES = 80
+    HANDED_OVER = 81
     ALIVE = 90
 
 
@@ -86,6 +91,8 @@ class Settings(Message):
     first_number: int
     """Number of the first simulator that comes without a ticket; the others follow in steps of `count`."""
     settings: str
+    kept: bool = False
+    """Whether a frame of kind KEPT follows: what was handed over in a former attempt (`handover.pack`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +224,30 @@ class Parameters(Message):
     """`environment_parameters.to_plain`."""
     parameter_set: int
     """Number of this set of parameters; counts changes from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(Message):
+    """Answer nobody until Release, and hand over. Answered by a frame of kind HANDED_OVER (`handover.pack`)."""
+
+    kind: ClassVar = Kind.HOLD
+    patience: float
+    """Seconds to wait for simulators to come to rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Message):
+    """The checkpoint has been taken: go on."""
+
+    kind: ClassVar = Kind.RELEASE
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Message):
+    """A simulator plays at another collector: it does not come back to where it was in a former attempt."""
+
+    kind: ClassVar = Kind.FORGET
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)

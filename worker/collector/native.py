@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from ludus.draws import ParameterDraws
 from ludus.spec import BehaviorSpec
 from ludus.wire import simulation_pb2 as pb
-from ludus.wire.batches import Floats, Ints
+from ludus.wire.batches import BehaviorBatch, Floats, Ints
 from ludus.wire.codec import (
     PROTOCOL_VERSION,
     BehaviorLayout,
@@ -24,6 +24,7 @@ from ludus.wire.codec import (
 from ludus.wire.parameters import samplers_to_messages
 from ludus.wire.specs import MAX_BEHAVIORS
 from worker.collector.answers import encode_answer
+from worker.collector.handover import MAX_POSITION_BYTES, KeptSession
 from worker.collector.session import INCARNATION, MAX_CLIENT, Collector, Session
 from worker.collector.tracker import Roster
 
@@ -42,6 +43,14 @@ class NativeSession(Session):
         self._step_id = 0
         self._reset_id = 0
         self._draws = ParameterDraws({}, 0)
+        self._told: dict[str, float] = {}
+        """The values of environment parameters that the simulator was last told."""
+        self._asked = 0
+        """The newest number of Save; counts up from 1."""
+        self._position: bytes | None = None
+        """The answer to it, as long as the simulator stays there."""
+        self._hold = 0
+        """The newest checkpoint for which it was asked."""
 
     def receive(self, data: bytes) -> None:
         """Handle one message. Raises ProtocolError."""
@@ -60,8 +69,11 @@ class NativeSession(Session):
             self._hello(request.hello)
         elif kind == "announce":
             self._announce(request.announce)
+        elif kind == "saved":
+            self._saved(request.saved)
         else:
-            raise ProtocolError(CloseCode.MALFORMED_MESSAGE, "a message holds neither Hello nor Announce nor Step")
+            message = "a message holds neither Hello nor Announce nor Step nor Saved"
+            raise ProtocolError(CloseCode.MALFORMED_MESSAGE, message)
 
     def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         """Send actions (called by the batcher)."""
@@ -107,7 +119,17 @@ class NativeSession(Session):
         newest = self._collector.settings.environment_parameters
         self._draws.change(newest)
         self._note_told()
-        return self._draws.next(), samplers_to_messages(newest)
+        self._told = self._draws.next()
+        return self._told, samplers_to_messages(newest)
+
+    def _former_parameters(self, kept: KeptSession) -> tuple[dict[str, float], dict[str, pb.Sampler]]:
+        """Return the environment parameters as the simulator had been told them where it was."""
+        newest = self._collector.settings.environment_parameters
+        self._draws.change(newest)
+        self._draws.restore(kept.draws)
+        self._told = dict(kept.parameters)
+        self._parameter_set, self._has_heard = kept.parameter_set, kept.has_heard
+        return self._told, samplers_to_messages(newest)
 
     def _news(self) -> bytes:
         """Return the fields of `Actions` that tell the newest parameters."""
@@ -131,8 +153,10 @@ class NativeSession(Session):
                 CloseCode.BAD_HELLO,
                 f"at most {MAX_BEHAVIORS} behaviors, and {MAX_CLIENT} bytes of client, are possible",
             )
-        self.incarnation = hello.incarnation
-        number = self._take_number(hello.ticket, hello.incarnation)
+        self.incarnation, self.resumes = hello.incarnation, hello.resumes
+        kept = self._collector.kept(hello.incarnation) if hello.resumes else None
+        number = self._take_number(hello.ticket, hello.incarnation, None if kept is None else kept.number)
+        self.kept = kept if kept is not None and kept.number == number else None
         specs = [spec_from_message(message) for message in hello.behaviors]
         self.number = number
         self._draws = ParameterDraws({}, number)
@@ -143,7 +167,7 @@ class NativeSession(Session):
 
     def _welcome(self) -> None:
         settings = self._collector.settings
-        values, samplers = self._parameters()
+        values, samplers = self._parameters() if self.kept is None else self._former_parameters(self.kept)
         welcome = pb.Welcome(
             run_id=settings.run_id,
             simulator_number=self.number,
@@ -152,6 +176,7 @@ class NativeSession(Session):
             samplers=samplers,
             max_message_bytes=settings.max_message_bytes,
             step_timeout_seconds=settings.step_timeout,
+            position=None if self.kept is None else self.kept.position,
         )
         self._send(pb.ConnectResponse(welcome=welcome).SerializeToString())
 
@@ -174,9 +199,15 @@ class NativeSession(Session):
                 CloseCode.STEP_ORDER, f"step {step_id} names reset {step.reset_id}; the last one was {self._reset_id}"
             )
         self._step_id = step_id
+        self._position = None
+        kept, self.kept = self.kept, self.kept if step.resumed else None
+        if kept is not None:
+            self._collector.forget(self.incarnation)
         stats = decode_stats(step) if step.stats else []
         batches = decode_step(step, self._layouts)
         self._note_start(batches)
+        if step.resumed and self._resume(step_id, batches):
+            return
         is_current = step.reset_id == self._reset_id  # else it was sent before the reset arrived there
         if stats and is_current:
             self._report(stats, batches)
@@ -184,6 +215,59 @@ class NativeSession(Session):
             self._collector.reported(stats, BEFORE_RESET)
         if is_current:
             self._stage(step_id, batches)
+
+    def _resume(self, step_id: int, batches: list[BehaviorBatch]) -> bool:
+        """Let the agents go on where they were; False if they can't, and begin anew."""
+        if self.kept is not None and self._goes_on(batches):
+            self._go_on_where_it_was(step_id, batches)
+            return True
+        self.kept = None
+        self._collector.troubled(
+            self,
+            "not_resumed",
+            "it went back to where it was in the checkpoint, but asks for other agents than those that waited there; "
+            "their episodes begin anew. Let `resume` ask again for exactly the agents of then, and end none",
+        )
+        return False
+
+    def _saved(self, saved: pb.Saved) -> None:
+        self._expect_hello()
+        if saved.save_id == 0 or saved.save_id > self._asked:
+            raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, f"Saved names {saved.save_id}, which was not asked for")
+        if len(saved.position) > MAX_POSITION_BYTES:
+            raise ProtocolError(
+                CloseCode.MESSAGE_TOO_LARGE,
+                f"a position has {len(saved.position)} bytes; at most {MAX_POSITION_BYTES} can be kept",
+            )
+        if saved.save_id == self._asked and self.is_at_rest:
+            self._position = saved.position
+            self._collector.came_to_rest()
+
+    def told_position(self, save_id: int) -> bool:
+        """Whether the simulator has come to rest and told where it is; it is asked once it has."""
+        if not self.is_at_rest:
+            self._hold = 0  # what it may have told does not hold any more
+            return False
+        if self._hold != save_id:
+            self._hold, self._position = save_id, None
+            self._asked += 1
+            self._send(pb.ConnectResponse(save=pb.Save(save_id=self._asked)).SerializeToString())
+        return self._position is not None
+
+    def keep(self) -> KeptSession | None:
+        """Return the session for a checkpoint; None where it has not told where it is."""
+        if self._position is None or not self.is_at_rest:
+            return None
+        return KeptSession(
+            incarnation=self.incarnation,
+            number=self.number,
+            position=self._position,
+            parameter_set=self._parameter_set,
+            has_heard=self._has_heard,
+            parameters=self._told,
+            draws=self._draws.state,
+            agents={name: lane.tracker.keep(roster) for name, (lane, roster) in self.rosters.items()},
+        )
 
     def _expect_hello(self) -> None:
         if self.number < 0:

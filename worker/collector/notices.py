@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
+from worker.collector.handover import State
 from worker.collector.matches import EndedMatch
 from worker.experience.segments import Segment
 
@@ -186,6 +187,15 @@ class StatsReported:
     ended in the same message, else of those that the simulator had been told."""
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What a collector holds, for a checkpoint (`CollectorPool.hold`). Nothing else comes from it before `release`."""
+
+    collector: int
+    state: State
+    """See `worker.collector.handover`."""
+
+
 Notice = (
     CollectorListening
     | CollectorDied
@@ -201,4 +211,5 @@ Notice = (
     | GhostStepsPlayed
     | MatchesEnded
     | StatsReported
+    | HandedOver
 )

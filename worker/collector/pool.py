@@ -26,8 +26,9 @@ import structlog
 from ludus.environment_parameters import ParameterValue, from_plain, to_plain
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
-from worker.collector import messages
+from worker.collector import handover, messages
 from worker.collector.children import WarmCollector
+from worker.collector.handover import State
 from worker.collector.matches import EndedMatch
 from worker.collector.messages import EPISODE_DTYPE, Kind, Message, pack_lane, unpack_lane
 from worker.collector.notices import (
@@ -37,6 +38,7 @@ from worker.collector.notices import (
     Endpoint,
     EpisodesEnded,
     GhostStepsPlayed,
+    HandedOver,
     MatchesEnded,
     Notice,
     RoundCollected,
@@ -192,6 +194,10 @@ class CollectorPool:
         for child, process in zip(self._children, warm, strict=False):
             child.warm = process
         self._spare = list(warm[settings.count :])
+        self._kept: list[State] = []
+        """What was handed over in a former attempt, by collector."""
+        self._away: set[str] = set()
+        """Incarnations of simulators in it that have not come back."""
         self._closing = False
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -216,6 +222,43 @@ class CollectorPool:
             self.close("collector_closing", "the collectors could not be started", rejoin=True)
             raise CollectorStartError(failures[0])
         return endpoints
+
+    def restore(self, collectors: Sequence[State]) -> None:
+        """Let simulators that come back go on where they were: what `HandedOver` said in a former attempt, in the order
+        of the collectors. Before `start`."""
+        self._kept = list(collectors)
+        self._away = {session["incarnation"] for each in collectors for session in each["sessions"]}
+        first = handover.first_free_number(collectors)
+        for child in self._children:
+            child.first_number = first + (child.index - first) % self._settings.count
+
+    def hold(self, patience: float) -> set[int]:
+        """Let nobody be answered, and every collector hand over (`HandedOver`); return which will. Then `release`.
+
+        Simulators that can go back are waited for as long as `patience`, in seconds.
+        """
+        with self._lock:
+            asked = list(self._listening())
+            for child in asked:
+                self._tell(child, messages.Hold(patience))
+            return {child.index for child in asked}
+
+    def release(self) -> None:
+        """Let everybody go on."""
+        with self._lock:
+            for child in self._listening():
+                self._tell(child, messages.Release())
+
+    def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
+        """Count steps of a round, and later ones, that the learner has already: (round, steps). Before `grant`."""
+        with self._lock:
+            entry = self._behaviors[behavior]
+            advance = [
+                (collector, number, steps)
+                for collector, each in enumerate(self._kept[: self._settings.count])
+                for number, steps in each["lanes"].get(behavior, {}).get("advance", [])
+            ]
+            entry.sharing.restore(round_number, delivered, advance)
 
     def poll(self, timeout: float) -> list[Notice]:
         """Return what happened, waiting at most `timeout` seconds for the first notice."""
@@ -386,10 +429,12 @@ class CollectorPool:
             child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
         self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
         child.parameter_set = self._settings.parameter_set
-        self._tell(
-            child,
-            messages.Settings(child.index, child.generation, child.first_number, self._settings.to_json()),
-        )
+        # A collector that is started again has lost its simulators' episodes: they begin anew.
+        kept = bool(self._kept) and child.generation == 0
+        settings = self._settings.to_json()
+        self._tell(child, messages.Settings(child.index, child.generation, child.first_number, settings, kept))
+        if kept:
+            self._send(child, Kind.KEPT, handover.pack(handover.merged(self._kept, child.index)))
 
     def _end(self, child: _Child, patience: float) -> int:
         if child.warm is None:
@@ -551,8 +596,11 @@ class CollectorPool:
                 self._behavior_announced(child, messages.spec_from_text(messages.Announced.unpack(frame.payload).spec))
             case Kind.CONNECTED:
                 self._connected(child, messages.Connected.unpack(frame.payload))
+            case Kind.HANDED_OVER:
+                self._report(HandedOver(child.index, handover.unpack(frame.payload)))
             case Kind.STARTED:
                 started = messages.Started.unpack(frame.payload)
+                self._came_back(child, started.incarnation)
                 self._report(SimulatorStarted(started.incarnation, tuple(started.behaviors), started.agents))
             case Kind.LEFT:
                 left = messages.Left.unpack(frame.payload)
@@ -676,6 +724,14 @@ class CollectorPool:
         if (spec.behavior, spec.team) not in self._teams:
             self._teams.add((spec.behavior, spec.team))
             self._report(TeamAnnounced(spec.behavior, spec.team))
+
+    def _came_back(self, child: _Child, incarnation: str) -> None:
+        """Let the other collectors forget where a simulator was in a former attempt: it plays here now."""
+        if incarnation in self._away:
+            self._away.discard(incarnation)
+            for other in self._listening():
+                if other is not child:
+                    self._tell(other, messages.Forget(incarnation))
 
     def _connected(self, child: _Child, message: messages.Connected) -> None:
         for other in self._children:

@@ -22,20 +22,21 @@ import structlog
 
 from worker.collector import messages
 from worker.collector.direct import DirectJoinHandler
+from worker.collector.handover import State, unpack
 from worker.collector.hub import TICK_SECONDS, Collector
 from worker.collector.messages import Kind
 from worker.collector.service import SimulationHandler, make_server
 from worker.collector.settings import CollectorSettings
 from worker.collector.unity.service import UnityHandler
-from worker.experience.channel import Channel, ChannelClosedError
+from worker.experience.channel import Channel, ChannelClosedError, Frame
 
 log = structlog.get_logger()
 
 
-async def serve(channel: Channel, start: messages.Settings) -> None:
+async def serve(channel: Channel, start: messages.Settings, kept: State | None) -> None:
     """Serve until the learner says so or is gone."""
     loop = asyncio.get_running_loop()
-    collector = Collector(channel, start)
+    collector = Collector(channel, start, kept)
     settings = collector.settings
     server = make_server(settings.max_message_bytes)
     players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
@@ -125,19 +126,23 @@ def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHand
     return server
 
 
-def wait_for_settings(sock: socket.socket) -> tuple[Channel, messages.Settings] | None:
-    """Block until the settings come; None when the learner went away instead."""
+def wait_for_settings(sock: socket.socket) -> tuple[Channel, messages.Settings, State | None] | None:
+    """Block until the settings come, with what a former attempt handed over; None when the learner went away."""
     channel = Channel(sock)
+    come: list[Frame] = []
     while True:
         select.select([sock], [], [])
         try:
             frames = channel.receive()
         except ChannelClosedError:
             return None
-        if frames:
-            # Nothing else is sent before the collector listens.
-            assert [frame.kind for frame in frames] == [Kind.SETTINGS]
-            return channel, messages.Settings.unpack(frames[0].payload)
+        come += frames
+        if come:
+            settings = messages.Settings.unpack(come[0].payload)
+            if len(come) > settings.kept:
+                # Nothing else is sent before the collector listens.
+                assert [frame.kind for frame in come] == [Kind.SETTINGS, Kind.KEPT][: 1 + settings.kept]
+                return channel, settings, unpack(come[1].payload) if settings.kept else None
 
 
 def die_with_parent(parent: int) -> None:

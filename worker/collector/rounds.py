@@ -102,6 +102,16 @@ class Rounds:
             self.outstanding[number] += count
         return tags
 
+    def take_over(self, number: int, steps: int) -> bool:
+        """Count steps that were answered in a former attempt; False if their round is over, or has no room for them."""
+        if self.number is None or number < self.number or (number == self.number and self.left < steps):
+            return False
+        if number == self.number:
+            self.left -= steps
+        else:
+            self._borrow(number, steps)
+        return True
+
     def take_borrowed(self) -> list[tuple[int, int]]:
         """Return what was borrowed since the last time: (round, steps), below 0 for what was lost. Forget it."""
         if self._count == 1 or not self._borrowed:

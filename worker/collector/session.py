@@ -7,9 +7,9 @@ in a session, the others don't notice.
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from ludus.wire.codec import CloseCode, ProtocolError
 from ludus.wire.specs import MAX_BEHAVIORS
 from server.gateway.tickets import TicketExpired, TicketInvalid, verify
 from worker.collector.batcher import BaseLane
+from worker.collector.handover import KeptSession
 from worker.collector.settings import CollectorSettings
-from worker.collector.tracker import Roster
+from worker.collector.tracker import Roster, Tracker
 
 INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
 MAX_CLIENT = 100
@@ -73,6 +74,15 @@ class Collector(Protocol):
     def next_roster(self) -> int:
         """Return a number for a roster."""
 
+    def kept(self, incarnation: str) -> "KeptSession | None":
+        """Return where a simulator was in a former attempt, if it was handed over and has not gone on since."""
+
+    def forget(self, incarnation: str) -> None:
+        """Forget where a simulator was: it goes on from there, or begins anew."""
+
+    def came_to_rest(self) -> None:
+        """Note that a simulator which is asked for its position may have told it."""
+
 
 class Session(ABC):
     """One simulator."""
@@ -100,6 +110,13 @@ class Session(ABC):
         """Number of the environment parameters that the simulator was last told."""
         self._has_heard = True
         """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
+        self.resumes = False
+        """Whether the simulator can go back to where it was."""
+        self.kept: KeptSession | None = None
+        """Where it was in a former attempt, until its first step says whether it is there again."""
+        self._returning: dict[str, tuple[int, BehaviorBatch | None, Mapping[str, Any]]] = {}
+        """By behavior that is not admitted yet: the step, who asks again in it as then, and the agents (`KeptSession`).
+        """
         self._unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
         self._past_steps = 0
 
@@ -149,6 +166,8 @@ class Session(ABC):
                 roster.parameter_set = self._parameter_set
                 lane = lane_of(own.team)
                 self.rosters[name] = (lane, roster)
+                if name in self._returning:
+                    lane.go_on(self, roster, *self._returning.pop(name))
                 for step_id, batch in self._unadmitted.pop(name, []):
                     lane.stage(self, roster, step_id, batch)
 
@@ -176,11 +195,14 @@ class Session(ABC):
         if size > limit:
             raise ProtocolError(CloseCode.MESSAGE_TOO_LARGE, f"a message has {size} bytes; at most {limit} can be sent")
 
-    def _take_number(self, ticket: str, incarnation: str) -> int:
-        """Return the number that the ticket gives, or one of our own where none is needed. Raises ProtocolError."""
+    def _take_number(self, ticket: str, incarnation: str, former: int | None = None) -> int:
+        """Return the number that the ticket gives; where none is needed its former one, or one of our own.
+
+        Raises ProtocolError.
+        """
         settings = self._collector.settings
         if settings.ticket_key is None:
-            return self._collector.next_number()
+            return self._collector.next_number() if former is None else former
         try:
             claims = verify(settings.ticket_key, ticket, self._collector.wall_clock())
         except TicketExpired as error:
@@ -236,6 +258,33 @@ class Session(ABC):
             if self.started:
                 self._collector.started(self, list(self.specs), self._agents)
 
+    def _goes_on(self, batches: list[BehaviorBatch]) -> bool:
+        """Whether a first step asks for exactly those agents that waited when the session was kept."""
+        assert self.kept is not None
+        asked = {batch.behavior: batch for batch in batches}
+        if not asked.keys() <= self.kept.agents.keys() or any(batch.terminals is not None for batch in batches):
+            return False
+        for name, agents in self.kept.agents.items():
+            batch = asked.get(name)
+            ids = set() if batch is None or batch.decisions is None else set(batch.decisions.agent_ids.tolist())
+            if name not in self.specs or ids != Tracker.waiting_of(agents):
+                return False
+        return True
+
+    def _go_on_where_it_was(self, step_id: int, batches: list[BehaviorBatch]) -> None:
+        """Take the agents over as they were kept."""
+        assert self.kept is not None
+        asked: dict[str, BehaviorBatch | None] = {batch.behavior: batch for batch in batches}
+        for name, agents in self.kept.agents.items():
+            if name in self.rosters:
+                lane, roster = self.rosters[name]
+                lane.go_on(self, roster, step_id, asked.get(name), agents)
+            else:
+                self._returning[name] = (step_id, asked.get(name), agents)
+        self.kept = None
+        if self._returning:
+            self._say_wait(f"the run is preparing the behavior {next(iter(self._returning))}")
+
     def _note_start(self, batches: list[BehaviorBatch]) -> None:
         """Note the first step."""
         if not self.started:
@@ -268,6 +317,31 @@ class Session(ABC):
             self._say_wait(f"the run is preparing the behavior {batch.behavior}")
         kept.append((step_id, batch))
 
+    # Handing over -----------------------------------------------------------------------------------------------
+
+    def told_position(self, save_id: int) -> bool:
+        """Whether the simulator has come to rest and told where it is, since it was asked with this number.
+
+        Asks when it has come to rest. Only simulators that resume are asked.
+        """
+        del save_id
+        return False
+
+    def keep(self) -> KeptSession | None:
+        """Return the session for a checkpoint; None where it could not go on from there."""
+        return None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether every agent of the simulator waits or is between episodes, and all that it sent is taken in."""
+        if not self.started or self._unadmitted or self._returning or not self.rosters:
+            return False
+        pairs = self.rosters.values()
+        if any(roster.staged or any(item.roster is roster for item in lane.returning) for lane, roster in pairs):
+            return False
+        acts = any(len(lane.tracker.acting([roster])) for lane, roster in pairs)
+        return not acts and any(lane.tracker.is_at_rest(roster) for lane, roster in pairs)
+
     @property
     def _is_owed_a_step(self) -> bool:
         return any(len(lane.tracker.acting([roster])) for lane, roster in self.rosters.values())
@@ -279,6 +353,7 @@ class Session(ABC):
         for _, roster in self.rosters.values():
             roster.former_steps = 0
         self._unadmitted.clear()
+        self._returning.clear()
 
 
 def conflict(known: BehaviorSpec, announced: BehaviorSpec) -> str:

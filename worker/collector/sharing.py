@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 SMALLEST_CHUNK = 32
+NOBODY = -1
+"""In place of a collector: one of a former attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,25 @@ class RoundSharing:
         """Note steps of a later round that were answered in advance (or, below 0, that are lost again)."""
         if self.number is None or number > self.number:
             self._advance[number][collector] += steps
+
+    def restore(
+        self, number: int, delivered: Iterable[tuple[int, int]], advance: Iterable[tuple[int, int, int]]
+    ) -> None:
+        """Count what a former attempt has delivered of round `number`, which is granted next, and of later ones.
+
+        `delivered` is (round, steps). `advance` is (collector, round, steps) of later rounds, as the collectors know it
+        themselves; what of them no collector knows is nobody's, like that of one that has died.
+        """
+        nobodys = dict(delivered)
+        for collector, later, steps in advance:
+            if later > number and steps <= nobodys.get(later, 0):
+                nobodys[later] -= steps
+                self._delivered[later][collector] += steps
+                self._advance[later][collector] += steps
+        for later, steps in nobodys.items():
+            if steps:
+                self._permits[later][NOBODY] += steps
+                self._delivered[later][NOBODY] += steps
 
     def grant(self, number: int, steps: int) -> list[Order]:
         """Begin a round of `steps` steps."""

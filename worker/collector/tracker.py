@@ -12,7 +12,8 @@ zero when an episode begins, written with each step as it was before it, and the
 whether the step is recorded or not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,8 @@ LENGTH, ENDING, BLOCKS, MATES_ALIVE = (
     (SEGMENT_DTYPE.names or ()).index(name) for name in ("length", "ending", "blocks", "mates_alive")
 )
 """Words of a record; all that lies before the tick takes one each."""
+KEPT = ("state", "memory", "returns", "group_returns", "decisions", "steps", "began", "told", "parameter_set")
+"""What is handed over of an agent beside its record and the steps of its open segment."""
 
 
 class Roster:
@@ -432,6 +435,100 @@ class Tracker:
         for name, column in zip(EPISODE_DTYPE.names or (), columns, strict=True):
             records[name] = column
         return records.tobytes()
+
+    # Handing over -----------------------------------------------------------------------------------------------
+
+    def is_at_rest(self, roster: Roster) -> bool:
+        """Whether no agent of a session is out, and some wait."""
+        states = self.state[np.fromiter(roster.table.values(), np.intp, len(roster.table))]
+        return ACTING not in states and WAITING in states
+
+    @property
+    def places(self) -> list[int]:
+        """The slots in the order in which agents get them, last one first; those of present agents are the first."""
+        taken = np.flatnonzero(self.state != FREE).tolist()
+        return [*taken, *self._free]
+
+    def restore_places(self, places: Sequence[int]) -> None:
+        """Give slots away in this order from now on. Only before anybody has one."""
+        if len(places) > self._size:
+            self._grow(len(places))
+        self._free = list(places)
+
+    def keep(self, roster: Roster) -> dict[str, Any]:
+        """Return a session's agents, none of which is out, and the steps of their open segments, as copies."""
+        slots = np.fromiter(roster.table.values(), np.intp, len(roster.table))
+        return {
+            "limit": roster.limit,
+            "former_steps": roster.former_steps,
+            "slots": slots.astype(np.int64),
+            "records": self._records[slots],
+            **{name: getattr(self, name)[slots] for name in KEPT},
+            "steps_of_segments": [column[self._rows_of_open(slots)] for column in self.arena.columns],
+        }
+
+    @staticmethod
+    def waiting_of(kept: Mapping[str, Any]) -> set[int]:
+        """Return which agents waited when they were kept."""
+        ids: set[int] = set(kept["records"][kept["state"] == WAITING, 1].tolist())
+        return ids
+
+    def blocks_of(self, kept: Mapping[str, Any]) -> int:
+        """Return how many blocks `take_over` needs."""
+        return int((-(-kept["records"][:, LENGTH] // self._rows)).sum())
+
+    def take_over(self, roster: Roster, kept: Mapping[str, Any]) -> None:
+        """Let a session's agents go on that `keep` returned in a former attempt.
+
+        Open segments whose round is over, or has no room for them any more, are dropped; their episodes go on.
+        """
+        slots = self._own_places(kept["slots"].tolist())
+        roster.limit, roster.former_steps = kept["limit"], kept["former_steps"]
+        self._records[slots] = kept["records"]
+        for name in KEPT:
+            getattr(self, name)[slots] = kept[name]
+        self.owner[slots], self.simulator[slots] = roster.number, roster.simulator
+        self.row[slots] = self._scratch
+        roster.table = dict(zip(self.agent[slots].tolist(), slots.tolist(), strict=True))
+        self._newborn += int(((self.began[slots] < 0) & (self.state[slots] == WAITING)).sum())
+        self._grouped |= bool(self.group[slots].any())
+        self._open_round = None
+        begin = 0
+        for slot, length, number in zip(slots.tolist(), *kept["records"][:, 5:7].T.tolist(), strict=True):
+            if length and self.rounds.take_over(number, length):
+                self._write_open(slot, length, [column[begin:] for column in kept["steps_of_segments"]])
+            else:
+                self.length[slot] = 0
+            begin += length
+        self._longest = max(self._longest, int(self.length.max()))
+
+    def _own_places(self, wanted: Sequence[int]) -> Slots:
+        """Take the slots that agents had, as far as they are free; else others."""
+        free = set(self._free)
+        if free.issuperset(wanted):
+            mine = set(wanted)
+            self._free = [slot for slot in self._free if slot not in mine]
+            return np.array(wanted, np.intp)
+        while len(self._free) < len(wanted):
+            self._grow(2 * self._size)
+        return np.array([self._free.pop() for _ in wanted], np.intp)
+
+    def _rows_of_open(self, slots: Slots) -> npt.NDArray[np.int64]:
+        """Return the arena rows of the open segments of some agents, segment by segment."""
+        rows = [np.zeros(0, np.int64)]
+        for slot in slots.tolist():
+            steps = np.arange(int(self.length[slot]))
+            rows.append(self.segment_blocks[slot, steps // self._rows] * self._stride + steps % self._rows)
+        return np.concatenate(rows)
+
+    def _write_open(self, slot: int, length: int, columns: Sequence[Array]) -> None:
+        """Open a segment that consists of the first rows of some columns."""
+        used = -(-length // self._rows)
+        self.segment_blocks[slot, :used] = [self.blocks.pop() for _ in range(used)]
+        rows = self._rows_of_open(np.array([slot], np.intp))
+        for column, values in zip(self.arena.columns, columns, strict=True):
+            column[rows] = values[:length]
+        self.row[slot] = rows[-1]
 
     # Parts ------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Rollout: what an update sees of the experience. Flat tensors over steps, segments one after the other, no padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import attrgetter
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,19 @@ class Rollout:
         """Return each observation's (N + B, *shape): all steps, then the successors. No copy after `gather`."""
         return [_join(*pair) for pair in zip(self.observations, self.next_observations, strict=True)]
 
+    def followed_by(self, other: "Rollout") -> "Rollout":
+        """Return the segments of both, these first."""
+        return Rollout(*(_cat(getattr(self, item.name), getattr(other, item.name)) for item in fields(self)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tensors, by field."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Read what `state_dict` returned."""
+        return cls(**state)
+
 
 def gather(arena: Arena, segments: Sequence[Segment]) -> Rollout:
     """Copy some segments, at least one, into flat tensors. Afterwards their blocks may be reclaimed."""
@@ -126,6 +140,17 @@ _facts = attrgetter(*_FACTS)
 def _take(column: npt.NDArray[np.generic], rows: npt.NDArray[np.int64]) -> torch.Tensor:
     """Copy rows of a column into a tensor of its own."""
     return torch.from_numpy(column.take(rows, axis=0))
+
+
+def _cat(first: Any, second: Any) -> Any:
+    """Put a field of one rollout behind that of another one."""
+    match first:
+        case None:
+            return None
+        case list():
+            return [torch.cat(pair) for pair in zip(first, second, strict=True)]
+        case _:
+            return torch.cat([first, second])
 
 
 def _join(steps: torch.Tensor, successors: torch.Tensor) -> torch.Tensor:

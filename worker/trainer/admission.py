@@ -157,7 +157,10 @@ class Admission:
         if self._plays:
             learner = InferenceLearner(config, spec, algorithm, recorder, self._pool, progress.step)
         else:
-            learner = self._teacher(config, spec, algorithm, arena, recorder, progress)
+            collected = None if saved is None or config.threaded else saved.get("collection")
+            if collected is not None:
+                recorder.restore(collected["recorder"])
+            learner = self._teacher(config, spec, algorithm, arena, recorder, progress, collected)
         self.learners[spec.behavior] = learner
         learner.start()
         self._admitted(learner)
@@ -170,6 +173,7 @@ class Admission:
         arena: Arena,
         recorder: Recorder,
         progress: LearnerProgress,
+        collected: dict[str, Any] | None,
     ) -> BehaviorLearner:
         return BehaviorLearner(
             config,
@@ -182,6 +186,7 @@ class Admission:
             precision=lambda: bf16_pictures(self._bf16),
             before_update=self._compilation(algorithm, config, spec),
             turns=None if config.self_play is None else self._contest.ghosts,
+            collected=collected,
         )
 
     def _begin_self_play(

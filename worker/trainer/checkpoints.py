@@ -4,7 +4,8 @@ Nothing here waits for the superior, except the last checkpoint for its acknowle
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +13,10 @@ import structlog
 
 from ludus.spec import file_name
 from server.runs.states import StopReason
-from worker.checkpoint import AMENDMENTS, ENVIRONMENT_PARAMETERS, save
+from worker.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, save
+from worker.collector.handover import State
 from worker.export import ExportMismatch
-from worker.learner import Learner
+from worker.learner import BehaviorLearner, Learner
 from worker.link import (
     CheckpointCommitted,
     CheckpointDeclined,
@@ -47,12 +49,14 @@ class Checkpoints:
         lessons: Lessons,
         contest: Contest,
         amendments: Amendments,
+        hold: Callable[[], AbstractContextManager[list[State]]],
         *,
         plays: bool,
     ) -> None:
         """`waiting` are the states of behaviors that have not come yet: they go on into the next checkpoint.
 
-        `plays`: nothing is learnt, so that there is nothing to keep.
+        `hold` lets collectors hand over what they hold, if they can, and stay as they are meanwhile. `plays`: nothing
+        is learnt, so that there is nothing to keep.
         """
         self._scratch = scratch
         self._superior = superior
@@ -62,6 +66,7 @@ class Checkpoints:
         self._lessons = lessons
         self._contest = contest
         self._amendments = amendments
+        self._hold = hold
         self._plays = plays
         self._wanted: int | None = None
         """Number of the request for a checkpoint that waits for behaviors to come."""
@@ -95,7 +100,9 @@ class Checkpoints:
         folder = self._scratch / f"checkpoint-{self._number}"
         try:
             folder.mkdir(parents=True)
-            save(folder, self.state())
+            with self._hold() if reason != "final" else nullcontext([]) as collectors:
+                state = self.state(collectors)
+            save(folder, state)
             for learner in self._learners.values():
                 try:
                     learner.export(folder / f"{file_name(learner.name)}.onnx")
@@ -132,11 +139,21 @@ class Checkpoints:
             learner.checkpointed()
         return str(folder)
 
-    def state(self) -> dict[str, object]:
-        """Return what a checkpoint must hold to go on from here."""
-        states = {**self._waiting, **{name: learner.state() for name, learner in self._learners.items()}}
-        states |= {ENVIRONMENT_PARAMETERS: self._lessons.state()} if self._lessons.samplers else {}
-        return states | ({AMENDMENTS: {"made": self._amendments.made}} if self._amendments.made else {})
+    def state(self, collectors: Sequence[State] = ()) -> dict[str, object]:
+        """Return what a checkpoint must hold to go on from here, with what collectors have handed over."""
+        learners = {name: learner.state() for name, learner in self._learners.items()}
+        for name, learner in self._learners.items():
+            if collectors and isinstance(learner, BehaviorLearner) and not learner.done:
+                recorder = learner.recorder.state(learner.learnt)
+                learners[name]["collection"] = {**learner.collection(), "recorder": recorder}
+        states: dict[str, object] = {**self._waiting, **learners}
+        if self._lessons.samplers:
+            states[ENVIRONMENT_PARAMETERS] = self._lessons.state()
+        if self._amendments.made:
+            states[AMENDMENTS] = {"made": self._amendments.made}
+        if collectors:
+            states[COLLECTORS] = list(collectors)
+        return states
 
     def finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
         """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended."""

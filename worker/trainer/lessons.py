@@ -63,6 +63,11 @@ class Lessons:
         return self._manager.samplers
 
     @property
+    def number(self) -> int:
+        """Number of what simulators are told now."""
+        return self._manager.number
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The number of each parameter's lesson, from 0 as in ML-Agents, by the metric's name."""
         return {f"Environment/Lesson Number/{name}": number for name, number in self._manager.lesson_numbers.items()}

@@ -17,7 +17,7 @@ from worker.build import (
     choose_device,
     count_gpus,
 )
-from worker.checkpoint import AMENDMENTS, ENVIRONMENT_PARAMETERS, behavior_states, load
+from worker.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, behavior_states, load
 from worker.collector.notices import (
     BehaviorAnnounced,
     CollectorDied,
@@ -25,6 +25,7 @@ from worker.collector.notices import (
     Endpoint,
     EpisodesEnded,
     GhostStepsPlayed,
+    HandedOver,
     MatchesEnded,
     Notice,
     RoundCollected,
@@ -61,6 +62,7 @@ from worker.trainer.amendments import Amendments, saved_number
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
+from worker.trainer.rest import Rest
 from worker.trainer.superior import Events, Superior
 
 POLL_SECONDS = 0.2
@@ -82,6 +84,7 @@ class Trainer:
         waiting = {} if resumed is None else load(resumed)
         lessons = waiting.pop(ENVIRONMENT_PARAMETERS, None)
         made = saved_number(waiting.pop(AMENDMENTS, None))
+        collectors = waiting.pop(COLLECTORS, [])
         if not job.resume_from:  # what users have changed in another run is of no concern to this one
             made, lessons = 0, None if lessons is None else {**lessons, "edit": 0}
         self._plays = config.checkpoint_settings.inference
@@ -96,6 +99,7 @@ class Trainer:
         self._amendments = Amendments(job, superior, self._learners, made)
         self._lessons = Lessons(config, job.seed, self._learners, superior, self._rating, lessons)
         self._pool = CollectorPool(self._collector_settings(), warm)
+        self._pool.restore(collectors)
         self._contest = Contest(
             self._pool,
             superior,
@@ -127,6 +131,7 @@ class Trainer:
             self._lessons,
             self._contest,
             self._amendments,
+            Rest(self._pool, self._learners, self._take).hold,
             plays=self._plays,
         )
         self._begun = sum(int(state["progress"]["step"]) for state in behavior_states(waiting).values())
@@ -172,6 +177,7 @@ class Trainer:
             port_range=self._job.port_range,
             ticket_key=None if self._job.ticket_key is None else bytes.fromhex(self._job.ticket_key),
             environment_parameters=self._lessons.samplers,
+            parameter_set=self._lessons.number,
             step_timeout=simulators.step_timeout_seconds,
             startup_timeout=simulators.startup_timeout_seconds,
             max_message_bytes=self._job.max_message_bytes,
@@ -186,8 +192,7 @@ class Trainer:
         while True:
             busy = any(learner.ready for learner in self._learners.values())
             for notice in self._pool.poll(0.0 if busy else POLL_SECONDS):
-                self._handle(notice)
-                self._lessons.handle(notice, self._pool)
+                self._take(notice)
             finished = self._admission.unusable or self._commanded() or self._learn() or self._forsaken()
             if finished is not None:
                 return finished
@@ -197,6 +202,10 @@ class Trainer:
             self._contest.tell()
 
     # what collectors report ---------------------------------------------------------------------------------------
+
+    def _take(self, notice: Notice) -> None:
+        self._handle(notice)
+        self._lessons.handle(notice, self._pool)
 
     def _handle(self, notice: Notice) -> None:
         match notice:
@@ -259,6 +268,8 @@ class Trainer:
                     level="warning",
                     data={"index": notice.index, "exit_code": notice.exit_code, "lost_steps": notice.lost_steps},
                 )
+            case HandedOver():
+                pass  # too late for its checkpoint (`worker.trainer.rest`)
             case _:
                 assert_never(notice)
 

@@ -1,0 +1,137 @@
+"""Attempts of one run in the test's own process, with a game that stays while they come and go."""
+
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ludus.simulator import SimulatorError, connect
+from tests.toys.wanderers import Wanderers
+from worker import checkpoint
+from worker.link import CheckpointCommitted, CheckpointWritten, Command, EventRecord, Job, Message, Metrics, Order
+from worker.trainer.loop import Trainer
+
+CLOCKED = ("Performance/",)
+"""Metrics that depend on the clock."""
+
+
+class Keeper:
+    """A superior that acknowledges checkpoints, and releases the run after so many of them."""
+
+    def __init__(self, release_after: int | None = None) -> None:
+        self.told: list[Message] = []
+        self._left = release_after
+        self._inbox: list[Order] = []
+
+    def post(self, message: Message) -> None:
+        """Take a report."""
+        self.told.append(message)
+        if isinstance(message, CheckpointWritten):
+            self._inbox.append(CheckpointCommitted(folder=message.folder))
+            if self._left is not None:
+                self._left -= 1
+                if self._left == 0:
+                    self._inbox.append(Command(action="release"))
+
+    def commands(self) -> list[Order]:
+        """Return what the trainer has not heard."""
+        taken, self._inbox = self._inbox, []
+        return taken
+
+    @property
+    def folders(self) -> list[Path]:
+        """The checkpoints, in order."""
+        return [Path(message.folder) for message in self.told if isinstance(message, CheckpointWritten)]
+
+    @property
+    def events(self) -> list[EventRecord]:
+        """The events."""
+        return [message for message in self.told if isinstance(message, EventRecord)]
+
+    def points(self) -> dict[tuple[str, int], float]:
+        """Values by metric and step, without what the clock says."""
+        points = [point for message in self.told if isinstance(message, Metrics) for point in message.points]
+        return {(one.key, one.step): one.value for one in points if not one.key.startswith(CLOCKED)}
+
+
+class Run:
+    """One run: a configuration, a port, a folder."""
+
+    def __init__(self, config: Mapping[str, Any], folder: Path, *, seed: int = 5) -> None:
+        self.config = dict(config)
+        self.folder = folder
+        self.seed = seed
+        self.epoch = 0
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port = int(sock.getsockname()[1])
+
+    def job(self, resume_from: Path | None = None) -> Job:
+        """Return the next attempt."""
+        self.epoch += 1
+        return Job(
+            run_id="run",
+            epoch=self.epoch,
+            config=self.config,
+            seed=self.seed,
+            resume_from=None if resume_from is None else str(resume_from),
+            scratch=str(self.folder / f"attempt-{self.epoch}"),
+            port_range=(self.port, self.port),
+        )
+
+    def attempt(self, resume_from: Path | None = None, *, release_after: int | None = None) -> Keeper:
+        """Train to the end, or until the run is released."""
+        keeper = Keeper(release_after)
+        finished = Trainer(self.job(resume_from), keeper, []).run()
+        expected = "succeeded" if release_after is None else "released"
+        assert finished.outcome == expected, finished
+        return keeper
+
+
+@contextmanager
+def playing(game: Wanderers, run: Run) -> Iterator[None]:
+    """Let a game play in a run, over all of its attempts."""
+
+    def play() -> None:
+        with suppress(SimulatorError):
+            connect(game, run="run", server=f"127.0.0.1:{run.port}", patience_seconds=20.0)
+
+    thread = threading.Thread(target=play, daemon=True)
+    thread.start()
+    yield
+    thread.join(20)
+    assert not thread.is_alive(), "the game was told that the run is over"
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """Return where two states differ, bit by bit."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        missing = [f"{path}/{key} (on one side only)" for key in sorted(one.keys() ^ other.keys())]
+        return missing + [
+            line for key in one.keys() & other.keys() for line in differences(one[key], other[key], f"{path}/{key}")
+        ]
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        return [
+            line
+            for index, pair in enumerate(zip(one, other, strict=True))
+            for line in differences(*pair, f"{path}/{index}")
+        ]
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        same = (
+            one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
+        )
+        return [] if same else [path]
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        same = one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return [] if same else [path]
+    return [] if one == other and type(one) is type(other) else [f"{path} ({one!r} and {other!r})"]
+
+
+def final_state(keeper: Keeper) -> dict[str, Any]:
+    """Return what the last checkpoint holds."""
+    return checkpoint.load(keeper.folders[-1])
