@@ -13,7 +13,7 @@ from alembic import op
 from server.db.base import Json
 
 revision = "0009"
-down_revision = "0005"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
