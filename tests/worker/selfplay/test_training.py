@@ -12,7 +12,7 @@ from ludus.simulation import Simulation
 from ludus.simulator import connect
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.trouble import SimulatorError
-from ludus.turn import Turn
+from ludus.turn import Actions, Turn
 from tests.toys.brawl import Brawl
 from tests.toys.walk import HYPERPARAMETERS
 from tests.worker.selfplay.match_day import train
@@ -135,6 +135,26 @@ def test_one_team_alone_learns_without_opponents_and_somebody_is_told(tmp_path: 
     assert finished.reason == "completed"
     assert "team 1" in referee.events["self_play_without_opponents"].message
     assert referee.matches == []
+
+
+class Leaving(Brawl):
+    """Plays so many games, and is gone."""
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        if self.games >= 3:
+            raise SimulatorError("gone", "the game was closed")
+        super().step(turn, actions)
+
+
+def test_a_team_whose_only_simulator_has_left_does_not_keep_the_other_from_learning(tmp_path: Path) -> None:
+    games = [Leaving({RED: 2}), Brawl({BLUE: 2})]  # each team comes with a simulator of its own
+
+    finished, referee = train({"Brawler": section(max_steps=400)}, games, tmp_path, simulators={"grace_seconds": 1.0})
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
+    assert referee.events["self_play_turn_passed"].data == {"team": 0}
+    state = checkpoint.load(Path(referee.checkpoints[-1].folder))
+    assert state["Brawler"]["self_play"]["learning"] == 1
 
 
 @pytest.mark.timeout(120)
