@@ -16,6 +16,7 @@ from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
 from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
 from ludus.cli.render import ago, event_line, max_steps, number, print_facts, print_json, print_table, span
 from ludus.cli.require import Requirement
+from ludus.cli.verify import verify_resume
 from ludus.records import Metric, Run
 
 
@@ -168,6 +169,7 @@ run.add_command(set_parameter)
 run.add_command(wait)
 run.add_command(watch)
 run.add_command(logs)
+run.add_command(verify_resume)
 
 
 def _after_order(client: Client, record: Run, wait_: bool, timeout: float | None, as_json: bool) -> None:

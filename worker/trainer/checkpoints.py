@@ -15,6 +15,7 @@ from ludus.spec import file_name
 from server.runs.states import StopReason
 from worker.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, save
 from worker.collector.handover import State
+from worker.collector.messages import spec_to_text
 from worker.export import ExportMismatch
 from worker.learner import BehaviorLearner, Learner
 from worker.link import (
@@ -143,6 +144,7 @@ class Checkpoints:
         """Return what a checkpoint must hold to go on from here, with what collectors have handed over."""
         learners = {name: learner.state() for name, learner in self._learners.items()}
         for name, learner in self._learners.items():
+            learners[name]["spec"] = spec_to_text(learner.spec)
             if collectors and isinstance(learner, BehaviorLearner) and not learner.done:
                 recorder = learner.recorder.state(learner.learnt)
                 learners[name]["collection"] = {**learner.collection(), "recorder": recorder}

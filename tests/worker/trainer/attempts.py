@@ -1,13 +1,14 @@
 """Attempts of one run in the test's own process, with a game that stays while they come and go."""
 
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ludus.simulator import SimulatorError, connect
@@ -23,9 +24,10 @@ CLOCKED = ("Performance/",)
 class Keeper:
     """A superior that acknowledges checkpoints, and releases the run after so many of them."""
 
-    def __init__(self, release_after: int | None = None) -> None:
+    def __init__(self, release_after: int | None = None, release_when: Callable[[], bool] | None = None) -> None:
         self.told: list[Message] = []
         self._left = release_after
+        self._release_when = release_when
         self._inbox: list[Order] = []
 
     def post(self, message: Message) -> None:
@@ -40,6 +42,9 @@ class Keeper:
 
     def commands(self) -> list[Order]:
         """Return what the trainer has not heard."""
+        if self._release_when is not None and self._release_when():
+            self._release_when = None
+            self._inbox.append(Command(action="release"))
         taken, self._inbox = self._inbox, []
         return taken
 
@@ -84,11 +89,17 @@ class Run:
             port_range=(self.port, self.port),
         )
 
-    def attempt(self, resume_from: Path | None = None, *, release_after: int | None = None) -> Keeper:
+    def attempt(
+        self,
+        resume_from: Path | None = None,
+        *,
+        release_after: int | None = None,
+        release_when: Callable[[], bool] | None = None,
+    ) -> Keeper:
         """Train to the end, or until the run is released."""
-        keeper = Keeper(release_after)
+        keeper = Keeper(release_after, release_when)
         finished = Trainer(self.job(resume_from), keeper, []).run()
-        expected = "succeeded" if release_after is None else "released"
+        expected = "succeeded" if release_after is None and release_when is None else "released"
         assert finished.outcome == expected, finished
         return keeper
 
@@ -108,30 +119,20 @@ def playing(game: Wanderers, run: Run) -> Iterator[None]:
     assert not thread.is_alive(), "the game was told that the run is over"
 
 
-def differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """Return where two states differ, bit by bit."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        missing = [f"{path}/{key} (on one side only)" for key in sorted(one.keys() ^ other.keys())]
-        return missing + [
-            line for key in one.keys() & other.keys() for line in differences(one[key], other[key], f"{path}/{key}")
-        ]
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        return [
-            line
-            for index, pair in enumerate(zip(one, other, strict=True))
-            for line in differences(*pair, f"{path}/{index}")
-        ]
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = (
-            one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
-        )
-        return [] if same else [path]
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        same = one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-        return [] if same else [path]
-    return [] if one == other and type(one) is type(other) else [f"{path} ({one!r} and {other!r})"]
-
-
 def final_state(keeper: Keeper) -> dict[str, Any]:
     """Return what the last checkpoint holds."""
     return checkpoint.load(keeper.folders[-1])
+
+
+def start_process(run: Run) -> "subprocess.Popen[bytes]":
+    """Start an attempt as a process group of its own."""
+    job = run.folder / "job.json"
+    job.parent.mkdir(parents=True, exist_ok=True)
+    job.write_text(run.job().model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "tests.worker.trainer.attempts", str(job)]
+    return subprocess.Popen(command, start_new_session=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    Trainer(Job.model_validate_json(Path(sys.argv[1]).read_bytes()), Keeper(), []).run()

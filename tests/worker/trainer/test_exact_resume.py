@@ -5,6 +5,10 @@ checkpoint; its last checkpoint is of wherever it is then, in the middle of a ro
 where the next attempt goes on from an older checkpoint, as after a `kill -9`.
 """
 
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ import pytest
 
 from ludus.demonstrations import Demonstration, write
 from tests.toys.wanderers import SPEC, Wanderers
-from tests.worker.trainer.attempts import Keeper, Run, differences, final_state, playing
+from tests.worker.trainer.attempts import Keeper, Run, final_state, playing, start_process
+from worker import checkpoint
+from worker.verification.differences import differences
 
 NETWORK = {"hidden_units": 16, "num_layers": 1, "normalize": True}
 MEMORY = {**NETWORK, "memory": {"sequence_length": 8, "memory_size": 8}}
@@ -55,7 +61,7 @@ def trainers(shown: str) -> dict[str, dict[str, Any]]:
         "ppo-lstm": {**ppo, "network_settings": MEMORY},
         "ppo-gail": {**ppo, "reward_signals": {**EXTRINSIC, **gail}, "behavioral_cloning": {"demo_path": shown}},
         "ppo-curiosity-rnd": {**ppo, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL, "rnd": SIGNAL}},
-        "sac": sac,
+        "sac": {**sac, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL}},
         "sac-pink-lstm": {
             **sac,
             "hyperparameters": {**SAC, "exploration_noise": "pink"},
@@ -84,7 +90,12 @@ def uncut(config: dict[str, Any], folder: Path, game: Wanderers) -> Keeper:
         return run.attempt()
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac", "sac-pink-lstm", "poca"])
+SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "poca")
+"""Cases that wait for the nightly run."""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", ["ppo", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> None:
     config = document(trainers(show(tmp_path / "shown.npz"))[name])
     grouped = name == "poca"
@@ -101,3 +112,116 @@ def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> No
     assert differences(final_state(whole), final_state(third)) == []
     cut = first.points() | second.points() | third.points()
     assert cut == whole.points()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.faults
+def test_what_came_after_the_last_checkpoint_is_done_again_after_a_kill(tmp_path: Path) -> None:
+    config = document(trainers(show(tmp_path / "shown.npz"))["ppo"])
+    whole = uncut(config, tmp_path / "whole", Wanderers())
+
+    run, game = Run(config, tmp_path / "cut"), Wanderers(limit=100)
+    with playing(game, run):
+        process = start_process(run)
+        assert game.stood.wait(60)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        game.go.set()
+        folders = sorted((tmp_path / "cut" / "attempt-1").glob("checkpoint-*"))
+        last = run.attempt(folders[-1])
+
+    assert [gone_back for _, gone_back in game.positions] == [87], "256 steps of three agents, and one turn more"
+    assert game.starts == 1
+    assert differences(final_state(whole), final_state(last)) == []
+
+
+ALTERED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "generator of actions": lambda state: lane(state)["rng"]["state"].update(state=1),
+    "actor's memory": lambda state: agents(state)["memory"].fill(0.0),
+    "returns so far": lambda state: agents(state)["returns"].fill(0.0),
+    "lengths so far": lambda state: agents(state)["decisions"].fill(0),
+    "unfinished segments": lambda state: agents(state)["steps_of_segments"][0].fill(0.0),
+    "position of the game": lambda state: move(session(state)),
+    "environment parameters": lambda state: session(state)["parameters"].update(wind=9.0),
+    "delivered steps": lambda state: collected(state)["rewards"].fill_(9.0),
+    "metrics of an unfinished summary": lambda state: state["Wanderer"]["collection"]["recorder"]["series"].clear(),
+    "progress": lambda state: state["Wanderer"]["progress"].update(step=64),
+}
+"""What is handed over into a checkpoint, and how to lose it."""
+
+
+def session(state: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = state["?collectors"][0]["sessions"][0]
+    return found
+
+
+def agents(state: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = session(state)["agents"]["Wanderer"]
+    return found
+
+
+def lane(state: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = state["?collectors"][0]["lanes"]["Wanderer"]
+    return found
+
+
+def collected(state: dict[str, Any]) -> dict[str, Any]:
+    rounds = state["Wanderer"]["collection"]["rounds"]
+    found: dict[str, Any] = rounds[min(rounds)]
+    return found
+
+
+def move(simulator: dict[str, Any]) -> None:
+    position = json.loads(simulator["position"].tobytes())
+    position["place"][0][0] += 1.0
+    simulator["position"] = np.frombuffer(json.dumps(position).encode(), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Stage"]:
+    """A recurrent run that was released in the middle of a round, with a game that is still there."""
+    folder = tmp_path_factory.mktemp("stage")
+    section = trainers(show(folder / "shown.npz"))["ppo-lstm"]
+    run, game = Run(document(section), folder), Wanderers(limit=55)
+
+    def stands() -> bool:
+        standing = game.stood.is_set()
+        game.go.set() if standing else None
+        return standing
+
+    with playing(game, run):
+        first = run.attempt(release_when=stands)
+        yield Stage(run, first.folders[-1])
+        run.attempt(first.folders[-1])
+
+
+class Stage:
+    """A checkpoint, and what comes of going on from it."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self.run = run
+        self.folder = folder
+        self.expected = self.outcome(folder)
+
+    def outcome(self, folder: Path) -> tuple[dict[str, Any], dict[tuple[str, int], float]]:
+        """Return what has been learnt at the next checkpoint, and the points up to there."""
+        keeper = self.run.attempt(folder, release_after=1)
+        state = checkpoint.load(keeper.folders[0])["Wanderer"]
+        step = state["progress"]["step"]
+        points = {key: value for key, value in keeper.points().items() if key[1] <= step}
+        return {name: state[name] for name in ("algorithm", "progress")}, points
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [None, *ALTERED])
+def test_what_was_handed_over_and_is_lost_again_is_noticed(stage: Stage, row: str | None, tmp_path: Path) -> None:
+    state = checkpoint.load(stage.folder)
+    if row is not None:
+        ALTERED[row](state)
+    checkpoint.save(tmp_path, state)
+
+    outcome, points = stage.outcome(tmp_path)
+
+    found = differences(stage.expected, (outcome, points))
+    assert found if row is not None else not found
