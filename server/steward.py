@@ -7,7 +7,8 @@ The steward itself could be what is late: after an outage of the database, a pau
 lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
 
-A thread of its own rates matches (`server.ratings.rater`), which may take long and must not hold up the rest.
+Threads of their own rate matches (`server.ratings.rater`), which may take long and must not hold up the rest, and end
+processes that froze while they had SQLite's write lock (`server.db.frozen`), for which the rest would wait in vain.
 """
 
 import signal
@@ -15,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import cycle, islice
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 import structlog
 
 from server.db.database import Database
+from server.db.frozen import Thaw
 from server.errors import Unavailable
 from server.http.repository import IdempotencyRepository
 from server.leases.repository import ExpiredLease, LeaseRepository
@@ -191,12 +194,22 @@ def main(settings: Settings) -> None:
     database = Database.from_settings(settings.database)
     rating = threading.Thread(target=_rate, args=(Rater(database), stop), name="rater")
     rating.start()
+    thawing = threading.Thread(target=_thaw, args=(settings, database.url.database, stop), name="thaw")
+    if database.url.get_backend_name() == "sqlite":
+        thawing.start()
     try:
         Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
     finally:
         stop.set()
         rating.join()
         database.close()
+
+
+def _thaw(settings: Settings, path: str | None, stop: threading.Event) -> None:
+    """End those who froze in the middle of a write, until `stop` is set."""
+    thaw = Thaw(Path(path or ""), settings.worker.lease_seconds)
+    while not stop.wait(settings.steward.interval_seconds):
+        thaw.look()
 
 
 def _rate(rater: Rater, stop: threading.Event) -> None:
