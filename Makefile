@@ -20,7 +20,7 @@ HERE_ONLY := not postgres and not redis and not node and not learning and not fa
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-services gpu faults learn learn-quick results soak bench lint format types imports protos check-generated \
+.PHONY: help setup constraints demo test test-services gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
 	check-migrations api docs check-docs compose-check wheel-check clean
 
 help: ## Print this list
@@ -54,6 +54,9 @@ gpu: setup ## Run the tests that need a GPU: learning, resuming, acting and expo
 
 faults: setup ## Kill every part of a running stack and interrupt it: what was acknowledged survives, nothing is left behind
 	@$(PYTEST) -m "faults and not slow" $(ARGS)
+
+chaos: setup ## The same to a deployment on PostgreSQL and Redis with two workers, to the servers and the network too (minutes)
+	@$(ONE_THREAD) $(PYTEST) -m chaos -p no:randomly $(ARGS)
 
 learn: setup ## Does everything learn, to stated bars? Hours in all; goes on where it was interrupted (ARGS='-k pendulum')
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,learn]'

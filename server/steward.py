@@ -8,7 +8,8 @@ lease looks expired although every worker lives. So it takes runs away only afte
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
 
 Threads of their own rate matches (`server.ratings.rater`), clean the artifact store (`server.retention.janitor`) and
-tell webhooks (`server.deliveries.sender`): all may take long and must not hold up the rest.
+tell webhooks (`server.deliveries.sender`): all may take long and must not hold up the rest. One more ends processes
+that froze while they had SQLite's write lock (`server.db.frozen`), for which the rest would wait in vain.
 """
 
 import signal
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import cycle, islice
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
@@ -23,6 +25,7 @@ import structlog
 
 from server.artifacts.opening import open_store
 from server.db.database import Database
+from server.db.frozen import Thaw
 from server.deliveries.sender import Sender
 from server.errors import Unavailable
 from server.http.repository import IdempotencyRepository
@@ -206,6 +209,8 @@ def main(settings: Settings) -> None:
         "janitor": Janitor(database, open_store(settings.storage), settings.storage),
         "sender": Sender(database, settings.webhooks),
     }
+    if database.url.get_backend_name() == "sqlite":
+        chores["thaw"] = Thaw(Path(database.url.database or ""), settings.worker.lease_seconds)
     threads = [
         threading.Thread(target=_until_it_fails, args=(chore, stop), name=name) for name, chore in chores.items()
     ]

@@ -8,7 +8,9 @@ SQLite (WAL): every writing transaction begins with `BEGIN IMMEDIATE` and waits 
 that reads first and writes later would fail at once with "database is locked", whatever the time-out. The driver's own
 transaction handling is off (`isolation_level=None`), because it begins transactions late and never for reads. Readers
 have connections of their own that refuse to write, and see one snapshot.
-PostgreSQL: READ COMMITTED, with time-outs for locks and statements; what must not interleave locks the run's row first.
+PostgreSQL: READ COMMITTED, with time-outs for locks and statements, and for transactions that stand still (a process
+that froze, a host that is gone) longer than others wait for their locks; what must not interleave locks the run's row
+first.
 """
 
 import sqlite3
@@ -216,7 +218,11 @@ def _set_wal(connection: DBAPIConnection, busy_seconds: float) -> None:
 
 
 def _postgresql_engine(url: URL, busy_seconds: float, statement_seconds: float, pool_size: int) -> Engine:
-    options = f"-c lock_timeout={int(busy_seconds * 1000)} -c statement_timeout={int(statement_seconds * 1000)}"
+    busy = int(busy_seconds * 1000)
+    options = (
+        f"-c lock_timeout={busy} -c idle_in_transaction_session_timeout={busy} "
+        f"-c statement_timeout={int(statement_seconds * 1000)}"
+    )
     return create_engine(
         url,
         connect_args={"options": options, "connect_timeout": 10, "application_name": "ludus"},

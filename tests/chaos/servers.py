@@ -1,0 +1,183 @@
+"""PostgreSQL and Redis of a test's own, on ports of their own, that can be crashed and started again; and a cable."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+START_SECONDS = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def program(name: str) -> str:
+    """Return where a server's program is; skip the test where it is not installed."""
+    found = shutil.which(name) or next(
+        iter(sorted(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), reverse=True)), None
+    )
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+class Server:
+    """A server process that can be crashed."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    user: str | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._process = subprocess.Popen(
+            self.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, user=self.user
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            assert self._process.poll() is None, f"{type(self).__name__} ended: {self._process.returncode}"
+            assert time.monotonic() < deadline, f"{type(self).__name__} does not answer"
+            time.sleep(0.05)
+
+    def crash(self) -> None:
+        """kill -9 it, and whatever it has started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+class Postgres(Server):
+    """PostgreSQL without fsync: what survives a kill -9 needs none."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._data = folder / "postgres"
+        self.user = "postgres" if os.geteuid() == 0 else None
+        self._data.mkdir()
+        if self.user is not None:
+            shutil.chown(self._data, self.user)
+        command = [program("initdb"), "-D", str(self._data), "-U", "ludus", "--auth=trust", "--no-sync"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=self.user, cwd="/")
+        self.url = f"postgresql+psycopg://ludus@127.0.0.1:{self.port}/postgres"
+
+    def command(self) -> Sequence[str]:
+        settings = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"]
+        options = [word for setting in settings for word in ("-c", setting)]
+        return [program("postgres"), "-D", str(self._data), "-p", str(self.port), *options]
+
+    def answers(self) -> bool:
+        try:
+            psycopg.connect(self.url.replace("+psycopg", ""), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def crash(self) -> None:
+        """kill -9 it. Its children notice, and must be gone before it can be started again."""
+        super().crash()
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+
+class Redis(Server):
+    """Redis without a file: a crash loses every message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+
+    def command(self) -> Sequence[str]:
+        options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        return [program("redis-server"), "--port", str(self.port), *options]
+
+    def answers(self) -> bool:
+        client = redis.Redis(port=self.port, socket_timeout=2)
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()
+
+
+class Cable:
+    """Carries TCP from one address to another, and can be cut (connections end, nobody is let in) or blocked.
+
+    While it is blocked, connections that are open stay so, and nothing comes through: what a network element does that
+    has forgotten a connection. New connections work.
+    """
+
+    def __init__(self, listen: tuple[str, int], target: tuple[str, int]) -> None:
+        self._listen = listen
+        self._target = target
+        self._open: list[socket.socket] = []
+        self._blocked: set[socket.socket] = set()
+        self._server: socket.socket | None = None
+
+    def mend(self) -> None:
+        """Let connections in."""
+        self._server = socket.create_server(self._listen)
+        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections, and refuse new ones."""
+        if self._server is not None:
+            self._server.shutdown(socket.SHUT_RDWR)
+            self._server.close()
+            self._server = None
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def block(self) -> int:
+        """Let nothing more through on the connections that are open now; return how many they are."""
+        self._blocked.update(self._open)
+        return len(self._open) // 2
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = server.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._target, timeout=5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if source not in self._blocked:
+                    sink.sendall(data)
+        if source not in self._blocked:
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_RDWR)
