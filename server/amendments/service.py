@@ -47,6 +47,7 @@ class AmendmentService:
         if wanted.environment_parameters:
             ParameterService(self._session).edit(found.id, wanted.environment_parameters, ("environment_parameters",))
         self._session.refresh(found)
+        self._session.refresh(found, ["config"])  # a locked run is loaded without it
         return found
 
     def _amend(self, run: Run, wanted: Mapping[str, Mapping[str, Any]]) -> None:

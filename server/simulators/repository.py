@@ -222,6 +222,8 @@ def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
         return Ended(run.id, state, run.stop_reason)
     if state is RunState.PAUSED:
         return NotReady(run.id, f"Run {run.id} is PAUSED ({run.stop_reason}); it goes on when somebody resumes it.")
+    if state is RunState.PAUSING:  # its collectors dismiss everybody: nobody new is sent there
+        return NotReady(run.id, f"Run {run.id} is PAUSING; wait here.")
     if state not in LEASED:
         return NotReady(run.id, f"Run {run.id} is {state}; no worker trains it at the moment.")
     if not _endpoints(session, run):

@@ -70,6 +70,9 @@ class ScriptedAlgorithm:
             case _:
                 raise Diverged("gradient", 3)
 
+    def reconfigure(self, config: Any) -> None:
+        self.config = config
+
     def flat_weights(self) -> NDArray[np.float32]:
         return np.zeros(3, np.float32)
 

@@ -159,6 +159,74 @@ def test_a_resumed_behavior_goes_on_with_its_round_and_its_checkpoints(worlds: l
     assert world.learner.state() == {"progress": {"step": 30, "round": 5}, "algorithm": {"version": 1}}
 
 
+def test_learning_goes_on_to_a_later_end(worlds: list[World]) -> None:
+    world = world_of(worlds, ["learnt"] * 3, max_steps=20)
+    world.learner.start()
+    world.collect(1)
+    world.learner.learn()  # the last round is granted
+
+    assert world.learner.reconfigure(PPOConfig(max_steps=30, checkpoint_interval=7))
+    for round_number in (2, 3):
+        world.collect(round_number)
+        world.learner.learn()
+
+    assert (world.learner.done, world.learner.learnt) == (True, 30)
+    assert world.algorithm.config.max_steps == 30
+    assert [order for order in world.collection.take() if order[0] == "grant"] == [
+        ("grant", 1, 10),
+        ("grant", 2, 10),
+        ("grant", 3, 10),
+    ]
+
+
+@pytest.mark.parametrize(("threaded", "end"), [(False, 20), (True, 30)])
+def test_an_earlier_end_comes_with_the_rounds_that_are_under_way(
+    worlds: list[World], end: int, *, threaded: bool
+) -> None:
+    world = world_of(worlds, ["learnt"] * 3, threaded=threaded)
+    world.learner.start()
+    world.collect(1)
+    world.learner.learn()
+    if threaded:  # collection runs a round ahead
+        world.collect(2)
+        world.learner.learn()
+
+    assert world.learner.reconfigure(PPOConfig(max_steps=5, threaded=threaded))
+    assert not world.learner.done
+    world.collect(end // 10)
+    world.learner.learn()
+
+    assert (world.learner.done, world.learner.learnt) == (True, end)
+    assert world.collection.take()[-1] == ("unrecorded",), "its agents are answered on"
+
+
+def test_a_behavior_that_was_done_needs_a_new_attempt_to_learn_on(worlds: list[World]) -> None:
+    world = world_of(worlds, ["learnt"], max_steps=10)
+    world.learner.start()
+    world.collect(1)
+    world.learner.learn()
+    assert world.learner.done
+
+    assert world.learner.reconfigure(PPOConfig(max_steps=8)), "nothing is left to learn"
+    assert not world.learner.reconfigure(PPOConfig(max_steps=20))
+
+    assert world.learner.done
+
+
+def test_a_new_interval_counts_from_the_present_step(worlds: list[World]) -> None:
+    world = world_of(worlds, ["learnt"] * 2, checkpoint_interval=1000)
+    world.learner.start()
+    world.collect(1)
+    world.learner.learn()
+    assert not world.learner.checkpoint_due
+
+    world.learner.reconfigure(PPOConfig(max_steps=1000, checkpoint_interval=15))
+    world.collect(2)
+    world.learner.learn()
+
+    assert world.learner.checkpoint_due
+
+
 def test_an_arena_holds_whole_segments_also_where_rounds_are_short() -> None:
     assert arena_steps(SACConfig(), round_steps=1) == 3 * SACConfig().time_horizon
     assert arena_steps(PPOConfig(), round_steps=10_240) == 3 * 10_240

@@ -10,7 +10,7 @@ from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.service import RunService
 from server.runs.states import Intent, RunState, StopReason
-from server.simulators.repository import NotReady, SimulatorDesk
+from server.simulators.repository import Assigned, NotReady, SimulatorDesk
 from tests.factories import CONFIG, RecordingBell, make_checkpoint, make_claim, make_ledger, make_run, read_run
 
 
@@ -189,6 +189,16 @@ def test_a_run_that_shall_not_go_on_by_itself_waits_for_a_user(database: Databas
     assert "simulators.auto_resume is false" in answer.reason
     assert (read_run(database, "run").state, bell.rung) == (RunState.PAUSED, [])
     assert do(database, "resume", "run").state == RunState.QUEUED
+
+
+def test_nobody_is_sent_to_a_run_that_is_pausing(database: Database) -> None:
+    ledger = make_ledger(database, name="run")
+    ledger.listening([{"address": "127.0.0.1:4000", "index": 0}])
+    assert isinstance(SimulatorDesk(database).join("run", "early"), Assigned)
+
+    ledger.move(RunState.PAUSING, reason=StopReason.USER)
+
+    assert isinstance(SimulatorDesk(database).join("run", "late"), NotReady)
 
 
 def test_a_run_that_a_user_paused_is_woken_by_nobody(database: Database, bell: RecordingBell) -> None:

@@ -31,7 +31,7 @@ from server.runs.states import TRANSITIONS, Intent, RunState, StopReason
 from server.simulators.repository import NotReady, SimulatorDesk
 from tests.factories import RecordingBell, make_checkpoint, make_claim, make_ledger, make_run, read_run
 
-ROUNDS = 12
+ROUNDS = 8
 Act = Callable[[], Any]
 
 

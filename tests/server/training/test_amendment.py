@@ -30,7 +30,7 @@ def refused(config: RunConfig, wanted: dict[str, Any]) -> list[Problem]:
 
 def test_every_trainer_declares_keys_that_it_has() -> None:
     union = get_args(get_args(BehaviorConfig)[0])
-    trainers = set(get_args(union[0]) if get_args(union[0]) else union)
+    trainers = set(get_args(union[0]) or union)
 
     assert set(MUTABLE) == trainers
     for trainer, keys in MUTABLE.items():

@@ -1,0 +1,160 @@
+"""Runs that pause and go on, change and are saved, while real games come, go, hang and wait."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.api import Client
+from ludus.records import Event, Run
+from tests.e2e.games import Games
+from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+from tests.e2e.test_unity import WALKER, walking
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
+
+Play = Callable[..., Player]
+RATE = "behaviors.CartPole.hyperparameters.learning_rate"
+
+
+def pause(client: Client, run: Run) -> Run:
+    client.pause(run.id)
+    paused = client.wait(run.id, ["PAUSED"], timeout=60)
+    assert (paused.state, paused.stop_reason) == ("PAUSED", "user")
+    return paused
+
+
+def events(client: Client, run: Run, kind: str) -> list[Event]:
+    return [event for event in client.list_events(run.id) if event.type == kind]
+
+
+def test_a_run_pauses_is_changed_goes_on_with_the_same_game_is_saved_and_branches(client: Client, play: Play) -> None:
+    run = client.create_run(cartpole(checkpoint_interval=1_000_000))
+    player = play(run.id)
+    wait_for_step(client, run, 600)
+
+    paused = pause(client, run)
+    checkpoint = client.get_checkpoint(run.id)
+    assert checkpoint.reason == "requested"
+    assert [simulator.leave_code for simulator in client.simulators(run.id)] == ["run_paused"]
+    (worker,) = [each for each in client.workers() if each.run_id is None]
+    assert worker, "the slot is free"
+    client.change_run(run.id, {"CartPole": {"hyperparameters": {"learning_rate": 1e-4}}})
+    assert player.process.poll() is None, "it waits"
+
+    client.resume(run.id, {"CartPole": {"max_steps": 90_000}})
+    wait_for_step(client, run, checkpoint.step + 600)
+
+    assert player.process.poll() is None
+    (simulator,) = client.simulators(run.id)
+    assert (simulator.number, simulator.epoch, simulator.state) == (0, 2, "connected"), "the same game, its number too"
+    changed = events(client, run, "hyperparameters_changed")
+    assert [(each.data["changes"][0]["path"], each.epoch) for each in changed] == [
+        (RATE, 2),
+        ("behaviors.CartPole.max_steps", 2),
+    ]
+    (listening,) = [each for each in events(client, run, "trainer_listening") if each.epoch == 2]
+    (back,) = [each for each in events(client, run, "simulator_connected") if each.epoch == 2]
+    assert (back.at - listening.at).total_seconds() < 5, "it is asked for every half second (slack for busy hosts)"
+    assert all(each.applied for each in client.amendments(run.id).amendments)
+
+    live = client.change_run(run.id, {"CartPole": {"hyperparameters": {"learning_rate": 1e-5}}})
+    assert live.state == "RUNNING"
+    eventually(lambda: len(events(client, run, "hyperparameters_changed")) == 3, "the trainer goes on with it")
+    saved = client.get_checkpoint(run.id, client.save(run.id))
+    assert (saved.reason, client.get_run(run.id).state) == ("requested", "RUNNING")
+    ended_step = pause(client, run).step
+    assert ended_step >= saved.step >= paused.step
+
+    branch = client.branch(run.id, saved.id, name="twig", overrides={"behaviors.CartPole.max_steps": 600})
+    play(branch.id)
+    ended = client.wait(branch.id, timeout=60)
+    assert (ended.state, ended.step) == ("SUCCEEDED", 600), "it begins at step 0"
+    (began,) = events(client, branch, "behavior_initialized")
+    assert (began.data["checkpoint"], began.data["step"]) == (saved.id, saved.step)
+    assert client.cancel(run.id).state == "CANCELLED"
+    assert player.process.wait(30) != 0, "the game was told that there is nothing to wait for any more"
+
+
+def test_unity_games_live_through_a_pause(stack: LudusUp, client: Client, tmp_path: Path) -> None:
+    run = client.create_run(walking())
+    games = Games(stack, run.id, tmp_path, WALKER)
+    try:
+        wait_for_step(client, run, 300)
+        players = games.pids
+        assert len(players) == 1
+
+        step = pause(client, run).step
+        client.resume(run.id)
+        wait_for_step(client, run, step + 300)
+
+        assert games.pids == players, "no game was started again"
+        client.stop(run.id)
+        assert client.wait(run.id, timeout=60).state == "SUCCEEDED"
+        assert games.process.wait(30) == 0, games.said
+    finally:
+        games.kill()
+
+
+@pytest.mark.faults
+def test_a_simulator_that_comes_back_within_the_grace_time_keeps_the_run_healthy(client: Client, play: Play) -> None:
+    run = client.create_run(cartpole())  # its grace time is a minute
+    first = play(run.id)
+    wait_for_step(client, run, 600)
+
+    first.kill()
+    eventually(lambda: not client.simulators(run.id, "connected"), "nobody plays")
+    step = client.get_run(run.id).step
+    play(run.id)
+    wait_for_step(client, run, step + 600)
+
+    now = client.get_run(run.id)
+    assert (now.state, now.epoch, now.stop_reason) == ("RUNNING", 1, None)
+    assert events(client, run, "run_paused") == []
+
+
+@pytest.mark.faults
+def test_a_simulator_that_hangs_is_named_in_time_and_nobody_waits_for_it(client: Client, play: Play) -> None:
+    document: dict[str, Any] = cartpole()
+    document["simulators"]["step_timeout_seconds"] = 4.0
+    run = client.create_run(document)
+    hung = play(run.id)
+    wait_for_step(client, run, 300)
+    play(run.id)
+    eventually(lambda: len(client.simulators(run.id, "connected")) == 2, "two simulators")
+
+    os.killpg(hung.process.pid, signal.SIGSTOP)
+    step = client.get_run(run.id).step
+    wait_for_step(client, run, step + 600)
+    still = {simulator.number for simulator in client.simulators(run.id, "connected")}
+    left = eventually(lambda: events(client, run, "simulator_left"), "the event")
+
+    assert 1 in still, "the other one plays on meanwhile"
+    assert left[0].data["number"] == 0
+    assert left[0].data["code"] == "step_timeout"
+    assert "Simulator 0 left" in left[0].message
+    os.killpg(hung.process.pid, signal.SIGCONT)
+    eventually(lambda: len(client.simulators(run.id, "connected")) == 2, "it wakes up and comes back", 60)
+
+
+@pytest.mark.faults
+def test_a_run_that_shall_not_go_on_by_itself_waits_for_its_user(client: Client, play: Play) -> None:
+    document: dict[str, Any] = cartpole()
+    document["simulators"] = {"grace_seconds": 1.0, "auto_resume": False}
+    run = client.create_run(document)
+    first = play(run.id)
+    wait_for_step(client, run, 600)
+    first.kill()
+    assert client.wait(run.id, ["PAUSED"], timeout=60).stop_reason == "simulators_lost"
+    step = client.get_checkpoint(run.id).step
+
+    second = play(run.id)
+    with pytest.raises(Exception, match="still PAUSED"):
+        client.wait(run.id, ["RUNNING"], timeout=3)
+    client.resume(run.id)
+    wait_for_step(client, run, step + 300)
+
+    assert second.process.poll() is None

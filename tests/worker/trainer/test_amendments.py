@@ -1,0 +1,176 @@
+"""Whole attempts that are changed, saved and paused on the way: real collectors, a real learner, games of the SDK."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.trouble import SimulatorError
+from tests.worker.trainer.test_lessons import Graded, connect
+from worker import checkpoint
+from worker.checkpoint import AMENDMENTS
+from worker.link import (
+    Amend,
+    Amended,
+    Amendment,
+    ChangedKey,
+    CheckpointCommitted,
+    CheckpointDeclined,
+    CheckpointWritten,
+    Command,
+    Finished,
+    Job,
+    Listening,
+    Message,
+    Metrics,
+    Order,
+    SaveCheckpoint,
+)
+from worker.trainer.loop import Trainer
+
+RATE, STEPS = "behaviors.Pupil.hyperparameters.learning_rate", "behaviors.Pupil.max_steps"
+
+
+class Superior:
+    """Lets a game play where the trainer listens, acknowledges checkpoints, and wants things at some of them."""
+
+    def __init__(self, **wishes: list[Order]) -> None:
+        """`wishes`: what it wants when the trainer has written its n-th checkpoint, `at_n`; `first`: at once."""
+        self.told: list[Message] = []
+        self.game = Graded()
+        self._orders: list[Order] = wishes.pop("first", [])
+        self._wishes = wishes
+        self._thread: threading.Thread | None = None
+
+    def post(self, message: Message) -> None:
+        self.told.append(message)
+        if isinstance(message, CheckpointWritten):
+            self._orders.append(CheckpointCommitted(folder=message.folder))
+            self._orders += self._wishes.pop(f"at_{len(self.of(CheckpointWritten))}", [])
+        if isinstance(message, Listening) and self._thread is None:
+            self._thread = threading.Thread(target=self._play, args=(message.endpoints[0].address,))
+            self._thread.start()
+
+    def commands(self) -> list[Order]:
+        taken, self._orders = self._orders, []
+        return taken
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.told if isinstance(message, kind)]
+
+    def points(self, key: str) -> dict[int, float]:
+        return {point.step: point.value for one in self.of(Metrics) for point in one.points if point.key == key}
+
+    def join(self) -> None:
+        assert self._thread is not None
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def _play(self, address: str) -> None:
+        with suppress(SimulatorError):
+            connect(self.game, run="alone", server=address, patience_seconds=0.1)
+
+
+def attempt(
+    scratch: Path,
+    superior: Superior,
+    *,
+    amendments: list[Amendment] | None = None,
+    resume: Path | None = None,
+    changed: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> Finished:
+    """Run an attempt to its end."""
+    pupil: dict[str, Any] = {
+        "hyperparameters": {"batch_size": 32, "num_epoch": 1, "buffer_size": 64, "learning_rate_schedule": "constant"},
+        "network_settings": {"hidden_units": 8, "num_layers": 1},
+        "max_steps": 512,
+        "summary_freq": 64,
+        "checkpoint_interval": 128,
+    }
+    changed(pupil)
+    config: dict[str, Any] = {
+        "torch_settings": {"device": "cpu"},
+        "behaviors": {"Pupil": pupil},
+        "environment_parameters": {"difficulty": 1.0, "wind": 0.5},
+    }
+    job = Job(
+        run_id="alone",
+        epoch=1,
+        config=config,
+        amendments=amendments or [],
+        seed=1,
+        scratch=str(scratch),
+        resume_from=None if resume is None else str(resume),
+    )
+    finished = Trainer(job, superior, []).run()
+    superior.join()
+    return finished
+
+
+def change(seq: int, path: str, old: object, new: object) -> Amendment:
+    return Amendment(seq=seq, changes=[ChangedKey(path=path, old=old, new=new)])
+
+
+@pytest.mark.timeout(240)
+def test_a_run_goes_on_with_what_was_changed_and_so_does_its_successor(tmp_path: Path) -> None:
+    slower, shorter = change(1, RATE, 3e-4, 1e-5), change(2, STEPS, 512, 320)
+    first = Superior(at_1=[Amend(amendments=[slower]), Amend(amendments=[slower, shorter])])
+
+    finished = attempt(tmp_path / "first", first)
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed")
+    assert [(each.amendment.seq, each.step) for each in first.of(Amended)] == [(1, 128), (2, 128)], "each once"
+    last = first.of(CheckpointWritten)[-1]
+    assert last.step == 320
+    rates = first.points("Policy/Learning Rate")
+    assert rates[128] == pytest.approx(3e-4)
+    assert rates[256] == rates[320] == pytest.approx(1e-5), "a point tells of the update before it"
+    assert checkpoint.load(Path(last.folder))[AMENDMENTS] == {"made": 2}
+    before = first.of(CheckpointWritten)[0]
+    assert AMENDMENTS not in checkpoint.load(Path(before.folder)), "older releases read what was never changed"
+
+    # The worker dies; another one goes on from the checkpoint at step 256, and meanwhile a third change has come.
+    middle = first.of(CheckpointWritten)[1]
+    assert middle.step == 256
+    longer = change(3, STEPS, 320, 384)
+    second = Superior()
+
+    def as_it_is_by_now(pupil: dict[str, Any]) -> None:
+        pupil["hyperparameters"]["learning_rate"], pupil["max_steps"] = 1e-5, 384
+
+    attempt(
+        tmp_path / "second",
+        second,
+        amendments=[slower, shorter, longer],
+        resume=Path(middle.folder),
+        changed=as_it_is_by_now,
+    )
+
+    assert [(each.amendment.seq, each.step) for each in second.of(Amended)] == [(3, 256)], "the others it knows"
+    assert second.of(CheckpointWritten)[-1].step == 384
+    assert set(second.points("Policy/Learning Rate").values()) == {1e-5}
+
+
+@pytest.mark.timeout(240)
+def test_a_checkpoint_on_request_and_then_a_pause(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    superior = Superior(
+        first=[SaveCheckpoint(request=1)], at_2=[SaveCheckpoint(request=2)], at_3=[Command(action="pause")]
+    )
+
+    finished = attempt(tmp_path, superior)
+
+    assert (finished.outcome, finished.reason) == ("paused", "user")
+    written = superior.of(CheckpointWritten)
+    assert [(each.reason, each.request) for each in written[:3]] == [
+        ("requested", 1),  # nothing was learnt when it was asked for: it waited for the behavior, and no longer
+        ("interval", None),
+        ("requested", 2),
+    ]
+    assert written[0].step < 128
+    assert written[2].step == written[1].step == 128, "between two updates, and the run went on"
+    assert (written[-1].reason, len(written)) == ("requested", 4), "the pause has one of its own"
+    assert superior.of(CheckpointDeclined) == []
+    assert "the server closed the session: paused on request; trying again" in caplog.text
