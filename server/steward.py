@@ -28,6 +28,7 @@ from server.queue import Doorbell, make_celery
 from server.ratings.rater import Rater
 from server.runs.states import RunState
 from server.settings import Settings
+from server.telemetry import StewardTelemetry, serve_metrics
 from server.workers.repository import WorkerRepository
 
 RETENTION_SECONDS = 60.0
@@ -71,8 +72,14 @@ class Steward:
     """One round of care per `tick`. Keeps nothing that another steward, or its own successor, would miss."""
 
     def __init__(
-        self, database: Database, bell: Bell, settings: Settings, monotonic: Callable[[], float] = time.monotonic
+        self,
+        database: Database,
+        bell: Bell,
+        settings: Settings,
+        monotonic: Callable[[], float] = time.monotonic,
+        telemetry: StewardTelemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry or StewardTelemetry()
         self._database = database
         self._bell = bell
         self._settings = settings.steward
@@ -84,13 +91,16 @@ class Steward:
 
     def tick(self) -> None:
         """Reap, ring, forget. A database or broker that doesn't answer is waited for."""
+        began, outcome = self._monotonic(), "ok"
         try:
             self._reap()
             self._ring()
             self._forget()
         except Unavailable as error:
+            outcome = error.code
             self._watch.lose()
             _log.warning("steward_round_failed", code=error.code, error=str(error))
+        self._telemetry.round(outcome, self._monotonic() - began)
 
     def run(self, stop: threading.Event) -> None:
         """Take care until `stop` is set."""
@@ -115,6 +125,7 @@ class Steward:
             state = LeaseRepository(session).reap(lease, self._settings.restart_budget)
         if state is None:
             return
+        self._telemetry.lease_expired()
         _log.warning("lease_expired", run_id=lease.run_id, epoch=lease.epoch, state=state)
         if state is RunState.RECOVERING:
             self._rung[lease.run_id] = self._monotonic()
@@ -159,15 +170,17 @@ def main(settings: Settings) -> None:
 
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
+    telemetry = StewardTelemetry()
+    serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.steward_port)
     database = Database.from_settings(settings.database)
     beside = [
         threading.Thread(target=_beside, args=(Rater(database), stop), name="rater"),
-        threading.Thread(target=_beside, args=(Sender(database, settings.webhooks), stop), name="sender"),
+        threading.Thread(target=_beside, args=(Sender(database, settings.webhooks, telemetry), stop), name="sender"),
     ]
     for thread in beside:
         thread.start()
     try:
-        Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
+        Steward(database, Doorbell(make_celery(settings)), settings, telemetry=telemetry).run(stop)
     finally:
         stop.set()
         for thread in beside:

@@ -1,7 +1,9 @@
 """The worker's command: `ludus worker`."""
 
 import os
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +17,8 @@ def worker(slots: int | None) -> None:
     """Execute training runs on this host."""
     overrides: Mapping[str, Any] = {} if slots is None else {"worker": {"slots": slots}}
     settings = load_settings(**overrides)
+    if settings.telemetry.worker_port:
+        share_metrics(settings.worker.scratch / "metrics")
     from server.logging import configure_logging  # noqa: PLC0415
     from worker.tasks import build  # noqa: PLC0415
 
@@ -33,6 +37,13 @@ def worker(slots: int | None) -> None:
             "--without-heartbeat",
         ]
     )
+
+
+def share_metrics(folder: Path) -> None:
+    """Let the slots, which are processes, count together, in files of `folder`: prometheus_client looks at its import."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
 
 
 COMMANDS: dict[str, click.Command] = {"worker": worker}

@@ -18,10 +18,10 @@ from importlib.metadata import version
 
 import structlog
 from celery import Celery
-from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
+from celery.signals import worker_process_init, worker_process_shutdown, worker_ready, worker_shutting_down
 
 from server.artifacts import FolderStore
-from server.attempts.repository import AttemptLedger, RunQueue
+from server.attempts.repository import RunQueue
 from server.db.database import Database
 from server.errors import LudusError
 from server.logging import configure_logging
@@ -31,6 +31,7 @@ from server.settings import Settings
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.process import WarmTrainer
 from worker.supervisor import Supervisor
+from worker.telemetry import MeasuredLedger, WorkerTelemetry, measured_store, serve_slots
 
 log = structlog.get_logger()
 
@@ -56,6 +57,7 @@ class Slot:
         self._queue = RunQueue(self._database)
         self._registry = WorkerRegistry(self._database)
         self._store = FolderStore(self._settings.storage.root)
+        self._telemetry = WorkerTelemetry()
         self._warm = WarmTrainer()
         self._warm.prepare()
         threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()
@@ -85,8 +87,8 @@ class Slot:
             with structlog.contextvars.bound_contextvars(run_id=claim.run_id, epoch=claim.epoch):
                 Supervisor(
                     claim,
-                    AttemptLedger(self._database, claim, self._settings.steward.restart_budget),
-                    self._store,
+                    MeasuredLedger(self._telemetry, self._database, claim, self._settings.steward.restart_budget),
+                    measured_store(self._store, self._telemetry),
                     self._settings.worker,
                     self._settings.worker.scratch / f"{claim.run_id}-{claim.epoch}",
                     ticket_key(self._settings),
@@ -120,6 +122,10 @@ def build(settings: Settings) -> Celery:
     def train(run_id: str) -> None:
         """Execute the best eligible run. Harmless when delivered twice: the second claim finds nothing."""
         slot.work(run_id)
+
+    @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
+    def _tell(**_: object) -> None:
+        serve_slots(settings.telemetry)
 
     @worker_process_init.connect(weak=False)  # type: ignore[untyped-decorator]
     def _open(**_: object) -> None:

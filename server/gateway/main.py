@@ -16,6 +16,7 @@ from server.gateway.service import Gateway
 from server.gateway.tickets import MIN_KEY_BYTES
 from server.settings import GatewaySettings, Settings
 from server.simulators.repository import SimulatorDesk
+from server.telemetry import serve_metrics
 
 GRACE_SECONDS: Final = 5.0
 """How long calls that are under way may take when the gateway stops."""
@@ -32,7 +33,7 @@ def serve(settings: Settings, database: Database | None = None) -> None:
     database = database or Database.from_settings(settings.database)
     try:
         check(settings.gateway)
-        asyncio.run(_serve(settings.gateway, database))
+        asyncio.run(_serve(settings, database))
     except CannotServe as error:
         sys.exit(f"Error: {error}")
     finally:
@@ -84,13 +85,16 @@ async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
     gateway.release()
 
 
-async def _serve(settings: GatewaySettings, database: Database) -> None:
+async def _serve(settings: Settings, database: Database) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server, gateway, port = await start(settings, SimulatorDesk(database))
-    _log.info("gateway_started", host=settings.host, port=port, authenticated=settings.token is not None)
+    server, gateway, port = await start(settings.gateway, SimulatorDesk(database))
+    serve_metrics(gateway.telemetry.registry, settings.telemetry, settings.telemetry.gateway_port)
+    _log.info(
+        "gateway_started", host=settings.gateway.host, port=port, authenticated=settings.gateway.token is not None
+    )
     await stopping.wait()
     _log.info("gateway_stopping", relayed=gateway.relay.streams)
     with suppress(asyncio.CancelledError):
