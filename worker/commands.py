@@ -28,6 +28,7 @@ def worker(slots: int | None) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     build(settings).worker_main(
         [
+            "--quiet",  # its banner is no line of a log
             "worker",
             "--pool=prefork",
             f"--concurrency={settings.worker.slots}",
@@ -40,7 +41,7 @@ def worker(slots: int | None) -> None:
 
 
 def share_metrics(folder: Path) -> None:
-    """Let the slots, which are processes, count together, in files of `folder`: prometheus_client looks at its import."""
+    """Let the slots, which are processes, count together in a folder; prometheus_client looks when it is imported."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)

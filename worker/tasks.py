@@ -24,7 +24,7 @@ from server.artifacts import FolderStore
 from server.attempts.repository import RunQueue
 from server.db.database import Database
 from server.errors import LudusError
-from server.logging import configure_logging
+from server.logging import WORKER_VARIABLE, bind_process, configure_logging
 from server.processes import end_with_parent
 from server.queue import TaskName, make_celery
 from server.settings import Settings
@@ -52,7 +52,8 @@ class Slot:
         end_with_parent(os.getppid())
         configure_logging("worker", log_format=self._settings.log.format, level=self._settings.log.level)
         self.worker_id = f"{socket.gethostname()}/{os.getpid()}/{self._started:.0f}"
-        structlog.contextvars.bind_contextvars(worker_id=self.worker_id)
+        os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
+        bind_process(worker_id=self.worker_id)
         self._database = Database.from_settings(self._settings.database)
         self._queue = RunQueue(self._database)
         self._registry = WorkerRegistry(self._database)

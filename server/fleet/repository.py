@@ -68,8 +68,10 @@ class FleetRepository:
         )
 
     def _runs(self) -> dict[str, int]:
-        counted = self._session.execute(select(Run.state, func.count()).group_by(Run.state)).tuples()
-        return {state.value: 0 for state in RunState} | dict(list(counted))
+        found = dict.fromkeys((state.value for state in RunState), 0)
+        for state, count in self._session.execute(select(Run.state, func.count()).group_by(Run.state)):
+            found[state] = count
+        return found
 
     def _oldest_queued(self) -> float:
         waited = select(now() - func.min(Run.queued_at)).where(text(CLAIMABLE_SQL))

@@ -100,14 +100,18 @@ class Gateway:
 
     async def _join(self, request: bytes, context: Context) -> bytes:
         async def join() -> bytes:
-            response = await self._assign(_parse(request), str(context.peer()))
+            parsed = _parse(request)
+            structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
+            response = await self._assign(parsed, str(context.peer()))
             return response.SerializeToString()
 
         return await self._answer("join", join, context)
 
     async def _report(self, request: bytes, context: Context) -> bytes:
         async def report() -> bytes:
-            await self._take_report(_parse_report(request))
+            parsed = _parse_report(request)
+            structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
+            await self._take_report(parsed)
             return pb.ReportResponse().SerializeToString()
 
         return await self._answer("report", report, context)
