@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -33,6 +34,7 @@ from server.metrics.points import MetricPoint
 from server.runs.states import Intent, RunState, StopReason
 from server.settings import WorkerSettings
 from server.training.config import RunConfig
+from worker.attempt_log import AttemptLog
 from worker.link import (
     Action,
     Beat,
@@ -95,8 +97,7 @@ class Supervisor:
         self._scratch = scratch
         self._ticket_key = ticket_key
         self._stopping = stopping
-        self._log_path = scratch / "trainer.log"
-        self._log_size = -1
+        self._log = AttemptLog(scratch / "trainer.log")
         self._state = RunState.STARTING
         self._writes: deque[Callable[[], None]] = deque()
         self._copies: deque[tuple[CheckpointWritten, Future[tuple[str, list[FileRef]]]]] = deque()
@@ -152,7 +153,7 @@ class Supervisor:
             seed=self._claim.seed,
             resume_from=self._resume(),
             scratch=str(self._scratch),
-            log_path=str(self._log_path),
+            log_path=str(self._log.path),
             collectors=self._settings.collectors,
             bind_host=self._settings.bind_host,
             advertise_host=self._settings.advertise_host,
@@ -470,17 +471,15 @@ class Supervisor:
                 time.sleep(RETRY_SECONDS)
 
     def _enqueue_log(self) -> None:
-        """Publish the trainer's log if it has grown."""
-        if not self._log_path.exists() or self._log_path.stat().st_size == self._log_size:
-            return
-        self._log_size = self._log_path.stat().st_size
-        path = f"runs/{self._claim.run_id}/{self._claim.epoch}/logs/trainer.log"
-        try:
-            size = self._store.publish(self._log_path, path)[0].size
-        except StorageFull as error:
-            log.warning("log_not_stored", error=str(error))
-            return
-        self._writes.append(lambda: self._ledger.log("trainer.log", path, size))
+        """Publish what is new of the trainer's log."""
+        for name, file in self._log.due():
+            path = f"runs/{self._claim.run_id}/{self._claim.epoch}/logs/{name}"
+            try:
+                size = self._store.publish(file, path)[0].size
+            except StorageFull as error:
+                log.warning("log_not_stored", name=name, error=str(error))
+                continue
+            self._writes.append(partial(self._ledger.log, name, path, size))
 
 
 def _played(match: Match) -> PlayedMatch:

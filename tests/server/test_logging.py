@@ -73,12 +73,8 @@ raise RuntimeError("the end")
 
 
 def test_what_kills_a_thread_or_the_process_is_a_line_with_the_ids_and_the_traceback() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DEATHS],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LUDUS_WORKER_ID": "host/1/1"},
-    )
+    environment = {**os.environ, "LUDUS_WORKER_ID": "host/1/1"}
+    done = subprocess.run([sys.executable, "-c", DEATHS], capture_output=True, text=True, check=False, env=environment)
 
     thread, warning, process = (json.loads(line) for line in done.stderr.splitlines())
     assert done.returncode == 1
