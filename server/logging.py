@@ -2,11 +2,18 @@
 
 Lines go to standard error, as JSON (one object per line: `timestamp`, `level`, `event`, `process`, then the context) or
 for people. Called once, by the mains; nothing else configures logging, and importing this module changes nothing.
+Warnings and what kills a thread or the process are lines like all others, with the traceback as the field `exception`.
+
+Ids are bound where they begin to hold, never passed by hand: to the process (`bind_process`) what holds for all of its
+threads until its end, to the context (`structlog.contextvars`) what holds for one request, call or attempt.
 """
 
 import logging
+import os
 import sys
-from typing import Literal
+import threading
+from types import TracebackType
+from typing import Any, Final, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -17,12 +24,29 @@ QUIET = ("httpx", "httpcore", "alembic", "kombu", "amqp", "urllib3")
 """Libraries whose information is noise here: their warnings are kept."""
 
 
+WORKER_VARIABLE: Final = "LUDUS_WORKER_ID"
+"""Environment variable by which the processes of a worker's slot know whose they are."""
+
+_of_process: dict[str, Any] = {}
+"""Ids that hold for this process: like the loggers' configuration, there is one per process."""
+
+
+def bind_process(**ids: object) -> None:
+    """Put ids on every line of this process, whichever thread writes it."""
+    _of_process.update(ids)
+
+
 def configure_logging(process: str, *, log_format: LogFormat = "json", level: str = "info") -> None:
     """Send all logging of this process to standard error; `process` names it on every line."""
 
     def name_process(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         event.setdefault("process", process)
+        for name, value in _of_process.items():
+            event.setdefault(name, value)
         return event
+
+    if worker_id := os.environ.get(WORKER_VARIABLE):
+        bind_process(worker_id=worker_id)
 
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -49,6 +73,23 @@ def configure_logging(process: str, *, log_format: LogFormat = "json", level: st
     root.setLevel(level.upper())
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_death
+    threading.excepthook = _log_thread_death
+
+
+def _log_death(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        structlog.get_logger().critical("process_failed", exc_info=(kind, error, trace))
+
+
+def _log_thread_death(hook: threading.ExceptHookArgs) -> None:
+    if hook.exc_value is not None:
+        name = None if hook.thread is None else hook.thread.name
+        trace = (hook.exc_type, hook.exc_value, hook.exc_traceback)
+        structlog.get_logger().critical("thread_failed", thread=name, exc_info=trace)
 
 
 def _renderers(log_format: LogFormat) -> list[Processor]:

@@ -293,6 +293,18 @@ class WebhookSettings(Group):
     )
 
 
+class TelemetrySettings(Group):
+    """Operational metrics for Prometheus of the roles without an HTTP API. The api has `/metrics` on its own port."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on. Nobody is asked for a token: keep it in a private network.",
+    )
+    gateway_port: Port = Field(default=0, description="Port of a gateway's metrics; 0: none are served.")
+    steward_port: Port = Field(default=0, description="Port of a steward's metrics; 0: none are served.")
+    worker_port: Port = Field(default=0, description="Port of a worker host's metrics; 0: none are served.")
+
+
 class LogSettings(Group):
     """What the processes write to standard error."""
 
@@ -326,6 +338,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     steward: StewardSettings = StewardSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="before")

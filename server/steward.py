@@ -37,6 +37,7 @@ from server.runs.states import RunState
 from server.scheduling.demand import Demand, nobody_serves
 from server.scheduling.repository import WaitingRuns
 from server.settings import Settings
+from server.telemetry import StewardTelemetry, serve_metrics
 from server.workers.repository import WorkerRepository
 
 EXPLAIN_SECONDS = 5.0
@@ -90,8 +91,14 @@ class Steward:
     """One round of care per `tick`. Keeps nothing that another steward, or its own successor, would miss."""
 
     def __init__(
-        self, database: Database, bell: Bell, settings: Settings, monotonic: Callable[[], float] = time.monotonic
+        self,
+        database: Database,
+        bell: Bell,
+        settings: Settings,
+        monotonic: Callable[[], float] = time.monotonic,
+        telemetry: StewardTelemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry or StewardTelemetry()
         self._database = database
         self._bell = bell
         self._settings = settings.steward
@@ -105,14 +112,17 @@ class Steward:
 
     def tick(self) -> None:
         """Reap, ring, explain, forget. A database or broker that doesn't answer is waited for."""
+        began, outcome = self._monotonic(), "ok"
         try:
             self._reap()
             self._ring()
             self._explain()
             self._forget()
         except Unavailable as error:
+            outcome = error.code
             self._watch.lose()
             _log.warning("steward_round_failed", code=error.code, error=str(error))
+        self._telemetry.round(outcome, self._monotonic() - began)
 
     def run(self, stop: threading.Event) -> None:
         """Take care until `stop` is set."""
@@ -137,6 +147,7 @@ class Steward:
             state = LeaseRepository(session).reap(lease, self._settings.restart_budget)
         if state is None:
             return
+        self._telemetry.lease_expired()
         _log.warning("lease_expired", run_id=lease.run_id, epoch=lease.epoch, state=state)
         if state is RunState.RECOVERING:
             self._rung[lease.run_id] = self._monotonic()
@@ -203,11 +214,13 @@ def main(settings: Settings) -> None:
 
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
+    telemetry = StewardTelemetry()
+    serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.steward_port)
     database = Database.from_settings(settings.database)
     chores: dict[str, Chore] = {
         "rater": Rater(database),
         "janitor": Janitor(database, open_store(settings.storage), settings.storage),
-        "sender": Sender(database, settings.webhooks),
+        "sender": Sender(database, settings.webhooks, telemetry),
     }
     if database.url.get_backend_name() == "sqlite":
         chores["thaw"] = Thaw(Path(database.url.database or ""), settings.worker.lease_seconds)
@@ -217,7 +230,7 @@ def main(settings: Settings) -> None:
     for thread in threads:
         thread.start()
     try:
-        Steward(database, Doorbell(make_celery(settings)), settings).run(stop)
+        Steward(database, Doorbell(make_celery(settings)), settings, telemetry=telemetry).run(stop)
     finally:
         stop.set()
         for thread in threads:

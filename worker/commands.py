@@ -2,8 +2,10 @@
 
 import mmap
 import os
+import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +19,8 @@ def worker(slots: int | None) -> None:
     """Execute training runs on this host."""
     overrides: Mapping[str, Any] = {} if slots is None else {"worker": {"slots": slots}}
     settings = load_settings(**overrides)
+    if settings.telemetry.worker_port:
+        share_metrics(settings.worker.scratch / "metrics")
     from server.logging import configure_logging  # noqa: PLC0415
     from worker.gpus import check_free  # noqa: PLC0415
     from worker.tasks import RESTARTING, Equipment, build  # noqa: PLC0415
@@ -33,6 +37,7 @@ def worker(slots: int | None) -> None:
     try:
         build(settings, equipment, shared).worker_main(
             [
+                "--quiet",  # its banner is no line of a log
                 "worker",
                 "--pool=prefork",
                 f"--concurrency={equipment.slots}",
@@ -47,6 +52,13 @@ def worker(slots: int | None) -> None:
             # The same process, from the beginning: whoever started it need not know.
             again = ["worker"] if slots is None else ["worker", "--slots", str(slots)]
             os.execv(sys.executable, [sys.executable, "-m", "ludus.cli", *again])  # noqa: S606
+
+
+def share_metrics(folder: Path) -> None:
+    """Let the slots, which are processes, count together in a folder; prometheus_client looks when it is imported."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
 
 
 COMMANDS: dict[str, click.Command] = {"worker": worker}

@@ -36,6 +36,7 @@ from server.metrics.points import MetricPoint
 from server.runs.states import Intent, RunState, StopReason
 from server.settings import WorkerSettings
 from server.training.config import RunConfig
+from worker.attempt_log import AttemptLog
 from worker.link import (
     Action,
     Amend,
@@ -120,14 +121,13 @@ class Supervisor:
         self._scratch = scratch
         self._ticket_key = ticket_key
         self._stopping = stopping
-        self._log_path = scratch / "trainer.log"
-        self._log_size = -1
+        self._log = AttemptLog(scratch / "trainer.log")
         self._state = RunState.STARTING
         self._writes: deque[Callable[[], None]] = deque()
         self._copies: deque[tuple[CheckpointWritten, Future[tuple[str, list[FileRef]]]]] = deque()
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="artifacts")
         self._ended = threading.Event()
-        self._log_copy: Future[tuple[str, int]] | None = None
+        self._log_copy: Future[list[tuple[str, str, int]]] | None = None
         self._log_trouble = ""
         """What the store said last of the log."""
         self._step = 0
@@ -212,7 +212,7 @@ class Supervisor:
             seed=self._claim.seed,
             resume_from=self._resume(),
             scratch=str(self._scratch),
-            log_path=str(self._log_path),
+            log_path=str(self._log.path),
             collectors=self._settings.collectors,
             bind_host=self._settings.bind_host,
             advertise_host=self._settings.advertise_host,
@@ -610,26 +610,33 @@ class Supervisor:
                 time.sleep(RETRY_SECONDS)
 
     def _publish_log(self, *, last: bool = False) -> None:
-        """Publish the trainer's log if it has grown, one copy at a time; the `last` one is waited for."""
-        copy = self._log_copy
-        if copy is not None and (last or copy.done()):
+        """Publish what is new of the trainer's log, one copy at a time; the `last` one is waited for."""
+        if self._log_copy is not None:
+            if not last and not self._log_copy.done():
+                return
+            self._enter_log(self._log_copy)
+        self._log_copy = self._copier.submit(self._copy_log)
+        if last:
+            self._enter_log(self._log_copy)
             self._log_copy = None
-            try:
-                path, size = self._keeping_lease(copy)
-            except LudusError as error:
-                self._log_refused(error)
-            else:
-                self._log_trouble = ""
-                self._writes.append(lambda: self._ledger.log("trainer.log", path, size))
-        if self._log_copy is None and self._log_path.exists() and self._log_path.stat().st_size != self._log_size:
-            self._log_size = self._log_path.stat().st_size
-            self._log_copy = self._copier.submit(self._copy_log)
-            if last:
-                self._publish_log(last=True)
 
-    def _copy_log(self) -> tuple[str, int]:
-        path = f"runs/{self._claim.run_id}/{self._claim.epoch}/logs/trainer.log"
-        return path, self._store.publish(self._log_path, path)[0].size
+    def _copy_log(self) -> list[tuple[str, str, int]]:
+        """Copy the parts of the log that have changed; return their names, paths and sizes."""
+        folder = f"runs/{self._claim.run_id}/{self._claim.epoch}/logs"
+        return [
+            (name, f"{folder}/{name}", self._store.publish(file, f"{folder}/{name}")[0].size)
+            for name, file in self._log.due()
+        ]
+
+    def _enter_log(self, copy: Future[list[tuple[str, str, int]]]) -> None:
+        """Write down what was copied."""
+        try:
+            parts = self._keeping_lease(copy)
+        except LudusError as error:
+            self._log_refused(error)
+            return
+        self._log_trouble = ""
+        self._writes += [partial(self._ledger.log, *part) for part in parts]
 
     def _log_refused(self, error: LudusError) -> None:
         """Tell the run's owner early, and once, that the store is out of use: checkpoints will fare no better."""

@@ -23,13 +23,13 @@ from importlib.metadata import version
 import structlog
 from billiard.process import current_process
 from celery import Celery
-from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
+from celery.signals import worker_process_init, worker_process_shutdown, worker_ready, worker_shutting_down
 
 from server.artifacts.opening import open_store
-from server.attempts.repository import AttemptLedger, RunQueue
+from server.attempts.repository import RunQueue
 from server.db.database import Database
 from server.errors import LudusError
-from server.logging import configure_logging
+from server.logging import WORKER_VARIABLE, bind_process, configure_logging
 from server.processes import end_with_parent
 from server.queue import Doorbell, TaskName, make_celery
 from server.scheduling.demand import Offer
@@ -38,6 +38,7 @@ from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.gpus import VISIBLE, GpuInUse, deal, find_gpus, lock_gpus
 from worker.process import WarmTrainer
 from worker.supervisor import Supervisor
+from worker.telemetry import MeasuredLedger, WorkerTelemetry, measured_store, serve_slots
 from worker.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -89,7 +90,8 @@ class Slot:
         end_with_parent(os.getppid())
         configure_logging("worker", log_format=self._settings.log.format, level=self._settings.log.level)
         self.worker_id = f"{socket.gethostname()}/{os.getpid()}/{self._started:.0f}"
-        structlog.contextvars.bind_contextvars(worker_id=self.worker_id)
+        os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
+        bind_process(worker_id=self.worker_id)
         number = current_process().index
         self._gpus = self._equipment.of(number)
         self._offer = Offer(len(self._gpus), frozenset(self._settings.worker.labels))
@@ -97,6 +99,7 @@ class Slot:
         self._queue = RunQueue(self._database, self._settings.scheduling)
         self._registry = WorkerRegistry(self._database)
         self._store = open_store(self._settings.storage)
+        self._telemetry = WorkerTelemetry()
         self._doorbell = Doorbell(make_celery(self._settings))
         self._watchdog = Watchdog(self._settings.worker.stall_seconds)
         self._warm = WarmTrainer(self._equipment.environment(number), self._lock())
@@ -146,8 +149,8 @@ class Slot:
             with structlog.contextvars.bound_contextvars(run_id=claim.run_id, epoch=claim.epoch):
                 Supervisor(
                     claim,
-                    AttemptLedger(self._database, claim, self._settings.steward.restart_budget),
-                    self._store,
+                    MeasuredLedger(self._telemetry, self._database, claim, self._settings.steward.restart_budget),
+                    measured_store(self._store, self._telemetry),
                     self._settings.worker,
                     self._settings.worker.scratch / f"{claim.run_id}-{claim.epoch}",
                     ticket_key(self._settings),
@@ -204,6 +207,10 @@ def build(settings: Settings, equipment: Equipment, shared: mmap.mmap) -> Celery
     def train(run_id: str) -> None:
         """Execute the best eligible run. Harmless when delivered twice: the second claim finds nothing."""
         slot.work(run_id)
+
+    @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
+    def _tell(**_: object) -> None:
+        serve_slots(settings.telemetry)
 
     @worker_process_init.connect(weak=False)  # type: ignore[untyped-decorator]
     def _open(**_: object) -> None:

@@ -28,6 +28,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
 from server.errors import DatabaseUnavailable
 from server.settings import DatabaseSettings
@@ -61,6 +62,7 @@ class Database:
         pool_size: int = 48,
     ) -> None:
         self.url = make_url(url)
+        self._pool_size = pool_size
         if self.url.get_backend_name() == "sqlite":
             # SQLite's waiting writers sleep and try again, up to 100 ms apart; within a process they queue up better.
             self._turn: AbstractContextManager[object] = _Turn(busy_seconds)
@@ -108,6 +110,17 @@ class Database:
         effects: list[Effect] = session.info.pop(_EFFECTS, [])
         for effect in effects:
             effect()
+
+    def connections(self) -> dict[str, tuple[int, int]]:
+        """Return for each pool how many connections are in use, and how many there may be."""
+        pools = {"shared": self._writer} if self._reader.pool is self._writer.pool else {}
+        pools = pools or {"read": self._reader, "write": self._writer}
+        found = {}
+        for name, engine in pools.items():
+            pool = engine.pool
+            assert isinstance(pool, QueuePool)
+            found[name] = (pool.checkedout(), self._pool_size)
+        return found
 
     def ping(self) -> None:
         """Ask the database for a sign of life. Raises DatabaseUnavailable."""

@@ -35,6 +35,7 @@ class Parcel:
     keys: Sequence[str]
     """Secrets that are valid now, the newest first."""
     body: str
+    run_id: str | None = None
     test: bool = False
     """Somebody waits for what comes of it: it is tried once."""
 

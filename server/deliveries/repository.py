@@ -134,7 +134,7 @@ class DeliveryQueue:
             update(Delivery)
             .where(Delivery.id == delivery_id, Delivery.attempts == attempts, Delivery.state == DeliveryState.PENDING)
             .values(attempts=attempts + 1, next_try_at=now() + hold_seconds)
-            .returning(Delivery.webhook_id, Delivery.payload, Delivery.type)
+            .returning(Delivery.webhook_id, Delivery.payload, Delivery.type, Delivery.run_id)
         )
         found = self._session.execute(claimed, execution_options=UNTRACKED).one_or_none()
         if found is None:
@@ -143,7 +143,14 @@ class DeliveryQueue:
         former = webhook.former_secret if (webhook.former_until or 0.0) > self._clock() else None
         keys = [key for key in (webhook.secret, former) if key is not None]
         return Parcel(
-            delivery_id, attempts + 1, webhook.id, webhook.url, keys, found.payload, test=found.type == TEST_TYPE
+            delivery_id=delivery_id,
+            attempt=attempts + 1,
+            webhook_id=webhook.id,
+            url=webhook.url,
+            keys=keys,
+            body=found.payload,
+            run_id=found.run_id,
+            test=found.type == TEST_TYPE,
         )
 
     def arrived(self, parcel: Parcel, receipt: Receipt) -> None:

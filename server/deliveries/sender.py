@@ -71,7 +71,8 @@ def attempt(
         parcel = DeliveryQueue(session).claim(delivery_id, attempts, hold_seconds(settings))
     if parcel is None:
         return None
-    with structlog.contextvars.bound_contextvars(webhook_id=parcel.webhook_id, delivery_id=delivery_id):
+    ids = {"webhook_id": parcel.webhook_id, "delivery_id": delivery_id}
+    with structlog.contextvars.bound_contextvars(**ids, **({"run_id": parcel.run_id} if parcel.run_id else {})):
         receipt = courier.send(parcel)
         outcome = _enter(database, settings, parcel, receipt)
         write = _log.info if receipt.succeeded else _log.warning

@@ -17,6 +17,7 @@ from server.gateway.tickets import MIN_KEY_BYTES
 from server.queue import Doorbell, make_celery
 from server.settings import GatewaySettings, Settings
 from server.simulators.repository import SimulatorDesk
+from server.telemetry import serve_metrics
 
 GRACE_SECONDS: Final = 5.0
 """How long calls that are under way may take when the gateway stops."""
@@ -33,7 +34,7 @@ def serve(settings: Settings, database: Database | None = None) -> None:
     database = database or Database.from_settings(settings.database)
     try:
         check(settings.gateway)
-        asyncio.run(_serve(settings.gateway, SimulatorDesk(database, Doorbell(make_celery(settings)))))
+        asyncio.run(_serve(settings, SimulatorDesk(database, Doorbell(make_celery(settings)))))
     except CannotServe as error:
         sys.exit(f"Error: {error}")
     finally:
@@ -85,13 +86,16 @@ async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
     gateway.release()
 
 
-async def _serve(settings: GatewaySettings, desk: SimulatorDesk) -> None:
+async def _serve(settings: Settings, desk: SimulatorDesk) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server, gateway, port = await start(settings, desk)
-    _log.info("gateway_started", host=settings.host, port=port, authenticated=settings.token is not None)
+    server, gateway, port = await start(settings.gateway, desk)
+    serve_metrics(gateway.telemetry.registry, settings.telemetry, settings.telemetry.gateway_port)
+    _log.info(
+        "gateway_started", host=settings.gateway.host, port=port, authenticated=settings.gateway.token is not None
+    )
     await stopping.wait()
     _log.info("gateway_stopping", relayed=gateway.relay.streams)
     with suppress(asyncio.CancelledError):

@@ -31,6 +31,7 @@ from server.gateway.relay import Context, Relay
 from server.gateway.tickets import TicketClaims, sign
 from server.settings import GatewaySettings
 from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk
+from server.telemetry import GatewayTelemetry
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
@@ -55,7 +56,10 @@ _log = structlog.get_logger(__name__)
 class Gateway:
     """What the server's handlers call."""
 
-    def __init__(self, settings: GatewaySettings, desk: SimulatorDesk) -> None:
+    def __init__(
+        self, settings: GatewaySettings, desk: SimulatorDesk, telemetry: GatewayTelemetry | None = None
+    ) -> None:
+        self.telemetry = telemetry or GatewayTelemetry()
         self._settings = settings
         self._desk = desk
         self._threads = ThreadPoolExecutor(DESK_THREADS, thread_name_prefix="desk")
@@ -64,6 +68,7 @@ class Gateway:
         self._key = settings.ticket_key.get_secret_value().encode() if settings.ticket_key else secrets.token_bytes(32)
         self._balancer = Balancer()
         self.relay = Relay(self._key)
+        self.telemetry.relayed.set_function(lambda: self.relay.streams)
         self.calls = CallRelay(self._key)
         self._reports = ReportLimit()
         self.health = Health(SERVICE)
@@ -95,24 +100,32 @@ class Gateway:
 
     async def _join(self, request: bytes, context: Context) -> bytes:
         async def join() -> bytes:
-            response = await self._assign(_parse(request), str(context.peer()))
+            parsed = _parse(request)
+            structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
+            response = await self._assign(parsed, str(context.peer()))
             return response.SerializeToString()
 
-        return await self._answer(join, context)
+        return await self._answer("join", join, context)
 
     async def _report(self, request: bytes, context: Context) -> bytes:
         async def report() -> bytes:
-            await self._take_report(_parse_report(request))
+            parsed = _parse_report(request)
+            structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
+            await self._take_report(parsed)
             return pb.ReportResponse().SerializeToString()
 
-        return await self._answer(report, context)
+        return await self._answer("report", report, context)
 
-    async def _answer(self, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:
+    async def _answer(self, call: str, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:
         """Answer a unary call of somebody who has the token; what goes wrong becomes a named status."""
+        began, outcome = time.monotonic(), "internal"
         try:
             self._authenticate(context)
-            return await answer()
+            answered = await answer()
+            outcome = "ok"
+            return answered  # noqa: TRY300  what is counted is the answer
         except LudusError as error:
+            outcome = error.code
             _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
             await abort(context, error)
         except Exception:  # noqa: BLE001  the edge of the process: a defect is logged, and the simulator tries again
@@ -120,6 +133,8 @@ class Gateway:
             await context.abort(
                 grpc.StatusCode.INTERNAL, "The gateway made a mistake; its log has the details.", INTERNAL_ERROR
             )
+        finally:
+            self.telemetry.called(call, outcome, time.monotonic() - began)
         raise AssertionError("abort raises")
 
     async def _connect(self, _: Any, context: Context) -> None:

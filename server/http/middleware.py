@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/version", "/docs", "/openapi.json"})
 """Answered without a token: probes have none, and the documentation is no secret."""
+NAMED = frozenset({"run", "epoch", "webhook", "ladder", "worker"})
+"""Parameters of paths that are in the access log by name: whom a request was about."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -72,7 +74,12 @@ class RequestContext:
             self._telemetry.observe(scope["method"], route, status, seconds)
             write = log.debug if scope["path"] in OPEN_PATHS else log.info
             write(
-                "request_answered", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 4)
+                "request_answered",
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                seconds=round(seconds, 4),
+                **{name: key for name, key in scope.get("path_params", {}).items() if name in NAMED},
             )
             structlog.contextvars.unbind_contextvars("request_id")
 

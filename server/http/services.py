@@ -11,6 +11,7 @@ from server.artifacts.opening import open_store
 from server.db.database import Database
 from server.events.repository import EventRepository
 from server.events.schemas import EventRead
+from server.fleet.collector import FleetCollector
 from server.http.bell import Bell
 from server.http.bodies import BodyDep
 from server.http.idempotency import Command, InFlight, RequestMark, fingerprint_of, read_key
@@ -73,7 +74,7 @@ class Services:
         """Build what is not given as the settings say."""
         database = database or Database.from_settings(settings.database)
         bell = Doorbell(make_celery(settings)) if bell is None else bell
-        telemetry = HttpTelemetry()
+        telemetry = HttpTelemetry(FleetCollector(database, settings.worker.lease_seconds))
         source = DatabaseEvents(database)
         tailer = Tailer(source)
         return cls(

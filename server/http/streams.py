@@ -90,6 +90,7 @@ class EventStream(Response):
             if sender.done():
                 sender.result()
         except TimeoutError:
+            self._streams.telemetry.dropped_streams.inc()
             log.info("event_stream_dropped", run_id=self._run_id, reason="the client takes nothing")
         finally:
             self._streams.open -= 1

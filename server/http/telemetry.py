@@ -3,17 +3,26 @@
 Labels are routes, never ids: what concerns one run is read through the API.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+from server.telemetry import BUCKETS, new_registry
 
 
 class HttpTelemetry:
     """Counts requests, event streams and long polls."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, *collectors: Collector) -> None:
+        """Tell what `collectors` know, too."""
+        self.registry = new_registry()
+        for collector in collectors:
+            self.registry.register(collector)
         self.event_streams = Gauge("ludus_http_event_streams", "Open event streams.", registry=self.registry)
+        self.dropped_streams = Counter(
+            "ludus_http_event_streams_dropped_total",
+            "Event streams whose client took nothing for too long.",
+            registry=self.registry,
+        )
         self.waiters = Gauge("ludus_http_waiters", "Requests that wait for a state.", registry=self.registry)
         self._requests = Counter(
             "ludus_http_requests_total", "Requests answered.", ["method", "route", "status"], registry=self.registry

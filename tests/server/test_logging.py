@@ -1,6 +1,7 @@
 """Every process logs the same way. In processes of their own: logging is set up once per process."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -51,3 +52,36 @@ def test_lines_for_people_have_a_traceback_without_the_values_of_variables() -> 
     assert "run_claimed" in text
     assert "ZeroDivisionError: division by zero" in text
     assert "locals" not in text
+
+
+DEATHS = """
+import threading, warnings
+from server.logging import bind_process, configure_logging
+
+configure_logging("trainer")
+bind_process(run_id="r1", epoch=2)
+
+def fail():
+    raise ValueError("in a thread")
+
+thread = threading.Thread(target=fail, name="helper")
+thread.start()
+thread.join()
+warnings.warn("old habit")
+raise RuntimeError("the end")
+"""
+
+
+def test_what_kills_a_thread_or_the_process_is_a_line_with_the_ids_and_the_traceback() -> None:
+    environment = {**os.environ, "LUDUS_WORKER_ID": "host/1/1"}
+    done = subprocess.run([sys.executable, "-c", DEATHS], capture_output=True, text=True, check=False, env=environment)
+
+    thread, warning, process = (json.loads(line) for line in done.stderr.splitlines())
+    assert done.returncode == 1
+    assert (thread["event"], thread["thread"], thread["level"]) == ("thread_failed", "helper", "critical")
+    assert thread["exception"].endswith("ValueError: in a thread")
+    assert "old habit" in warning["event"]
+    assert process["event"] == "process_failed"
+    assert process["exception"].endswith("RuntimeError: the end")
+    for line in (thread, warning, process):
+        assert (line["run_id"], line["epoch"], line["worker_id"]) == ("r1", 2, "host/1/1")

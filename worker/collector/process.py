@@ -20,6 +20,7 @@ import socket
 import grpc.aio
 import structlog
 
+from server.logging import bind_process
 from worker.collector import messages
 from worker.collector.direct import DirectJoinHandler
 from worker.collector.handover import State, unpack
@@ -38,6 +39,7 @@ async def serve(channel: Channel, start: messages.Settings, kept: State | None) 
     loop = asyncio.get_running_loop()
     collector = Collector(channel, start, kept)
     settings = collector.settings
+    bind_process(run_id=settings.run_id, epoch=settings.epoch, collector=start.index)
     server = make_server(settings.max_message_bytes)
     players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
     server.add_generic_rpc_handlers((SimulationHandler(collector), *players))

@@ -127,7 +127,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             async with asyncio.timeout(DRAIN_SECONDS):
                 await outbox.drained()
         except TimeoutError:
-            log.info("session_drain_timed_out", incarnation=session.incarnation)
+            log.info("session_drain_timed_out", incarnation=session.incarnation, number=session.number)
         finally:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             reading.cancel()
@@ -144,7 +144,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
-            log.exception("session_failed", incarnation=session.incarnation)
+            log.exception("session_failed", incarnation=session.incarnation, number=session.number)
             session.end(
                 CloseCode.INTERNAL_ERROR.value,
                 "the collector made a mistake; its log has the details",

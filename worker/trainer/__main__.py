@@ -13,7 +13,7 @@ import structlog
 import torch
 
 from server.errors import InvalidConfig, Problem
-from server.logging import configure_logging
+from server.logging import bind_process, configure_logging
 from server.runs.states import StopReason
 from server.training.config import RunConfig, parse_document, review
 from server.training.problems import join_path
@@ -77,7 +77,7 @@ def run_supervised(connection: socket.socket) -> int:
     if job.log_path is not None:
         _redirect_output(job.log_path)
     configure_logging("trainer", level="debug" if job.config.get("debug") else "info")
-    structlog.contextvars.bind_contextvars(run_id=job.run_id, epoch=job.epoch)
+    bind_process(run_id=job.run_id, epoch=job.epoch)
     link.start(job.lease_seconds)
     finished = _execute(job, link, warm)
     link.post(finished)

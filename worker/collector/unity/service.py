@@ -179,7 +179,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             raise
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
-            log.exception("session_failed", incarnation=session.incarnation)
+            log.exception("session_failed", incarnation=session.incarnation, number=session.number)
             code = CloseCode.INTERNAL_ERROR
             session.end(code.value, "the collector made a mistake; its log has the details", rejoin=code.rejoin)
             return self._goodbye(session, context)

@@ -1,0 +1,66 @@
+"""The receiver of docs/webhooks.md, as it is printed there."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from server.db.database import Database
+from server.deliveries.sender import Sender
+from server.settings import WebhookSettings
+from server.webhooks.repository import WebhookRepository
+from server.webhooks.service import WebhookService
+from tests.factories import make_run
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "webhooks.md").read_text()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def test_the_printed_receiver_verifies_what_is_sent_and_refuses_what_is_not(database: Database, port: int) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    with database.write() as session:
+        webhooks = WebhookService(session, private=True)
+        good = webhooks.create(f"http://127.0.0.1:{port}/", ["run_created"])
+        bad = webhooks.create(f"http://127.0.0.1:{port}/", ["run_created"])
+    receiver = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "WEBHOOK_SECRET": good.secret, "PORT": str(port)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                assert receiver.poll() is None
+                time.sleep(0.05)
+        make_run(database, name="nightly")
+        sender = Sender(database, WebhookSettings(private_addresses=True))
+        sender.tell()
+        sender.send()
+        for thread in list(sender._threads):
+            thread.join()
+        assert receiver.stdout is not None
+        heard = receiver.stdout.readline()
+    finally:
+        receiver.kill()
+        receiver.communicate()
+
+    assert heard == "run_created nightly QUEUED\n"
+    with database.read() as session:
+        found = {each: WebhookRepository(session).get(each) for each in (good.id, bad.id)}
+    assert found[good.id].failing_since is None
+    assert found[bad.id].failing_since is not None  # signed with another secret: 401

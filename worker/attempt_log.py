@@ -1,0 +1,70 @@
+"""What an attempt writes, as files of bounded size: its beginning, and where it writes much, its end.
+
+Up to `LIMIT_BYTES` the log is one file, `trainer.log`. Beyond that, this file keeps the beginning and says at its end
+that it goes on; the newest part is `trainer-end.log`, which always holds at least the last half of the limit (a crash
+is at the end). What lies between is dropped, here and on the host's disk: a run that logs for weeks fills neither.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+LIMIT_BYTES: Final = 8 << 20
+NAME: Final = "trainer.log"
+END_NAME: Final = "trainer-end.log"
+
+
+class AttemptLog:
+    """Watches the file that a trainer and its collectors append to. One thread uses it."""
+
+    def __init__(self, path: Path, limit: int = LIMIT_BYTES) -> None:
+        self.path = path
+        self._limit = limit
+        self._size = -1
+        self._begun: bytes | None = None
+        """The beginning, once it is complete."""
+        self._carried = b""
+        """What was cut off the file last, the newest half of a limit."""
+
+    def due(self) -> Iterator[tuple[str, Path]]:
+        """Yield names and files that have changed since the last call and are to be published now."""
+        if not self.path.exists() or (size := self.path.stat().st_size) == self._size:
+            return
+        if self._begun is None and size > self._limit:
+            self._begun = self._cut()
+            yield NAME, self._file(NAME, self._begun + _goes_on())
+        if self._begun is None:
+            self._size = size
+            yield NAME, self.path
+            return
+        if self.path.stat().st_size > self._limit:
+            self._carried = self._cut()
+        content = self._carried + self.path.read_bytes()
+        self._size = self.path.stat().st_size
+        yield END_NAME, self._file(END_NAME, content)
+
+    def _cut(self) -> bytes:
+        """Empty the file, whose writers append, and keep its newest half; return the part that stays published.
+
+        What is written between the reading and the emptying is lost: at most one line or two of a flood.
+        """
+        content = self.path.read_bytes()
+        with self.path.open("r+b") as file:
+            file.truncate()
+        tail = content[-self._limit // 2 :]
+        newest = tail[tail.find(b"\n") + 1 :]
+        if self._begun is not None:
+            return newest
+        self._carried = newest
+        return content[: content.rfind(b"\n", 0, self._limit) + 1]
+
+    def _file(self, name: str, content: bytes) -> Path:
+        file = self.path.with_name(f"published-{name}")
+        file.write_bytes(content)
+        return file
+
+
+def _goes_on() -> bytes:
+    said = {"event": "log_goes_on", "level": "warning", "process": "supervisor", "name": END_NAME}
+    return json.dumps(said).encode() + b"\n"
