@@ -1,10 +1,18 @@
 """Checkpoints of one attempt: written to its scratch folder, and told to the superior, who keeps them.
 
-Nothing here waits for the superior, except the last checkpoint for its acknowledgement.
+The learner copies what a checkpoint holds and goes on; a thread with a low priority writes the copy, and exports and
+checks the models. What is too large to be copied (a replay buffer may fill most of the memory) is written from where it
+lies, and the learner waits. Nothing here waits for the superior, except the last checkpoint for its acknowledgement.
 """
 
+import errno
+import os
+import shutil
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +20,7 @@ import structlog
 
 from ludus.spec import file_name
 from server.runs.states import StopReason
-from worker.checkpoint import ENVIRONMENT_PARAMETERS, save
+from worker.checkpoint import ENVIRONMENT_PARAMETERS, available_memory, bytes_of, copied, save
 from worker.export import ExportMismatch
 from worker.learner import Learner
 from worker.link import CheckpointCommitted, CheckpointReason, CheckpointRefused, CheckpointWritten, Finished, Outcome
@@ -24,6 +32,15 @@ log = structlog.get_logger()
 
 COMMIT_SECONDS: Final = 60.0
 """How long the last checkpoint may take to be acknowledged."""
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """A checkpoint in the making."""
+
+    message: CheckpointWritten
+    """What the superior is told when it is there."""
+    written: Future[dict[str, str]]
 
 
 class Checkpoints:
@@ -53,7 +70,23 @@ class Checkpoints:
         self._contest = contest
         self._plays = plays
         self._number = 0
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_yield_to_others)
+        self._writing: _Writing | None = None
+        self._copied = True
+        """Whether what is being written is a copy."""
         self._refused: CheckpointRefused | None = None
+
+    def begin(self) -> None:
+        """Begin a checkpoint, unless one is being written: it is copied now, all else is left to a thread."""
+        if self._writing is None and self._learners and not self._plays:
+            self._begin("interval", models_optional=False)
+            if not self._copied:
+                self._conclude()
+
+    def poll(self) -> None:
+        """Tell the superior of a checkpoint that has been written. Raise `ExportMismatch` like `write`."""
+        if self._writing is not None and self._writing.written.done():
+            self._conclude()
 
     def write(self, reason: CheckpointReason, *, models_optional: bool = False) -> str | None:
         """Write a checkpoint of all behaviors to the scratch folder; return the folder.
@@ -62,53 +95,65 @@ class Checkpoints:
         """
         if not self._learners or self._plays:
             return None
+        self._conclude()
+        self._begin(reason, models_optional=models_optional)
+        return self._conclude()
+
+    def _begin(self, reason: CheckpointReason, *, models_optional: bool) -> None:
+        """Copy what a checkpoint holds, and let the thread write it."""
         self._number += 1
         folder = self._scratch / f"checkpoint-{self._number}"
-        try:
-            folder.mkdir(parents=True)
-            save(folder, self.state())
-            for learner in self._learners.values():
-                try:
-                    learner.export(folder / f"{file_name(learner.name)}.onnx")
-                except ExportMismatch as error:
-                    if not models_optional:
-                        raise
-                    self._events.tell("model_left_out", f"{learner.name}: {error}", level="warning")
-        except OSError as error:
-            self._events.tell(
-                "checkpoint_failed",
-                f"The checkpoint could not be written: {error}",
-                level="error",
-                data={"code": "storage_full"},
-            )
-            self._refused = CheckpointRefused(folder=str(folder), code="storage_full", detail=str(error))
-            for learner in self._learners.values():
-                learner.checkpointed()
-            return None
+        state: dict[str, Any] = self.state()
+        self._copied = bytes_of(state) * 2 <= available_memory()
+        if self._copied:
+            state = copied(state)
+        models = {name: learner.exporter() for name, learner in self._learners.items()}
         self._contest.tell(at_once=True)  # those that the checkpoint counts
         steps = {name: state["progress"]["step"] for name, state in self._waiting.items()}
         steps |= {name: learner.learnt for name, learner in self._learners.items()}
-        self._superior.post(
-            CheckpointWritten(
-                folder=str(folder),
-                step=sum(steps.values()),
-                steps=steps,
-                reason=reason,
-                keep=max(learner.config.keep_checkpoints for learner in self._learners.values()),
-                metrics={name: learner.recorder.take_checkpoint_return() for name, learner in self._learners.items()},
-            )
+        message = CheckpointWritten(
+            folder=str(folder),
+            step=sum(steps.values()),
+            steps=steps,
+            reason=reason,
+            keep=max(learner.config.keep_checkpoints for learner in self._learners.values()),
+            metrics={name: learner.recorder.take_checkpoint_return() for name, learner in self._learners.items()},
         )
         for learner in self._learners.values():
             learner.checkpointed()
-        return str(folder)
+        written = self._writer.submit(_write, folder, state, models, models_optional=models_optional)
+        self._writing = _Writing(message, written)
 
-    def state(self) -> dict[str, object]:
+    def _conclude(self) -> str | None:
+        """Wait for the checkpoint that is being written, if any, and tell the superior; return its folder if it is."""
+        if self._writing is None:
+            return None
+        writing, self._writing = self._writing, None
+        folder = writing.message.folder
+        try:
+            left_out = writing.written.result()
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)  # half of one holds the room that the next one needs
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            code = "storage_full" if full else "storage_unavailable"
+            remedy = f"free space where {self._scratch.parent} lies, or lower what a checkpoint holds" if full else ""
+            detail = f"The checkpoint could not be written: {error}" + (f"; {remedy}" if remedy else "")
+            self._events.tell("checkpoint_failed", detail, level="error", data={"code": code})
+            self._refused = CheckpointRefused(folder=folder, code=code, detail=detail)
+            return None
+        for name, why in left_out.items():
+            self._events.tell("model_left_out", f"{name}: {why}", level="warning")
+        self._superior.post(writing.message)
+        return folder
+
+    def state(self) -> dict[str, Any]:
         """Return what a checkpoint must hold to go on from here."""
         states = {**self._waiting, **{name: learner.state() for name, learner in self._learners.items()}}
         return states | ({ENVIRONMENT_PARAMETERS: self._lessons.state()} if self._lessons.samplers else {})
 
     def finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
         """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended."""
+        self._conclude()
         self._refused = None
         failed = outcome == "failed"
         folder = self.write(
@@ -131,7 +176,31 @@ class Checkpoints:
             lost = "" if self._refused is None else f"; its last checkpoint could not be stored: {self._refused.detail}"
             return Finished(outcome=outcome, reason=reason, detail=detail + lost)
         if self._refused is not None:
-            return Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=self._refused.detail)
+            full = self._refused.code == "storage_full"
+            why = StopReason.STORAGE_FULL if full else StopReason.STORAGE_UNAVAILABLE
+            return Finished(outcome="failed", reason=why, detail=self._refused.detail)
         if not committed:
             return Finished(outcome="released", detail="the final checkpoint was not acknowledged in time")
         return Finished(outcome=outcome, reason=reason, detail=detail)
+
+
+def _write(
+    folder: Path, state: dict[str, Any], models: Mapping[str, Callable[[Path], None]], *, models_optional: bool
+) -> dict[str, str]:
+    """Write a checkpoint; return of each model that is left out why it does not do what its policy does."""
+    left_out = {}
+    folder.mkdir(parents=True)
+    save(folder, state)
+    for name, export in models.items():
+        try:
+            export(folder / f"{file_name(name)}.onnx")
+        except ExportMismatch as error:
+            if not models_optional:
+                raise
+            left_out[name] = str(error)
+    return left_out
+
+
+def _yield_to_others() -> None:
+    """Let whoever acts or learns go first; Linux has a priority for each thread."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
