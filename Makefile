@@ -15,7 +15,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Bytecode is kept even where the environment forbids it: the tests start hundreds of processes, each of which would
 # compile this project anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
-HERE_ONLY := not postgres and not redis and not node and not learning and not faults and not slow
+HERE_ONLY := not postgres and not redis and not node and not s3 and not learning and not faults and not slow
 
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
@@ -43,17 +43,17 @@ constraints: setup ## Write constraints.txt from what is installed in .venv (aft
 demo: setup ## The main job: start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
 	@$(PY) examples/demo/demo.py
 
-test: setup ## Run the test suite (needs no PostgreSQL, Redis or Node.js)
+test: setup ## Run the test suite (needs no PostgreSQL, Redis, Node.js or S3 server)
 	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY)" $(ARGS)
 
-test-services: setup ## Run the tests that need PostgreSQL, Redis and Node.js (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL)
-	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node) and not slow" $(ARGS)
+test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js and an S3 server (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
+	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3) and not slow" $(ARGS)
 
 gpu: setup ## Run the tests that need a GPU: learning, resuming, acting and exporting there is what it is on the CPU
 	@$(PYTEST) -m gpu $(ARGS)
 
 faults: setup ## Kill every part of a running stack and interrupt it: what was acknowledged survives, nothing is left behind
-	@$(PYTEST) -m "faults and not slow" $(ARGS)
+	@$(PYTEST) -m "faults and not s3 and not slow" $(ARGS)
 
 chaos: setup ## The same to a deployment on PostgreSQL and Redis with two workers, to the servers and the network too (minutes)
 	@$(ONE_THREAD) $(PYTEST) -m chaos -p no:randomly $(ARGS)

@@ -243,6 +243,42 @@ class Checkpoint:
     created_at: datetime
     metrics: dict[str, Any] = field(default_factory=dict)
     deleted_at: datetime | None = None
+    scores: dict[str, Any] = field(default_factory=dict)
+    merit: float | None = None
+    pinned_at: datetime | None = None
+    damaged_at: datetime | None = None
+    damage: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointVerified:
+    """What became of a look into all files of a checkpoint; `bytes` were read."""
+
+    checkpoint: Checkpoint
+    sound: bool
+    problems: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PrunedCheckpoint:
+    """A checkpoint that is deleted, or would be: because of its `age`, or of the `size` of all."""
+
+    id: str
+    run_id: str
+    step: int
+    size: int
+    created_at: datetime
+    rule: str
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was deleted, or would be (`dry_run`); `bytes` of all of them together."""
+
+    dry_run: bool
+    checkpoints: tuple[PrunedCheckpoint, ...]
+    bytes: int
 
 
 @dataclass(frozen=True)

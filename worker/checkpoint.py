@@ -84,6 +84,45 @@ def save(folder: Path, state: dict[str, Any]) -> list[Path]:
     return paths
 
 
+def copied(state: Any) -> Any:
+    """Return a state that stays as it is while what it was taken of goes on; tensors on the CPU."""
+    match state:
+        case Tensor():
+            found = state.detach()
+            return found.clone() if found.device.type == "cpu" else found.cpu()
+        case np.ndarray():
+            return state.copy()
+        case dict():
+            return {key: copied(item) for key, item in state.items()}
+        case list():
+            return [copied(item) for item in state]
+        case tuple():
+            return tuple(copied(item) for item in state)
+        case _:
+            return state
+
+
+def bytes_of(state: Any) -> int:
+    """Return how much memory a copy of a state takes, as far as it is tensors and arrays."""
+    match state:
+        case Tensor() | np.ndarray():
+            return int(state.nbytes)
+        case dict():
+            return sum(map(bytes_of, state.values()))
+        case list() | tuple():
+            return sum(map(bytes_of, state))
+        case _:
+            return 0
+
+
+def available_memory() -> int:
+    """Return how many bytes of memory this machine can hand out without swapping, as Linux estimates it."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/meminfo has no line MemAvailable")
+
+
 def load(folder: Path) -> dict[str, Any]:
     """Return the state that `save` wrote, tensors on the CPU. Raise `CheckpointDamaged`."""
     manifest = _read_manifest(folder)

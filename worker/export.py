@@ -29,7 +29,7 @@ Every export is checked before it is written: names, versions, and onnxruntime's
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +76,14 @@ def export_onnx(
     contents = model.SerializeToString()
     _check_answers(contents, actor, [part.detach().cpu() for part in observations], masks)
     path.write_bytes(contents)
+
+
+def exporter(
+    actor: Actor, spec: BehaviorSpec, observations: Sequence[Tensor] = (), masks: Tensor | None = None
+) -> Callable[[Path], None]:
+    """Copy a policy; return what writes it to a path (`export_onnx`), on any thread, whatever is learnt meanwhile."""
+    copied = copy.deepcopy(actor)
+    return lambda path: export_onnx(copied, spec, path, observations, masks)
 
 
 def output_names(layout: ActorLayout) -> list[str]:

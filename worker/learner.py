@@ -32,7 +32,7 @@ from worker.collector.pool import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Segment
-from worker.export import export_onnx
+from worker.export import exporter
 from worker.recorder import POLICY_VERSION, Aggregation, Recorder
 
 SAMPLE_ROWS = 64
@@ -165,8 +165,8 @@ class Learner(Protocol):
     def state(self) -> dict[str, object]:
         """Return what a checkpoint must hold to go on from here."""
 
-    def export(self, path: Path) -> None:
-        """Write the policy as an ONNX model."""
+    def exporter(self) -> Callable[[Path], None]:
+        """Copy the policy; return what writes it as an ONNX model, on any thread, whatever is learnt meanwhile."""
 
 
 class Rollbacks:
@@ -390,9 +390,9 @@ class BehaviorLearner:
         rollout = self._arena.gather(segments)
         return rollout if former is None else former.followed_by(rollout)
 
-    def export(self, path: Path) -> None:
-        """Write the policy as an ONNX model, checked on observations of the last round."""
-        export_onnx(self.algorithm.actor, self.spec, path, self.sample.observations, self.sample.masks)
+    def exporter(self) -> Callable[[Path], None]:
+        """Copy the policy; return what writes it as an ONNX model, checked on observations of the last round."""
+        return exporter(self.algorithm.actor, self.spec, self.sample.observations, self.sample.masks)
 
     def _update(self, rollout: Rollout) -> None:
         if self._before_update is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ludus.api import Client
+from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import ClientGroup, Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, name_of
@@ -22,6 +23,10 @@ def checkpoint() -> None:
 
     A behavior begins with the networks of a checkpoint that its configuration names: `initialize_from: ckpt_...`.
     """
+
+
+for _command in (pin, unpin, score, verify, prune):
+    checkpoint.add_command(_command)
 
 
 @checkpoint.command()
@@ -55,10 +60,10 @@ def list_(client: Client, *, run: str | None, as_json: bool) -> None:
         print_json(found)
         return
     rows = [
-        (each.id, number(each.step), each.reason, _rewards(each), size(each.size), ago(each.created_at))
+        (each.id, number(each.step), each.reason, _rewards(each), size(each.size), ago(each.created_at), _why(each))
         for each in found
     ]
-    print_table(["id", "step", "reason", "reward", "size", "created"], rows)
+    print_table(["id", "step", "reason", "reward", "size", "created", "kept"], rows)
 
 
 @checkpoint.command()
@@ -161,8 +166,17 @@ def _facts(found: Checkpoint) -> list[tuple[str, str]]:
         ("reward", _rewards(found)),
         ("size", size(found.size)),
         *((f"file {file.name}", size(file.size)) for file in found.files),
+        ("merit", "-" if found.merit is None else number(found.merit)),
         ("created", ago(found.created_at)),
+        ("kept", _why(found)),
     ]
+
+
+def _why(found: Checkpoint) -> str:
+    """Say what else is known of it: pinned, damaged."""
+    pinned = [f"pinned {ago(found.pinned_at)}"] if found.pinned_at else []
+    damaged = [f"damaged: {found.damage}"] if found.damaged_at else []
+    return "; ".join(pinned + damaged) or "-"
 
 
 def _rewards(found: Checkpoint) -> str:

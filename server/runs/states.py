@@ -54,6 +54,8 @@ class StopReason(StrEnum):
     """The worker refused the configuration (for instance: a demonstration does not fit the behavior)."""
     STORAGE_FULL = "storage_full"
     """A checkpoint could not be written for want of space."""
+    STORAGE_UNAVAILABLE = "storage_unavailable"
+    """The artifact store refused the last checkpoint (no bucket, no right to write), or failed."""
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     """Every checkpoint that the run could go on from is damaged or missing; the events say which files."""
     MEMORY_LIMIT = "memory_limit"

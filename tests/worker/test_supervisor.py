@@ -5,8 +5,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 import pytest
@@ -16,6 +17,8 @@ from server.artifacts import FileRef, FolderStore
 from server.attempts.repository import AttemptLedger
 from server.checkpoints.models import Checkpoint
 from server.db.database import Database
+from server.errors import StorageUnavailable
+from server.events.repository import EventRepository
 from server.ladders.models import LadderMatch, LadderSeat
 from server.leases.repository import LeaseRepository
 from server.parameters.repository import ParameterRepository
@@ -24,6 +27,7 @@ from server.runs.states import RunState
 from server.settings import WorkerSettings
 from tests.factories import make_checkpoint, make_claim, make_run, read_run
 from tests.worker.supervising import BEAT_SECONDS, LEASE_SECONDS, Scripted
+from worker import supervisor as supervisor_module
 from worker.supervisor import Supervisor
 
 LINGERS = f"""
@@ -339,28 +343,111 @@ def test_a_trainer_that_outgrows_its_memory_without_any_progress_fails_by_name(
     assert (run.state, run.stop_reason) == (RunState.FAILED, "memory_limit")
 
 
-class FarStore(FolderStore):
-    """A store that needs longer than a lease to hand a checkpoint out."""
+SAYS_WHERE = """
+import json, pathlib, socket, sys
+from worker.link import EventRecord, Finished, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+found = json.loads((pathlib.Path(job.resume_from) / "state.json").read_text()) if job.resume_from else None
+link.post(EventRecord(name="resumed", level="info", message=str(found), data={}))
+link.post(Finished(outcome="succeeded", reason="completed"))
+link.close()
+"""
+"""A trainer that tells what lies in the checkpoint that it was given."""
 
-    def path_of(self, path: str) -> Path:
-        time.sleep(LEASE_SECONDS + 1)
-        return super().path_of(path)
 
-
-def test_a_run_is_not_taken_away_while_its_checkpoint_is_fetched(database: Database, tmp_path: Path) -> None:
+def with_checkpoints(database: Database, store: FolderStore, folder: Path, steps: Sequence[int]) -> list[str]:
+    """Have a first attempt of a run save checkpoints and then lose its trainer; return their ids."""
     make_run(database, name="run")
-    store = FarStore(tmp_path / "artifacts")
-    state = tmp_path / "state.json"
-    state.write_text("{}")
-    first = AttemptLedger(database, make_claim(database))
-    first.checkpoint(
-        make_checkpoint(
-            7, path="runs/x/1/checkpoints/7", files=store.publish(state, "runs/x/1/checkpoints/7/state.json")
-        )
-    )
-    first.release("released", "handed back")
+    claim = make_claim(database, lease_seconds=LEASE_SECONDS)
+    ledger, ids = AttemptLedger(database, claim), []
+    for step in steps:
+        source = folder / f"made-{step}"
+        source.mkdir()
+        (source / "state.json").write_text(str(step))
+        path = f"runs/{claim.run_id}/1/checkpoints/{step}"
+        ids.append(ledger.checkpoint(make_checkpoint(step, path=path, files=store.publish(source, path))))
+    ledger.release("trainer_lost", "It was killed.")
+    return ids
 
-    expired = supervise(database, store, tmp_path / "scratch", LINGERS)
+
+def files_of(folder: Path) -> dict[str, Path]:
+    return {file.parent.name: file for file in (folder / "artifacts").rglob("state.json")}
+
+
+def told(database: Database) -> dict[str, str]:
+    with database.read() as session:
+        return {event.type: event.message for event in EventRepository(session).page(read_run(database, "run").id)}
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("harm", [flip, truncate, Path.unlink])
+def test_recovery_begins_with_the_newest_checkpoint_that_is_good(
+    database: Database, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    store = FolderStore(tmp_path / "artifacts")
+    ids = with_checkpoints(database, store, tmp_path, [100, 200, 300])
+    for name in ("200", "300"):
+        harm(files_of(tmp_path)[name])
+
+    supervise(database, store, tmp_path / "scratch", SAYS_WHERE)
+
+    events = told(database)
+    assert events["resumed"] == "100"
+    assert ids[1] in events["checkpoint_damaged"]
+    assert "state.json" in events["checkpoint_damaged"]
+    with database.read() as session:
+        damaged = {row.id for row in session.scalars(select(Checkpoint)) if row.damaged_at is not None}
+    assert damaged == set(ids[1:])
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_fails_and_says_so(database: Database, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "artifacts")
+    with_checkpoints(database, store, tmp_path, [100, 200])
+    for file in files_of(tmp_path).values():
+        flip(file)
+
+    supervise(database, store, tmp_path / "scratch", SAYS_WHERE)
+
+    run = read_run(database, "run")
+    assert (run.state, run.stop_reason) == (RunState.FAILED, "checkpoint_damaged")
+    assert "none of the run's checkpoints can be restored" in (run.stop_detail or "")
+    assert "resumed" not in told(database)
+
+
+class DistantStore(FolderStore):
+    """A store that is away at first, and then slow: together for longer than a lease."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.refusals = 2
+
+    def open(self, path: str, start: int = 0) -> BinaryIO:
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageUnavailable("there is no route to it")
+        time.sleep(LEASE_SECONDS / 2)
+        return super().open(path, start)
+
+
+def test_a_store_that_is_away_or_slow_costs_neither_the_lease_nor_the_checkpoint(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "STORE_RETRY_SECONDS", 0.8)
+    with_checkpoints(database, FolderStore(tmp_path / "artifacts"), tmp_path, [100])
+
+    expired = supervise(database, DistantStore(tmp_path / "artifacts"), tmp_path / "scratch", SAYS_WHERE)
 
     assert expired == []
-    assert read_run(database, "run").state == RunState.SUCCEEDED
+    assert told(database)["resumed"] == "100"
+    assert "checkpoint_damaged" not in told(database)

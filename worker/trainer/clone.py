@@ -22,7 +22,7 @@ from worker.collector.notices import EpisodesEnded
 from worker.collector.pool import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.export import export_onnx
+from worker.export import exporter
 from worker.learner import SAMPLE_ROWS, Collection, Rollbacks, next_multiple
 from worker.recorder import Recorder
 
@@ -167,14 +167,13 @@ class CloneLearner:
         """Return what a checkpoint must hold to go on from here."""
         return {"progress": {"step": self.step}, "algorithm": self.algorithm.state_dict()}
 
-    def export(self, path: Path) -> None:
-        """Write the policy as an ONNX model, checked on what was shown."""
+    def exporter(self) -> Callable[[Path], None]:
+        """Copy the policy; return what writes it as an ONNX model, checked on what was shown."""
         rows = torch.arange(min(SAMPLE_ROWS, self._shown.steps), device=self._shown.transitions.index.device)
         masks = self._shown.masks
-        export_onnx(
+        return exporter(
             self.algorithm.actor,
             self.spec,
-            path,
             [part.cpu() for part in self._shown.observations(rows)],
             None if masks is None else masks[rows].cpu(),
         )

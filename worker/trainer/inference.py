@@ -5,13 +5,14 @@ their episodes, from which summaries are written as in training. Steps count up 
 There is nothing to keep, so no checkpoint is ever due, and no end: the run plays until it is stopped or alone.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ludus.spec import BehaviorSpec
 from server.training.config import ReinforcementConfig, TrainerConfig
 from worker.algorithms.algorithm import Algorithm
 from worker.collector.notices import EpisodesEnded
-from worker.export import export_onnx
+from worker.export import exporter
 from worker.learner import Collection
 from worker.recorder import POLICY_VERSION, Aggregation, Recorder
 
@@ -76,6 +77,6 @@ class InferenceLearner:
         """Return what a checkpoint would hold."""
         return {"progress": {"step": self.learnt, "round": 0}, "algorithm": self.algorithm.state_dict()}
 
-    def export(self, path: Path) -> None:
-        """Write the policy as an ONNX model."""
-        export_onnx(self.algorithm.actor, self.spec, path, [], None)
+    def exporter(self) -> Callable[[Path], None]:
+        """Copy the policy; return what writes it as an ONNX model."""
+        return exporter(self.algorithm.actor, self.spec)

@@ -196,6 +196,7 @@ class Trainer:
             finished = self._admission.unusable or self._commanded() or self._learn() or self._forsaken()
             if finished is not None:
                 return finished
+            self._checkpoints.poll()
             self._checkpoints.write_wanted()
             self._tell_progress()
             self._lessons.tell()
@@ -324,7 +325,7 @@ class Trainer:
         if self._learners.keys() >= self._config.behaviors.keys() and all(one.done for one in self._learners.values()):
             return self._checkpoints.finish("succeeded", StopReason.COMPLETED, "every behavior reached its max_steps")
         if any(learner.checkpoint_due for learner in self._learners.values()):
-            self._checkpoints.write("interval")
+            self._checkpoints.begin()
         return None
 
     def _rolled_back(self, learner: Learner, reason: str) -> None:

@@ -3,6 +3,8 @@
 import errno
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +190,29 @@ def test_a_disk_that_fails_may_be_tried_again(
     monkeypatch.setattr(artifacts.os, "fsync", fail)
     with pytest.raises(StorageUnavailable, match="Try again"):
         store.publish(source, "runs/a/1/c")
+
+
+def test_a_publication_that_is_killed_half_way_is_not_there_and_swept_away_later(
+    store: FolderStore, source: Path, tmp_path: Path
+) -> None:
+    publish = f"""
+import os, sys, time
+from pathlib import Path
+from server.artifacts import FolderStore, folder
+
+def hang(descriptor):
+    print("in the middle", flush=True)
+    time.sleep(60)
+
+folder.os.fsync = hang
+FolderStore(Path({str(tmp_path / "store")!r})).publish(Path({str(source)!r}), "runs/a/1/checkpoints/100-1")
+"""
+    with subprocess.Popen([sys.executable, "-c", publish], stdout=subprocess.PIPE, text=True) as publishing:
+        assert publishing.stdout is not None
+        assert publishing.stdout.readline() == "in the middle\n"
+        publishing.kill()
+
+    assert list(store.files("runs")) == []
+    assert store.sweep(-60) == 1
+    assert {path.name for path in (tmp_path / "store").rglob("*")} == {"runs", "a", "1", "checkpoints"}
+    assert len(store.publish(source, "runs/a/1/checkpoints/100-1")) == 2

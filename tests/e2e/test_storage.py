@@ -1,0 +1,154 @@
+"""Where checkpoints go: a bucket of a real S3-compatible server, and disks that are full for a while."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.api import Client
+from ludus.records import Run
+from server.artifacts.address import S3Address
+from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+from tests.s3 import ACCESS_KEY, SECRET_KEY, needs_s3, serve_s3
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+SETTLED_SECONDS = 2.0
+"""A supervisor publishes what its trainer has written within this time."""
+LEASE = {"LUDUS_WORKER__LEASE_SECONDS": "3", "LUDUS_WORKER__HEARTBEAT_SECONDS": "0.5"}
+
+
+@contextmanager
+def running(home: Path, **settings: str) -> Iterator[tuple[LudusUp, Client]]:
+    """Run a stack of a test's own."""
+    stack = LudusUp(home, **LEASE, **settings)
+    try:
+        with stack.client() as client:
+            yield stack, client
+    finally:
+        stack.stop()
+
+
+@contextmanager
+def playing(stack: LudusUp, run: Run) -> Iterator[None]:
+    player = Player(stack, run.id)
+    try:
+        yield
+    finally:
+        player.kill()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting needs root: {mounted.stderr}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on a disk; return the file that takes it."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return filler
+
+
+def failures(client: Client, run: Run) -> list[str]:
+    events = client.list_events(run.id)
+    return [event.data["code"] for event in events if event.type == "checkpoint_failed"]
+
+
+@pytest.mark.s3
+@needs_s3
+def test_a_run_lives_in_a_bucket_and_recovers_from_the_newest_checkpoint_that_is_good_there(tmp_path: Path) -> None:
+    with serve_s3(tmp_path / "s3") as server:
+        address = server.bucket("artifacts")
+        bucket, s3 = S3Address.parse(address), server.client()
+        keys = {"LUDUS_STORAGE__ACCESS_KEY": ACCESS_KEY, "LUDUS_STORAGE__SECRET_KEY": SECRET_KEY}
+        with running(tmp_path / "home", LUDUS_STORAGE__URL=address, **keys) as (stack, client):
+            run = client.create_run(cartpole())
+            with playing(stack, run):
+                eventually(lambda: len(client.checkpoints(run.id)) >= 2, "two checkpoints", 90)
+                trainer = max(stack.processes("worker.trainer"), key=lambda each: each.cpu_times().user)
+                trainer.suspend()
+                newest, before, *_ = settled(client, run)
+                damage(s3, bucket, newest.id, client, run)
+                trainer.kill()
+
+                eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt", 60)
+                eventually(lambda: client.get_run(run.id).state == "RUNNING", "it runs again", 60)
+                (_, second) = sorted(client.attempts(run.id), key=lambda attempt: attempt.epoch)
+                assert second.resumed_from == before.id
+                told = [event for event in client.list_events(run.id) if event.type == "checkpoint_damaged"]
+                assert [event.data["checkpoint_id"] for event in told] == [newest.id]
+                wait_for_step(client, run, before.step + 1100)
+                client.stop(run.id)
+                assert client.wait(run.id, timeout=60).state == "SUCCEEDED"
+
+            last = client.get_checkpoint(run.id)
+            model = client.download(run.id, last.id, "CartPole.onnx", tmp_path / "CartPole.onnx")
+            assert model.stat().st_size == next(file.size for file in last.files if file.name == "CartPole.onnx")
+            assert client.verify_checkpoint(run.id).sound
+            listed: Any = s3.list_objects_v2(Bucket=bucket.bucket, Prefix=f"{bucket.prefix}runs/{run.id}/2/logs/")
+            assert [Path(each["Key"]).name for each in listed["Contents"]] == ["trainer.log"]
+        assert not (tmp_path / "home" / "artifacts" / "runs").exists()
+
+
+def settled(client: Client, run: Run) -> list[Any]:
+    """Return the checkpoints of a run whose trainer is suspended, newest first, once none is on its way any more."""
+    found, since = client.checkpoints(run.id), time.monotonic()
+    while time.monotonic() - since < SETTLED_SECONDS:
+        time.sleep(0.1)
+        seen = client.checkpoints(run.id)
+        if [each.id for each in seen] != [each.id for each in found]:
+            found, since = seen, time.monotonic()
+    return found
+
+
+def damage(s3: Any, bucket: S3Address, checkpoint: str, client: Client, run: Run) -> None:
+    """Flip a byte of a checkpoint behind everybody's back."""
+    found = client.get_checkpoint(run.id, checkpoint)
+    folder = f"{bucket.prefix}runs/{run.id}/{found.epoch}/checkpoints/"
+    keys = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket.bucket, Prefix=folder)["Contents"]]
+    (key,) = [each for each in keys if each.startswith(f"{folder}{found.step}-") and each.endswith("state.safetensors")]
+    content = bytearray(s3.get_object(Bucket=bucket.bucket, Key=key)["Body"].read())
+    content[-1] ^= 1
+    s3.put_object(Bucket=bucket.bucket, Key=key, Body=bytes(content))
+
+
+@pytest.mark.parametrize("setting", ["LUDUS_STORAGE__ROOT", "LUDUS_WORKER__SCRATCH"], ids=["store", "scratch"])
+def test_a_full_disk_costs_checkpoints_until_there_is_room_again_and_nothing_that_was_acknowledged(
+    tmp_path: Path, small_disk: Path, setting: str
+) -> None:
+    with running(tmp_path / "home", **{setting: str(small_disk)}) as (stack, client):
+        run = client.create_run(cartpole())
+        with playing(stack, run):
+            eventually(lambda: client.checkpoints(run.id), "a checkpoint", 90)
+            filler = fill(small_disk)
+            eventually(lambda: failures(client, run), "a checkpoint finds no room", 60)
+            kept = client.checkpoints(run.id)
+            assert kept
+            assert all(client.verify_checkpoint(run.id, each.id).sound for each in kept)
+            wait_for_step(client, run, client.get_run(run.id).step + 600)
+
+            filler.unlink()
+            step = client.get_run(run.id).step
+            eventually(lambda: client.get_checkpoint(run.id).step > step, "a checkpoint is saved again", 60)
+            client.stop(run.id)
+            ended = client.wait(run.id, timeout=60)
+
+        assert (ended.state, ended.epoch) == ("SUCCEEDED", 1)
+        assert set(failures(client, run)) == {"storage_full"}
+        assert client.verify_checkpoint(run.id).sound
