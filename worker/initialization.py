@@ -24,6 +24,7 @@ from server.training.config import CloneConfig, POCAConfig, PPOConfig, RunConfig
 from worker.checkpoint import MANIFEST_FILE, CheckpointDamaged, behavior_states, is_packed, load, unpack
 from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
+from worker.networks.actor import Actor
 
 NETWORKS = ("model", "actor", "critics", "log_coefficients", "signals", "optimizer")
 """What an algorithm's state has under these keys is taken over; everything else stays as it begins."""
@@ -196,7 +197,7 @@ def _is_clone(state: Mapping[str, Any]) -> bool:
 
 def _fitting_policy(fresh: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the policy of a state, as another trainer's state has it."""
-    needed, found = _policy(fresh), _policy(state)
+    needed, found = policy_of(fresh), policy_of(state)
     fitting = _fitting(needed, found, "policy", problems)
     if "actor" in fresh:
         return {"actor": fitting}
@@ -204,7 +205,28 @@ def _fitting_policy(fresh: Mapping[str, Any], state: Mapping[str, Any], problems
     return {"model": {f"{prefix}{name}": value for name, value in fitting.items()}}
 
 
-def _policy(state: Mapping[str, Any]) -> dict[str, Any]:
+def load_policy(actor: Actor, behavior: str, folder: Path) -> int:
+    """Give a new actor the policy of a checkpoint of a run; return for how many steps it had learnt.
+
+    Raise `InitializationError`; the actor is then as it was.
+    """
+    try:
+        saved = _behavior_of(behavior_states(load(folder)), behavior)
+    except (Unreadable, CheckpointDamaged) as error:
+        raise InitializationError(f"it can't be used: {error}") from error
+    problems: list[str] = []
+    policy = _fitting(dict(actor.state_dict()), policy_of(saved["algorithm"]), "policy", problems)
+    if problems:
+        raise InitializationError(
+            f"its policy does not fit what simulators say that {behavior!r} sees and does: {Misfit(problems)}. Start "
+            "the game that it was trained on"
+        )
+    actor.load_state_dict(policy)
+    return int(saved["progress"]["step"])
+
+
+def policy_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the actor's part of an algorithm's state."""
     if "actor" in state:
         return dict(state["actor"])
     if _is_clone(state):

@@ -35,6 +35,7 @@ from server.settings import WorkerSettings
 from server.training.config import RunConfig
 from worker.link import (
     Action,
+    Assessed,
     Beat,
     CheckpointCommitted,
     CheckpointRefused,
@@ -162,6 +163,8 @@ class Supervisor:
                 self._store, self._ledger.demonstrations(), self._scratch / "demonstrations"
             ),
             checkpoints=self._initial(),
+            policies=self._ledger.policies(),
+            assessed=self._ledger.assessed(),
             lease_seconds=self._settings.lease_seconds,
         )
 
@@ -323,6 +326,8 @@ class Supervisor:
             case MatchesPlayed():
                 played = [_played(match) for match in message.matches]
                 self._writes.append(lambda: self._ledger.matches(played))
+            case Assessed():
+                self._writes.append(lambda: self._ledger.assess(message.games, message.result, message.state))
             case CheckpointWritten():
                 self._checkpoints += 1
                 path = f"runs/{self._claim.run_id}/{self._claim.epoch}/checkpoints/{message.step}-{self._checkpoints}"
@@ -485,7 +490,9 @@ class Supervisor:
 
 def _played(match: Match) -> PlayedMatch:
     """Return a match as the ledger takes it."""
-    seats = tuple(PlayedSeat(seat.behavior, seat.team, seat.snapshot, seat.step) for seat in match.seats)
+    seats = tuple(
+        PlayedSeat(seat.behavior, seat.team, seat.snapshot, seat.step, seat.checkpoint) for seat in match.seats
+    )
     return PlayedMatch(
         number=match.number,
         behavior=match.behavior,

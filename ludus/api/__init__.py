@@ -18,6 +18,8 @@ Everything that comes back is a frozen dataclass (`ludus.records`). Everything t
 POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer does not repeat its effect.
 """
 
+from ludus.api.aliases import Aliases
+from ludus.api.assessments import Assessments
 from ludus.api.checkpoints import Checkpoints
 from ludus.api.configs import Configs
 from ludus.api.demonstrations import Demonstrations
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 
-class Client(Runs, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders):
+class Client(Runs, Parameters, Events, Metrics, Checkpoints, Aliases, Assessments, Configs, Demonstrations, Ladders):
     """Connection to one server. Thread-safe; close it, or use it as a context manager."""
 
     def version(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Select, case, select, text, update
 from sqlalchemy.orm import Session
 
+from server.assessments.repository import AssessmentRepository
 from server.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
@@ -32,6 +33,8 @@ from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
 from server.runs.states import EVENT_OF, LEASED, Intent, RunKind, RunState, StopReason
 from server.simulators.models import Simulator
 from server.simulators.repository import LEFT, SimulatorRepository
+from server.training.assessment import checkpoints_of
+from server.training.run import RunConfig
 from server.workers.models import Worker
 
 Result = TypeVar("Result")
@@ -80,6 +83,31 @@ class AttemptLedger:
         """Return the checkpoints that behaviors begin with. Not fenced: which they are never changes."""
         with self._database.read() as session:
             return InitialCheckpoints(session).of_run(self._claim.run_id)
+
+    def policies(self) -> dict[str, dict[str, Any]]:
+        """Return how the policies were trained that the run assesses, by checkpoint. Not fenced: that never changes."""
+        config = RunConfig.model_validate(self._claim.config)
+        if config.assessment is None:
+            return {}
+        with self._database.read() as session:
+            assessed = AssessmentRepository(session)
+            ids = checkpoints_of(config.assessment).values()
+            return {each: assessed.policy(each, config.assessment.behavior) for each in ids}
+
+    def assessed(self) -> dict[str, Any] | None:
+        """Return what earlier attempts have counted of an assessment; None if nothing."""
+        with self._database.read() as session:
+            row = AssessmentRepository(session).find(self._claim.run_id)
+            return None if row is None else dict(row.state)
+
+    def assess(self, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Store where an assessment stands. More games than before refill the restart budget."""
+
+        def write(session: Session, run: Run) -> None:
+            if AssessmentRepository(session).store(run.id, self._claim.epoch, games, result, state):
+                session.execute(update(Run).where(Run.id == run.id).values(restarts_without_progress=0))
+
+        self._fenced(write)
 
     def parameter_edits(self, after: int) -> list[tuple[int, str, dict[str, Any]]]:
         """Return number, parameter and change of the run's edits behind one of them. Not fenced: they never change."""

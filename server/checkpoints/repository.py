@@ -7,6 +7,7 @@ from typing import ClassVar
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from server.aliases.models import CheckpointAlias
 from server.artifacts import FileRef
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
@@ -67,7 +68,7 @@ class CheckpointRepository:
     def expired(self, run_id: str, keep: int) -> Sequence[Checkpoint]:
         """Return what retention may remove, oldest first: all but the newest `keep` and the final ones. 0 keeps all.
 
-        Those that another run begins with stay until it has ended.
+        Those that another run begins with stay until it has ended, those with an alias for as long as they have it.
         """
         if keep <= 0:
             return []
@@ -76,8 +77,12 @@ class CheckpointRepository:
         )
         order = (Checkpoint.created_at.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
         old = self._session.scalars(query.order_by(*order).offset(keep)).all()[::-1]
-        used = InitialCheckpoints(self._session).in_use([each.id for each in old])
-        return [each for each in old if each.id not in used]
+        ids = [each.id for each in old]
+        used = InitialCheckpoints(self._session).in_use(ids)
+        named = set(
+            self._session.scalars(select(CheckpointAlias.checkpoint_id).where(CheckpointAlias.checkpoint_id.in_(ids)))
+        )
+        return [each for each in old if each.id not in used and each.id not in named]
 
     def add(self, run_id: str, epoch: int, checkpoint: NewCheckpoint) -> tuple[Checkpoint, bool]:
         """Insert a row; return it and whether it is new. A path has one row: handing a checkpoint in again is safe."""

@@ -1,5 +1,7 @@
 """All models, so that the metadata is complete for migrations and their check."""
 
+from server.aliases.models import CheckpointAlias
+from server.assessments.models import RunAssessment
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.configs.models import ConfigVersion
 from server.db.base import Base
@@ -24,6 +26,7 @@ __all__ = [
     "Attempt",
     "Base",
     "Checkpoint",
+    "CheckpointAlias",
     "ConfigVersion",
     "Demonstration",
     "Event",
@@ -39,6 +42,7 @@ __all__ = [
     "ParameterEdit",
     "RatingPoint",
     "Run",
+    "RunAssessment",
     "RunDemonstration",
     "RunInitialCheckpoint",
     "RunLadder",

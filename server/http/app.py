@@ -10,6 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from server.aliases.routes import router as aliases
+from server.assessments.routes import router as assessments
 from server.attempts.routes import router as attempts
 from server.checkpoints.routes import router as checkpoints
 from server.checkpoints.routes import uploads
@@ -33,11 +35,13 @@ from server.workers.routes import router as workers
 
 ROUTERS: tuple[APIRouter, ...] = (
     runs,
+    assessments,
     parameters,
     events,
     metrics,
     checkpoints,
     uploads,
+    aliases,
     attempts,
     simulators,
     configs,

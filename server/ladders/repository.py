@@ -24,8 +24,9 @@ from server.training.run import RunConfig
 INITIAL_ELO: Final = 1200.0
 """ML-Agents' `initial_elo`."""
 
-Policy = tuple[str, int | None]
-"""A run's policy: its behavior, and the number of the snapshot (None: the one that learns)."""
+Policy = tuple[str, int | None, str | None]
+"""A policy that a run plays: its behavior, the number of the snapshot (None: the one that learns), and the checkpoint
+that it is of (None: the run itself)."""
 
 
 class LadderRepository:
@@ -214,7 +215,7 @@ class PlayerRepository:
         """Return the numbers of a run's policies in a locked ladder; those that it lacks are added."""
         steps: dict[Policy, int] = {}
         for seat in seats:
-            policy = (seat.behavior, seat.snapshot)
+            policy = (seat.behavior, seat.snapshot, seat.checkpoint)
             steps[policy] = max(seat.step, steps.get(policy, 0))
         found = self._known(ladder.id, run_id, steps)
         missing = [policy for policy in sorted(steps, key=_policies_first) if policy not in found]
@@ -222,23 +223,24 @@ class PlayerRepository:
             elo = self._initial_elo(ladder, run_id)
             rows = [
                 {
-                    "kind": PlayerKind.POLICY if snapshot is None else PlayerKind.SNAPSHOT,
-                    "name": policy_name(run_id, behavior, snapshot),
-                    "run_id": run_id,
+                    "kind": _kind(snapshot, checkpoint),
+                    "name": policy_name(run_id, behavior, snapshot, checkpoint),
+                    "run_id": run_id if checkpoint is None else None,
                     "behavior": behavior,
                     "snapshot": snapshot,
-                    "step": steps[behavior, snapshot],
+                    "checkpoint_id": checkpoint,
+                    "step": steps[behavior, snapshot, checkpoint],
                     "initial_elo": elo(behavior),
                 }
-                for behavior, snapshot in missing
+                for behavior, snapshot, checkpoint in missing
             ]
             found |= dict(zip(missing, self.insert(ladder, rows), strict=True))
         return found
 
     def _known(self, ladder_id: str, run_id: str, steps: Mapping[Policy, int]) -> dict[Policy, int]:
         """Return the numbers of those policies that a ladder has, and note for how many steps they had learnt."""
-        names = {policy_name(run_id, *policy): policy for policy in steps}
-        found: dict[Policy, int] = {}
+        found = self._registered(ladder_id, steps)
+        names = {policy_name(run_id, *policy): policy for policy in steps if policy not in found}
         for part in parts(sorted(names)):
             query = select(LadderPlayer.id, LadderPlayer.name, LadderPlayer.step)
             of_part = query.where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.name.in_(part))
@@ -250,6 +252,19 @@ class PlayerRepository:
                     self._session.execute(
                         update(LadderPlayer).where(*same).values(step=steps[policy]), execution_options=UNTRACKED
                     )
+        return found
+
+    def _registered(self, ladder_id: str, policies: Iterable[Policy]) -> dict[Policy, int]:
+        """Return the numbers of checkpoints' behaviors that somebody registered, under whatever name."""
+        found: dict[Policy, int] = {}
+        for behavior, snapshot, checkpoint in policies:
+            if checkpoint is None:
+                continue
+            same = (LadderPlayer.checkpoint_id == checkpoint, LadderPlayer.behavior == behavior)
+            query = select(LadderPlayer.id).where(LadderPlayer.ladder_id == ladder_id, *same).order_by(LadderPlayer.id)
+            number = self._session.scalar(query.limit(1))
+            if number is not None:
+                found[behavior, snapshot, checkpoint] = number
         return found
 
     def _initial_elo(self, ladder: Ladder, run_id: str) -> Callable[[str], float]:
@@ -266,11 +281,17 @@ class PlayerRepository:
         return of
 
 
-def policy_name(run_id: str, behavior: str, snapshot: int | None) -> str:
-    """Return what a run's policy is called in ladders."""
-    return f"{run_id}/{behavior}" + ("" if snapshot is None else f"#{snapshot}")
+def policy_name(run_id: str, behavior: str, snapshot: int | None, checkpoint: str | None = None) -> str:
+    """Return what a policy that a run plays is called in ladders: by the run, or by the checkpoint that it is of."""
+    return f"{checkpoint or run_id}/{behavior}" + ("" if snapshot is None else f"#{snapshot}")
 
 
-def _policies_first(policy: Policy) -> tuple[str, int]:
+def _kind(snapshot: int | None, checkpoint: str | None) -> PlayerKind:
+    if checkpoint is not None:
+        return PlayerKind.CHECKPOINT
+    return PlayerKind.POLICY if snapshot is None else PlayerKind.SNAPSHOT
+
+
+def _policies_first(policy: Policy) -> tuple[str, int, str]:
     """Sort by behavior, the learning policy before its snapshots."""
-    return policy[0], -1 if policy[1] is None else policy[1]
+    return policy[0], -1 if policy[1] is None else policy[1], policy[2] or ""

@@ -108,7 +108,7 @@ class MatchLedger:
             matches.append({**key, **_columns(match), "run_id": run_id, "epoch": epoch})
             mine, others = _RANKS[match.outcome]
             for index, seat in enumerate(match.seats):
-                player = players[seat.behavior, seat.snapshot]
+                player = players[seat.behavior, seat.snapshot, seat.checkpoint]
                 rank = others if index else mine
                 seats.append(
                     {**key, "seat": index, "player": player, "team": seat.team, "rank": rank, "step": seat.step}

@@ -104,7 +104,7 @@ class NativeSession(Session):
 
     def _parameters(self) -> tuple[dict[str, float], dict[str, pb.Sampler]]:
         """Return the newest environment parameters, to be sent now: drawn values, and samplers."""
-        newest = self._collector.settings.environment_parameters
+        newest = self._environment_parameters
         self._draws.change(newest)
         self._note_told()
         return self._draws.next(), samplers_to_messages(newest)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
+from worker.collector.assessment import EndedGame
 from worker.collector.matches import EndedMatch
 from worker.experience.segments import Segment
 
@@ -170,6 +171,17 @@ class MatchesEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SittingEnded:
+    """A simulator has played all games of its sitting (`CollectorPool.sit`)."""
+
+    behavior: str
+    incarnation: str
+    sitting: int
+    games: tuple[EndedGame, ...]
+    """In the order of their agents, or groups."""
+
+
+@dataclass(frozen=True, slots=True)
 class StatsReported:
     """Numbers that simulators reported under one key since the last such notice of their collector."""
 
@@ -200,5 +212,6 @@ Notice = (
     | EpisodesEnded
     | GhostStepsPlayed
     | MatchesEnded
+    | SittingEnded
     | StatsReported
 )

@@ -33,6 +33,7 @@ from worker.collector.notices import (
     SimulatorLeft,
     SimulatorStarted,
     SimulatorTrouble,
+    SittingEnded,
     StatsReported,
     TeamAnnounced,
 )
@@ -55,6 +56,7 @@ from worker.link import (
 )
 from worker.link import Endpoint as LinkEndpoint
 from worker.trainer.admission import Admission
+from worker.trainer.assessment import Assessment
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
@@ -92,6 +94,9 @@ class Trainer:
         self._contest = Contest(
             self._pool, superior, self._learners, reset=self._reset, simulators=lambda: len(self._simulators)
         )
+        judged = self._config.assessment
+        self._assessment = None if judged is None else Assessment(job, self._config, judged, superior, self._pool)
+        """Of a run that judges policies instead of training them."""
         self._admission = Admission(
             job,
             self._config,
@@ -113,7 +118,8 @@ class Trainer:
         """Train until the end, whatever it is, and say which."""
         try:
             self._admission.tell_of_bf16()
-            self._admission.begin_clones()
+            if self._assessment is None:
+                self._admission.begin_clones()
             for endpoint in self._pool.start():
                 self._endpoints[endpoint.index] = endpoint
             self._tell_endpoints()
@@ -121,6 +127,8 @@ class Trainer:
             self._tell_progress(at_once=True)
             self._lessons.tell(at_once=True)
             self._contest.tell(at_once=True)
+            if self._assessment is not None:
+                self._assessment.tell(at_once=True)
             code = _farewell(finished)
             self._pool.close(code, finished.detail or code.sentence, rejoin=code.rejoin)
             for notice in self._pool.poll(0.0):
@@ -159,7 +167,8 @@ class Trainer:
             for notice in self._pool.poll(0.0 if busy else POLL_SECONDS):
                 self._handle(notice)
                 self._lessons.handle(notice, self._pool)
-            finished = self._admission.unusable or self._commanded() or self._learn() or self._forsaken()
+            work = self._learn if self._assessment is None else self._assess
+            finished = self._admission.unusable or self._commanded() or work() or self._forsaken()
             if finished is not None:
                 return finished
             self._tell_progress()
@@ -184,7 +193,7 @@ class Trainer:
             case MatchesEnded():
                 self._contest.ended(notice)
             case BehaviorAnnounced():
-                self._admission.admit(notice.spec)
+                (self._assessment or self._admission).admit(notice.spec)
             case TeamAnnounced():
                 self._contest.team_announced(notice, is_played=self._is_played(notice.behavior))
             case SimulatorConnected():
@@ -209,8 +218,13 @@ class Trainer:
                         incarnation=notice.incarnation, behaviors=list(notice.behaviors), agents=notice.agents
                     )
                 )
+                if self._assessment is not None:
+                    self._assessment.started(notice)
             case SimulatorLeft():
                 self._simulator_left(notice)
+            case SittingEnded():
+                assert self._assessment is not None, "nobody else gives simulators sittings"
+                self._assessment.sat(notice)
             case SimulatorTrouble():
                 self._events.tell(
                     "simulator_trouble",
@@ -253,6 +267,8 @@ class Trainer:
         if notice.incarnation in self._simulators:
             del self._simulators[notice.incarnation]
             self._alone_since = time.monotonic()
+            if self._assessment is not None:
+                self._assessment.left(notice.incarnation)
         self._superior.post(
             SimulatorDown(
                 incarnation=notice.incarnation,
@@ -284,6 +300,14 @@ class Trainer:
         if any(learner.checkpoint_due for learner in self._learners.values()):
             self._checkpoints.write("interval")
         return None
+
+    def _assess(self) -> Finished | None:
+        """Report how far the assessment is, and finish when its verdict is known."""
+        assert self._assessment is not None
+        self._assessment.tell()
+        if self._assessment.unusable is not None or self._assessment.verdict is None:
+            return self._assessment.unusable
+        return self._assessment.finish()
 
     def _rolled_back(self, learner: Learner, reason: str) -> None:
         self._events.tell(
