@@ -47,6 +47,13 @@ def games_option(command: Command) -> Command:
             help="Where the simulators of --game join. [127.0.0.1:7070]",
         ),
         click.option(
+            "--envs",
+            type=click.IntRange(1, 10_000),
+            default=1,
+            show_default=True,
+            help="Games per process. The slowest of them is waited for: more processes waste less.",
+        ),
+        click.option(
             "--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes of --game."
         ),
         click.option(
@@ -69,6 +76,7 @@ def run_assessment(
     tags: Sequence[str],
     game: Source | None,
     count: int,
+    envs: int,
     gateway: str | None,
     timeout: float | None,
     as_json: bool,
@@ -81,14 +89,17 @@ def run_assessment(
     click.echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
     settings = (run.config or {}).get("match") or (run.config or {}).get("evaluate") or {}
     try:
-        with _simulators(run.id, game, count, gateway, settings.get("seed_parameter")):
+        with _simulators(run.id, game, count, envs, gateway, settings.get("seed_parameter")) as alone:
             if game is None:
                 click.echo(f"waiting for simulators: ludus simulate LIBRARY:GAME --run {run.name}", err=True)
-            found = _follow(client, run, timeout)
+            found = _follow(client, run, timeout, alone)
     except KeyboardInterrupt:
         client.cancel(run.id)
         raise
-    if found.ended is Exit.TIMED_OUT:
+    if found.ended is Exit.REFUSED:
+        client.cancel(run.id)
+        click.echo(f"the simulators have ended before {run.id} has; it is cancelled", err=True)
+    elif found.ended is Exit.TIMED_OUT:
         client.cancel(run.id)
         click.echo(f"not decided within {timeout:g} s; {run.id} is cancelled", err=True)
     elif found.result is None or found.ended is not Exit.OK:
@@ -102,11 +113,12 @@ def run_assessment(
     return found
 
 
-def _follow(client: Client, run: Run, timeout: float | None) -> Assessed:
-    """Wait for the end; print progress when it has moved."""
+def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[], bool]) -> Assessed:
+    """Wait for the end; print progress when it has moved. Give up when nobody is left to play: `alone`."""
     deadline = None if timeout is None else time.monotonic() + timeout
     said = ""
     while True:
+        nobody = alone()  # before the run is looked at, which may have ended since
         left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
         try:
             present = client.wait(run.id, timeout=max(left, 0.0))
@@ -119,6 +131,8 @@ def _follow(client: Client, run: Run, timeout: float | None) -> Assessed:
             click.echo(line, err=True)
         if present.state in TERMINAL_STATES:
             return Assessed(present, result, OUTCOMES[present.state])
+        if nobody:
+            return Assessed(present, result, Exit.REFUSED)
         if deadline is not None and time.monotonic() >= deadline:
             return Assessed(present, result, Exit.TIMED_OUT)
 
@@ -150,18 +164,18 @@ def progress_line(result: Result) -> str:
 
 @contextmanager
 def _simulators(
-    run: str, game: Source | None, count: int, gateway: str | None, seed_parameter: str | None
-) -> Iterator[None]:
-    """Let simulators play in the run for the length of the block."""
+    run: str, game: Source | None, count: int, envs: int, gateway: str | None, seed_parameter: str | None
+) -> Iterator[Callable[[], bool]]:
+    """Let simulators play in the run for the length of the block; say whether they have all ended."""
     if game is None:
-        yield
+        yield lambda: False
         return
     command = [sys.executable, "-m", "ludus.cli", "simulate", f"{game.library}:{game.name}", "--run", run]
-    command += ["--count", str(count)] + ([] if gateway is None else ["--server", gateway])
+    command += ["--count", str(count), "--envs", str(envs)] + ([] if gateway is None else ["--server", gateway])
     command += [] if seed_parameter is None else ["--seed-parameter", seed_parameter]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        yield
+        yield lambda: process.poll() is not None
         try:
             process.wait(SIMULATORS_SECONDS)  # they hear of the end themselves
         except subprocess.TimeoutExpired:

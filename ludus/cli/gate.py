@@ -12,7 +12,7 @@ from ludus.cli import exits
 from ludus.cli.assess import Assessed, games_option, run_assessment
 from ludus.cli.client import Failure, connected, explain, fail
 from ludus.cli.exits import VERDICTS, Exit
-from ludus.cli.options import Assignment, json_option, timeout_option
+from ludus.cli.options import Assignment, Finite, json_option, timeout_option
 from ludus.cli.sources import Source
 from ludus.records import MatchResult
 
@@ -56,10 +56,10 @@ junit_option = click.option(
 @click.argument("candidate")
 @click.option("--against", "champion", default=CHAMPION, show_default=True, help=f"Checkpoint to beat: {CHECKPOINTS}.")
 @behavior_option
-@click.option("--elo0", type=float, default=0.0, show_default=True, help="Lead with which the candidate fails.")
-@click.option("--elo1", type=float, default=20.0, show_default=True, help="Lead with which it passes.")
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Risk that one of lead ELO0 passes.")
-@click.option("--beta", type=float, default=0.05, show_default=True, help="Risk that one of lead ELO1 fails.")
+@click.option("--elo0", type=Finite(), default=0.0, show_default=True, help="Lead with which the candidate fails.")
+@click.option("--elo1", type=Finite(), default=20.0, show_default=True, help="Lead with which it passes.")
+@click.option("--alpha", type=Finite(), default=0.05, show_default=True, help="Risk that one of lead ELO0 passes.")
+@click.option("--beta", type=Finite(), default=0.05, show_default=True, help="Risk that one of lead ELO1 fails.")
 @click.option("--max-games", type=int, default=20_000, show_default=True, help="Games after which it is undecided.")
 @seed_parameter_option
 @click.option("--ladder", help="Shared ladder on which the games count, too.")
@@ -94,6 +94,7 @@ def gate(
     ladder: str | None,
     game: Source | None,
     count: int,
+    envs: int,
     gateway: str | None,
     promote: str | None,
     name: str | None,
@@ -133,6 +134,7 @@ def gate(
         tags=tags,
         game=game,
         count=count,
+        envs=envs,
         gateway=gateway,
         timeout=timeout,
         as_json=as_json,
@@ -149,8 +151,8 @@ def gate(
 @click.argument("checkpoint")
 @behavior_option
 @click.option("--episodes", type=int, default=100, show_default=True, help="Episodes to play.")
-@click.option("--threshold", type=float, help="Mean return that is enough. [any]")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the interval of the mean.")
+@click.option("--threshold", type=Finite(), help="Mean return that is enough. [any]")
+@click.option("--confidence", type=Finite(), default=0.95, show_default=True, help="Of the interval of the mean.")
 @seed_parameter_option
 @games_option
 @name_option
@@ -172,6 +174,7 @@ def evaluate(
     seed_parameter: str | None,
     game: Source | None,
     count: int,
+    envs: int,
     gateway: str | None,
     name: str | None,
     tags: tuple[str, ...],
@@ -203,6 +206,7 @@ def evaluate(
         tags=tags,
         game=game,
         count=count,
+        envs=envs,
         gateway=gateway,
         timeout=timeout,
         as_json=as_json,
