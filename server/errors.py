@@ -3,6 +3,8 @@
     LudusError
     ├── NotFound                 kind not_found
     │   ├── RunNotFound          run_not_found
+    │   ├── AliasNotFound        alias_not_found
+    │   ├── AssessmentNotFound   assessment_not_found
     │   ├── ConfigNotFound       config_not_found
     │   ├── CheckpointNotFound   checkpoint_not_found
     │   ├── CheckpointRequestNotFound  checkpoint_request_not_found
@@ -17,6 +19,7 @@
     ├── Gone                     kind gone
     │   └── CheckpointDeleted    checkpoint_deleted
     ├── Conflict                 kind conflict
+    │   ├── AliasMoved           alias_moved
     │   ├── CheckpointInUse      checkpoint_in_use
     │   ├── DemonstrationInUse   demonstration_in_use
     │   ├── IllegalTransition    illegal_transition
@@ -29,6 +32,7 @@
     │   ├── RunNotPaused         run_not_paused
     │   └── RunNotRunning        run_not_running
     ├── Invalid                  kind invalid
+    │   ├── AliasInvalid         invalid_alias
     │   ├── CheckpointInvalid    invalid_checkpoint
     │   ├── DemonstrationInvalid invalid_demonstration
     │   ├── InvalidConfig        invalid_config
@@ -100,6 +104,31 @@ class RunNotFound(NotFound):
     def __init__(self, run: str) -> None:
         super().__init__(f"There is no run with the id or name {run!r}. List the runs to see what there is.")
         self.run = run
+
+
+class AliasNotFound(NotFound):
+    """No checkpoint has this alias."""
+
+    code = "alias_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"There is no alias {name!r}. Make it with `ludus checkpoint alias set {name} RUN/latest`, or name a "
+            "checkpoint by its id (ckpt_...) or as RUN/latest."
+        )
+        self.name = name
+
+
+class AssessmentNotFound(NotFound):
+    """The run judges no policies, or has not begun to."""
+
+    code = "assessment_not_found"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"Run {run_id} has no result: it is no `match` or `evaluate` run, or no game has been counted yet."
+        )
+        self.run_id = run_id
 
 
 class ConfigNotFound(NotFound):
@@ -289,6 +318,22 @@ class IllegalTransition(Conflict):
         self.run_id = run_id
         self.from_ = from_
         self.to = to
+
+
+class AliasMoved(Conflict):
+    """An alias does not stand for the checkpoint that it was expected to; somebody has moved it."""
+
+    code = "alias_moved"
+
+    def __init__(self, name: str, expected: str | None, actual: str | None) -> None:
+        stands = "stands for nothing" if actual is None else f"stands for {actual}"
+        super().__init__(
+            f"The alias {name!r} {stands}, not for {expected or 'nothing'} as expected: it was left as it is. Compare "
+            "with what it stands for now, or move it without `expected`."
+        )
+        self.name = name
+        self.expected = expected
+        self.actual = actual
 
 
 class LadderExists(Conflict):
@@ -484,6 +529,16 @@ class InvalidQuery(Invalid):
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"The list cannot be asked by {field!r}: {detail}.")
         self.field = field
+
+
+class AliasInvalid(Invalid):
+    """A checkpoint cannot be called so."""
+
+    code = "invalid_alias"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} cannot be an alias: it means a checkpoint anyway. Choose another name.")
+        self.name = name
 
 
 class MatchInvalid(Invalid):

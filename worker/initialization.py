@@ -24,6 +24,7 @@ from server.training.config import CloneConfig, POCAConfig, PPOConfig, RunConfig
 from worker.checkpoint import MANIFEST_FILE, CheckpointDamaged, behavior_states, is_packed, load, unpack
 from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
+from worker.networks.actor import Actor
 
 NETWORKS = ("model", "actor", "critics", "log_coefficients", "signals", "optimizer")
 """What an algorithm's state has under these keys is taken over; everything else stays as it begins."""
@@ -202,7 +203,7 @@ def _is_clone(state: Mapping[str, Any]) -> bool:
 
 def _fitting_policy(fresh: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the policy of a state, as another trainer's state has it."""
-    fitting = fitting_policy(_policy(fresh), state, problems)
+    fitting = fitting_policy(policy_of(fresh), state, problems)
     if "actor" in fresh:
         return {"actor": fitting}
     prefix = "" if _is_clone(fresh) else POLICY
@@ -211,11 +212,32 @@ def _fitting_policy(fresh: Mapping[str, Any], state: Mapping[str, Any], problems
 
 def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the tensors of the policy in an algorithm's state; note what is not as an actor needs it."""
-    fitting: dict[str, Any] = _fitting(dict(needed), _policy(state), "policy", problems)
+    fitting: dict[str, Any] = _fitting(dict(needed), policy_of(state), "policy", problems)
     return fitting
 
 
-def _policy(state: Mapping[str, Any]) -> dict[str, Any]:
+def load_policy(actor: Actor, behavior: str, folder: Path) -> int:
+    """Give a new actor the policy of a checkpoint of a run; return for how many steps it had learnt.
+
+    Raise `InitializationError`; the actor is then as it was.
+    """
+    try:
+        _, saved = behavior_of(load(folder), behavior)
+    except (Unreadable, CheckpointDamaged) as error:
+        raise InitializationError(f"it can't be used: {error}") from error
+    problems: list[str] = []
+    policy = fitting_policy(actor.state_dict(), saved["algorithm"], problems)
+    if problems:
+        raise InitializationError(
+            f"its policy does not fit what simulators say that {behavior!r} sees and does: {Misfit(problems)}. Start "
+            "the game that it was trained on"
+        )
+    actor.load_state_dict(policy)
+    return int(saved["progress"]["step"])
+
+
+def policy_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the actor's part of an algorithm's state."""
     if "actor" in state:
         return dict(state["actor"])
     if _is_clone(state):

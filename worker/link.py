@@ -98,6 +98,11 @@ class Job(Message):
     checkpoints: dict[str, str] = Field(default_factory=dict)
     """The folder of each checkpoint that behaviors begin with (`initialize_from`) or play against
     (`self_play.opponents`), by its id."""
+    policies: dict[str, dict[str, object]] = Field(default_factory=dict)
+    """How the behavior that is assessed was trained in each of these checkpoints, by id: `trainer_type`,
+    `network_settings`."""
+    assessed: dict[str, object] | None = None
+    """What earlier attempts have counted of an assessment (`Assessed.state`)."""
     max_message_bytes: int = 64 << 20
     lease_seconds: float = 10.0
     """Silence of the supervisor after which the trainer ends itself."""
@@ -293,7 +298,7 @@ class Match(Message):
     """Counts the matches of this behavior in the run, from 1; goes on over attempts."""
     behavior: str
     """Whose team learnt."""
-    simulator: int
+    simulator: int | None
     at: float
     """Seconds since 1970-01-01 UTC."""
     step: int
@@ -305,8 +310,8 @@ class Match(Message):
     truncated: bool
     rated: bool
     """Whether it changed the Elo ratings."""
-    elo: float
-    """Of the learning policy after it."""
+    elo: float | None
+    """Of the learning policy after it; None where none learns."""
 
 
 class MatchesResumed(Message):
@@ -322,6 +327,18 @@ class MatchesPlayed(Message):
 
     type: Literal["matches_played"] = "matches_played"
     matches: list[Match]
+
+
+class Assessed(Message):
+    """Where an assessment stands: all of it each time."""
+
+    type: Literal["assessed"] = "assessed"
+    games: int
+    """Games, or episodes, that are counted."""
+    result: dict[str, object]
+    """For people and programs."""
+    state: dict[str, object]
+    """For the next attempt."""
 
 
 class CheckpointWritten(Message):
@@ -371,6 +388,7 @@ ToSupervisor = Annotated[
     | SimulatorDown
     | MatchesResumed
     | MatchesPlayed
+    | Assessed
     | CheckpointWritten
     | CheckpointDeclined
     | Finished,

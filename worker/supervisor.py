@@ -42,6 +42,7 @@ from worker.link import (
     Amend,
     Amended,
     Amendment,
+    Assessed,
     Beat,
     ChangedKey,
     CheckpointCommitted,
@@ -224,6 +225,8 @@ class Supervisor:
                 )
             ),
             checkpoints=self._initial(),
+            policies=self._ledger.policies(),
+            assessed=self._ledger.assessed(),
             lease_seconds=self._settings.lease_seconds,
         )
 
@@ -457,6 +460,8 @@ class Supervisor:
             case MatchesPlayed():
                 matches = [played(match) for match in message.matches]
                 self._writes.append(lambda: self._ledger.matches(matches))
+            case Assessed():
+                self._writes.append(lambda: self._ledger.assess(message.games, message.result, message.state))
             case CheckpointWritten():
                 self._checkpoints += 1
                 path = f"runs/{self._claim.run_id}/{self._claim.epoch}/checkpoints/{message.step}-{self._checkpoints}"

@@ -19,6 +19,8 @@ Everything that comes back is a frozen dataclass (`ludus.records`). Everything t
 POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer does not repeat its effect.
 """
 
+from ludus.api.aliases import Aliases
+from ludus.api.assessments import Assessments
 from ludus.api.checkpoints import Checkpoints
 from ludus.api.configs import Configs
 from ludus.api.demonstrations import Demonstrations
@@ -60,7 +62,19 @@ __all__ = [
 ]
 
 
-class Client(Lifecycle, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders, Webhooks):
+class Client(
+    Lifecycle,
+    Parameters,
+    Events,
+    Metrics,
+    Checkpoints,
+    Aliases,
+    Assessments,
+    Configs,
+    Demonstrations,
+    Ladders,
+    Webhooks,
+):
     """Connection to one server. Thread-safe; close it, or use it as a context manager."""
 
     def version(self) -> str:

@@ -106,6 +106,10 @@ class Transport:
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         return self._send(self._http.build_request("PATCH", path, json=body, headers=headers))
 
+    def _put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        return self._send(self._http.build_request("PUT", path, json=body, headers=headers))
+
     def _make(self, path: str, body: Mapping[str, Any], key: str | None) -> dict[str, Any]:
         """Post what takes the server a while."""
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}

@@ -16,6 +16,8 @@ import click
 CLIENT_COMMANDS: Mapping[str, str] = {
     "checkpoint": "ludus.cli.checkpoint:checkpoint",
     "config": "ludus.cli.config:config",
+    "evaluate": "ludus.cli.gate:evaluate",
+    "gate": "ludus.cli.gate:gate",
     "demonstration": "ludus.cli.demonstration:demonstration",
     "ladder": "ludus.cli.ladder:ladder",
     "learn": "ludus.cli.learn:learn",

@@ -115,6 +115,68 @@ def download(
         click.echo(str(file))
 
 
+@checkpoint.group()
+def alias() -> None:
+    """Give checkpoints names that can be moved, as `champion`: retention keeps what they stand for."""
+
+
+@alias.command("set")
+@click.argument("name")
+@click.argument("checkpoint_id", metavar="CHECKPOINT")
+@click.option("--expect", metavar="CHECKPOINT", help="Only if it stands for this one now; `none`: only if it is new.")
+@json_option
+@connected
+def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | None, as_json: bool) -> None:
+    """Let NAME stand for CHECKPOINT of a run: an id (ckpt_...) or RUN/latest."""
+    if "/" in checkpoint_id:
+        run, _, which = checkpoint_id.rpartition("/")
+        checkpoint_id = client.get_checkpoint(run, which).id
+    if expect is None:
+        made = client.set_alias(name, checkpoint_id)
+    else:
+        made = client.set_alias(name, checkpoint_id, expected=None if expect == "none" else expect)
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(f"{made.name} is {made.checkpoint_id}")
+
+
+@alias.command("list")
+@json_option
+@connected
+def list_aliases(client: Client, *, as_json: bool) -> None:
+    """List aliases and what they stand for."""
+    found = list(client.list_aliases())
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["name", "checkpoint", "moved"], [(each.name, each.checkpoint_id, ago(each.moved_at)) for each in found]
+    )
+
+
+@alias.command("show")
+@click.argument("name")
+@json_option
+@connected
+def show_alias(client: Client, *, name: str, as_json: bool) -> None:
+    """Print the checkpoint that NAME stands for."""
+    found = client.get_alias(name)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(found.checkpoint_id)
+
+
+@alias.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@connected
+def delete_alias(client: Client, *, names: tuple[str, ...]) -> None:
+    """Remove NAMES; the checkpoints stay."""
+    for each in names:
+        client.delete_alias(each)
+
+
 def _chosen(found: Checkpoint, patterns: Sequence[str]) -> list[CheckpointFile]:
     chosen = [file for file in found.files if any(fnmatchcase(file.name, pattern) for pattern in patterns)]
     if not chosen:

@@ -29,6 +29,10 @@ class Exit(IntEnum):
     """The run succeeded, but a requirement is not met."""
     TIMED_OUT = 7
     """The time-out passed before the run ended."""
+    FAILED_GATE = 8
+    """The policy failed its gate or evaluation."""
+    UNDECIDED = 9
+    """The gate or evaluation could not decide."""
 
 
 OUTCOMES: Mapping[str, Exit] = {
@@ -37,6 +41,9 @@ OUTCOMES: Mapping[str, Exit] = {
     "CANCELLED": Exit.RUN_CANCELLED,
 }
 """Final state of a run -> exit code."""
+
+VERDICTS: Mapping[str, Exit] = {"pass": Exit.OK, "fail": Exit.FAILED_GATE, "undecided": Exit.UNDECIDED}
+"""Verdict of a gate or evaluation -> exit code."""
 
 _ENDS: Mapping[str, Exit] = {CloseCode.RUN_FINISHED: Exit.OK, CloseCode.RUN_FAILED: Exit.RUN_FAILED}
 _UNREACHABLE = {"nothing_listens", "unknown_host", "timeout", "unavailable", "not_a_gateway", "tls_mismatch"}
@@ -62,4 +69,17 @@ Exit codes:
   5  the run was cancelled
   6  the run succeeded, but a requirement is not met
   7  the time-out passed first
+"""
+
+VERDICT_HELP = """\b
+Exit codes:
+  0  it passed
+  1  the server refused the request, or the promotion
+  2  the command line is wrong
+  3  the server cannot be reached
+  4  the run failed
+  5  the run was cancelled
+  7  the time-out passed first
+  8  it failed
+  9  undecided
 """

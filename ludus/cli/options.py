@@ -1,5 +1,6 @@
 """Options that several commands share, and the types of their values."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,22 @@ class Assignment(click.ParamType):  # type: ignore[type-arg]  # generic only in 
             return path.strip(), yaml.safe_load(text)
         except yaml.YAMLError:
             self.fail(f"the value of {path.strip()} is not valid YAML: {text!r}", param, ctx)
+
+
+class Finite(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """A number that is neither infinite nor NaN."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the text."""
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class RequirementType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from server.amendments.refs import AmendmentRef
 from server.amendments.repository import AmendmentRepository
+from server.assessments.repository import AssessmentRepository
 from server.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
 from server.checkpoint_requests.repository import CheckpointRequestRepository
 from server.checkpoints.merit import keep_best_of, merit
@@ -41,7 +42,9 @@ from server.scheduling.turn import by_turn
 from server.settings import SchedulingSettings
 from server.simulators.models import Simulator
 from server.simulators.repository import LEFT, SimulatorRepository
+from server.training.assessment import checkpoints_of
 from server.training.problems import show
+from server.training.run import RunConfig
 from server.workers.models import Worker
 
 Result = TypeVar("Result")
@@ -100,6 +103,31 @@ class AttemptLedger:
         """Return the checkpoints that behaviors begin with. Not fenced: which they are never changes."""
         with self._database.read() as session:
             return InitialCheckpoints(session).of_run(self._claim.run_id)
+
+    def policies(self) -> dict[str, dict[str, Any]]:
+        """Return how the policies were trained that the run assesses, by checkpoint. Not fenced: that never changes."""
+        config = RunConfig.model_validate(self._claim.config)
+        if config.assessment is None:
+            return {}
+        with self._database.read() as session:
+            assessed = AssessmentRepository(session)
+            ids = checkpoints_of(config.assessment).values()
+            return {each: assessed.policy(each, config.assessment.behavior) for each in ids}
+
+    def assessed(self) -> dict[str, Any] | None:
+        """Return what earlier attempts have counted of an assessment; None if nothing."""
+        with self._database.read() as session:
+            row = AssessmentRepository(session).find(self._claim.run_id)
+            return None if row is None else dict(row.state)
+
+    def assess(self, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Store where an assessment stands. More games than before refill the restart budget."""
+
+        def write(session: Session, run: Run) -> None:
+            if AssessmentRepository(session).store(run.id, self._claim.epoch, games, result, state):
+                session.execute(update(Run).where(Run.id == run.id).values(restarts_without_progress=0))
+
+        self._fenced(write)
 
     def parameter_edits(self, after: int) -> list[tuple[int, str, dict[str, Any]]]:
         """Return number, parameter and change of the run's edits behind one of them. Not fenced: they never change."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -77,25 +77,31 @@ class ConfigService:
         name: str | None = None,
         version: int | None = None,
         overrides: Mapping[str, Any] | None = None,
+        complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> Prepared:
         """Resolve a document, or a stored configuration (its newest version unless one is given), under overrides.
 
         Exactly one of `document` and `name` is needed. Overrides act on what was written, before defaults are filled
-        in. Raises InvalidConfig, also for what no run can do yet, and ConfigNotFound.
+        in; `complete` then adds what follows from what is stored. Raises InvalidConfig, also for what no run can do
+        yet, and ConfigNotFound.
         """
         if (document is None) == (name is None):
             message = "send either a configuration or the name of a stored one"
             raise InvalidConfig([Problem("", "missing" if name is None else "contradiction", message)])
         if document is not None:
-            return _prepared(document, overrides)
+            return _prepared(document, overrides, complete)
         assert name is not None
         stored = self._configs.get_or_raise(name, version)
         # The source: PostgreSQL does not keep the order of keys, by which environment parameters get their seeds.
-        return replace(_prepared(stored.source, overrides), name=stored.name, version=stored.version)
+        return replace(_prepared(stored.source, overrides, complete), name=stored.name, version=stored.version)
 
 
-def _prepared(document: Document, overrides: Mapping[str, Any] | None) -> Prepared:
-    config, warnings = review(apply_overrides(parse_document(document), overrides or {}))
+def _prepared(
+    document: Document,
+    overrides: Mapping[str, Any] | None,
+    complete: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> Prepared:
+    config, warnings = review(complete(apply_overrides(parse_document(document), overrides or {})))
     refuse_unsupported(config)
     return Prepared(config, warnings=tuple(warnings))
 

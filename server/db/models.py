@@ -1,6 +1,8 @@
 """All models, so that the metadata is complete for migrations and their check."""
 
+from server.aliases.models import CheckpointAlias
 from server.amendments.models import AmendedRun, Amendment
+from server.assessments.models import RunAssessment
 from server.checkpoint_requests.models import CheckpointRequest
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.configs.models import ConfigVersion
@@ -29,6 +31,7 @@ __all__ = [
     "Attempt",
     "Base",
     "Checkpoint",
+    "CheckpointAlias",
     "CheckpointRequest",
     "ConfigVersion",
     "Delivery",
@@ -47,6 +50,7 @@ __all__ = [
     "ParameterEdit",
     "RatingPoint",
     "Run",
+    "RunAssessment",
     "RunDemonstration",
     "RunInitialCheckpoint",
     "RunLadder",

@@ -10,7 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from server.aliases.routes import router as aliases
 from server.amendments.routes import router as amendments
+from server.assessments.routes import router as assessments
 from server.attempts.routes import router as attempts
 from server.checkpoint_requests.routes import router as checkpoint_requests
 from server.checkpoints.routes import router as checkpoints
@@ -39,12 +41,14 @@ ROUTERS: tuple[APIRouter, ...] = (
     runs,
     amendments,
     checkpoint_requests,
+    assessments,
     parameters,
     events,
     metrics,
     checkpoints,
     uploads,
     retention,
+    aliases,
     attempts,
     simulators,
     configs,

@@ -44,8 +44,8 @@ class PlayedMatch:
     number: int
     """Counts the matches of this behavior in the run, from 1; goes on over attempts."""
     behavior: str
-    """Whose team learnt."""
-    simulator: int
+    """Whose team learnt; of an assessment: whose policies played."""
+    simulator: int | None
     at: float
     """Seconds since 1970-01-01 UTC."""
     step: int
@@ -56,8 +56,8 @@ class PlayedMatch:
     truncated: bool
     rated: bool
     """Whether it counts: opponents that changed during a match make it unfit for a comparison."""
-    elo: float
-    """Of the learning policy after it, by the trainer's own reckoning."""
+    elo: float | None
+    """Of the learning policy after it, by the trainer's own reckoning; None where none learns."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class LadderService:
         """Let a new run play on a shared ladder; without one, a run with self-play gets its own."""
         if shared is not None:
             self._ladders.join(run_id, shared)
-        elif any(section.self_play is not None for _, section in _learning(config)):
+        elif config.assessment is None and any(section.self_play is not None for _, section in _learning(config)):
             self._ladders.own(run_id)
 
 
@@ -124,11 +124,14 @@ def _learning(config: RunConfig) -> Iterator[tuple[Path, ReinforcementConfig]]:
 
 def _named(config: RunConfig) -> dict[Path, str]:
     """Return the names of ladders in a configuration, by the paths of the keys that name them."""
-    return {
+    named: dict[Path, str] = {
         (*path, "self_play", "ladder"): section.self_play.ladder
         for path, section in _learning(config)
         if section.self_play is not None and section.self_play.ladder is not None
     }
+    if config.match is not None:
+        return {} if config.match.ladder is None else {("match", "ladder"): config.match.ladder}
+    return named
 
 
 def _problems(named: Mapping[Path, str], found: Mapping[str, Ladder]) -> Iterator[Problem]:

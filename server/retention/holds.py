@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+from server.aliases.repository import AliasRepository
 from server.checkpoints.repository import InitialCheckpoints
 from server.db.database import Session
 
@@ -14,7 +15,12 @@ def _begun_with(session: Session, ids: Collection[str]) -> Collection[str]:
     return InitialCheckpoints(session).in_use(ids).keys()
 
 
-HOLDERS: Sequence[Holder] = (_begun_with,)
+def _named(session: Session, ids: Collection[str]) -> Collection[str]:
+    """Those that an alias stands for."""
+    return AliasRepository(session).named(ids)
+
+
+HOLDERS: Sequence[Holder] = (_begun_with, _named)
 
 
 def held(session: Session, ids: Collection[str]) -> set[str]:

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from server.amendments.schemas import RunChanges
+from server.assessments.service import AssessmentService
 from server.checkpoints.service import CheckpointService
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, Prepared
@@ -182,7 +183,11 @@ def _prepare(database: Database, wanted: RunCreate) -> Prepared:
     """Read and check the configuration before the writing transaction begins: a large one takes a while."""
     with database.read() as session:
         prepared = ConfigService(ConfigRepository(session)).prepare(
-            wanted.config, name=wanted.config_name, version=wanted.config_version, overrides=wanted.overrides
+            wanted.config,
+            name=wanted.config_name,
+            version=wanted.config_version,
+            overrides=wanted.overrides,
+            complete=AssessmentService(session).complete,
         )
         DemonstrationService(session).check(prepared.config)
         CheckpointService(session).check(prepared.config)

@@ -14,10 +14,17 @@ class RunKind(StrEnum):
     TRAIN = "train"
     CLONE = "clone"
     """Imitates demonstrations alone, in every behavior: it needs no simulator."""
+    MATCH = "match"
+    """Lets two frozen policies play against each other, until it is known whether one is stronger."""
+    EVALUATE = "evaluate"
+    """Lets a frozen policy play, and compares what it earns with a threshold."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "RunKind":
         """Return what a run with this resolved configuration does."""
+        for assessment in (cls.MATCH, cls.EVALUATE):
+            if config.get(assessment):
+                return assessment
         trainers = {behavior.get("trainer_type") for behavior in config.get("behaviors", {}).values()}
         return cls.CLONE if trainers == {"clone"} else cls.TRAIN
 

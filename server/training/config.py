@@ -5,6 +5,7 @@ checked) into a `RunConfig`. `RunConfig.model_dump(mode="json")` is what is stor
 loads it again. What is legal but probably not meant, `review` says beside.
 """
 
+from server.training.assessment import AssessmentSettings, EvaluateSettings, MatchSettings
 from server.training.behavior import (
     BehavioralCloningConfig,
     BehaviorConfig,
@@ -37,6 +38,7 @@ from server.training.run import CheckpointSettings, RunConfig, SimulatorsConfig,
 from server.training.values import Schedule
 
 __all__ = [
+    "AssessmentSettings",
     "BehaviorConfig",
     "BehavioralCloningConfig",
     "Change",
@@ -46,10 +48,12 @@ __all__ = [
     "CuriosityConfig",
     "EngineSettings",
     "EnvironmentSettings",
+    "EvaluateSettings",
     "ExtrinsicConfig",
     "FromDemonstrations",
     "GAILConfig",
     "IntrinsicConfig",
+    "MatchSettings",
     "MemorySettings",
     "NetworkSettings",
     "POCAConfig",

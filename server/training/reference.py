@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from server.training.assessment import EvaluateSettings, MatchSettings
 from server.training.behavior import (
     BehavioralCloningConfig,
     CloneConfig,
@@ -87,6 +88,8 @@ PATHS: Final[Mapping[type[Section], str]] = {
     CheckpointSettings: "checkpoint_settings",
     TorchSettings: "torch_settings",
     SimulatorsConfig: "simulators",
+    MatchSettings: "match",
+    EvaluateSettings: "evaluate",
 }
 """Every section, in the page's order, with where it stands."""
 
@@ -178,7 +181,7 @@ def _default(section: type[Section], key: str) -> str:
 
 
 def _range(schema: Mapping[str, Any]) -> str:
-    signs = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ "}
+    signs = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< "}
     counts = {"minProperties": "≥ ", "maxProperties": "≤ ", "minItems": "≥ ", "maxItems": "≤ "}
     variants = _variants(schema)
     limits = [sign + _figure(variant[key]) for variant in variants for key, sign in signs.items() if key in variant]

@@ -241,6 +241,8 @@ def _problem(item: ErrorDetails, path: Path) -> Problem:
             code, message = "invalid_value", f"must be {limits['expected']}, but is {given}"
         case "string_pattern_mismatch" if path[-1] in {"device", "collector_device"}:
             code, message = "invalid_value", f"must be cpu, cuda or cuda:N (N is 0 to 999), but is {given}"
+        case "string_pattern_mismatch" if path[0] in {"match", "evaluate"}:
+            code, message = "invalid_value", f"must be the id of a checkpoint (ckpt_...), but is {given}"
         case "string_pattern_mismatch":
             code, message = "invalid_value", f"must be the id of an uploaded demonstration (dem_...), but is {given}"
         case _:

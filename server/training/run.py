@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from ludus.environment_parameters import ParameterValue
+from server.training.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
 from server.training.behavior import BehaviorConfig, FromDemonstrations, ReinforcementConfig
 from server.training.builds import EngineSettings, EnvironmentSettings
 from server.training.document import Path
@@ -225,6 +226,47 @@ class RunConfig(Section):
     resources: Resources = Field(
         default=Resources(), description="What the run needs of the worker that trains it.", json_schema_extra=OWN
     )
+    match: MatchSettings | None = Field(
+        default=None,
+        description="Nothing is learnt: two checkpoints play against each other. `behaviors` may then be left out.",
+        json_schema_extra=OWN,
+    )
+    evaluate: EvaluateSettings | None = Field(
+        default=None,
+        description="Nothing is learnt: a checkpoint plays a number of episodes. `behaviors` may then be left out.",
+        json_schema_extra=OWN,
+    )
+
+    @field_validator("evaluate")
+    @classmethod
+    def _one_assessment(cls, evaluate: EvaluateSettings | None, info: ValidationInfo) -> EvaluateSettings | None:
+        if evaluate is not None and info.data.get("match") is not None:
+            raise mistake("contradiction", "a run has either a `match` or `evaluate`; remove one of them")
+        return evaluate
+
+    @field_validator("match", "evaluate")
+    @classmethod
+    def _nothing_else(cls, assessment: AssessmentSettings | None, info: ValidationInfo) -> AssessmentSettings | None:
+        if assessment is None:
+            return None
+        behaviors, checkpoints = info.data.get("behaviors"), info.data.get("checkpoint_settings")
+        if behaviors is not None and assessment.behavior not in behaviors:
+            names = ", ".join(behaviors)
+            message = f"is {assessment.behavior!r}, which is not among `behaviors`: {names}; name one of them"
+            raise mistake("contradiction", message, at="behavior")
+        if checkpoints is not None:
+            for key in ("resume_from", "inference"):
+                if getattr(checkpoints, key):
+                    where = f"checkpoint_settings.{key}"
+                    raise mistake(
+                        "contradiction", f"does not go together with {where}, which is for training; remove it"
+                    )
+        return assessment
+
+    @property
+    def assessment(self) -> AssessmentSettings | None:
+        """What the run judges; None if it trains."""
+        return self.match or self.evaluate
 
     @field_validator("seed")
     @classmethod
@@ -289,7 +331,12 @@ class RunConfig(Section):
             if isinstance(section, ReinforcementConfig) and section.self_play is not None
             for index, opponent in enumerate(section.self_play.opponents)
         }
-        return found if resumed is None else {**found, ("checkpoint_settings", "resume_from"): resumed}
+        if resumed is not None:
+            found["checkpoint_settings", "resume_from"] = resumed
+        if self.assessment is not None:
+            kind = "match" if self.match is not None else "evaluate"
+            found |= {(kind, key): each for key, each in checkpoints_of(self.assessment).items()}
+        return found
 
     @property
     def name(self) -> str | None:

@@ -5,6 +5,7 @@ Everything here runs in the event loop and returns at once (see `process.py`).
 
 import asyncio
 import itertools
+import os
 import time
 from dataclasses import astuple, dataclass, field, replace
 
@@ -16,6 +17,7 @@ from ludus.spec import BehaviorSpec
 from ludus.wire.batches import StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
 from worker.collector import messages
+from worker.collector.assessment import AssessmentLane, Sittings
 from worker.collector.batcher import BaseLane, Lane
 from worker.collector.exploration import PinkNoise
 from worker.collector.handover import KeptSession, State
@@ -54,6 +56,8 @@ class Behavior:
     lane: Lane | None = None
     side: "Side | None" = None
     """In self-play, once the behavior is admitted."""
+    assessment: AssessmentLane | None = None
+    """In an assessment, once the behavior is admitted; there is no other lane then."""
     weights: WeightBuffers | None = None
     refusal: tuple[str, str] | None = None
     """Code and reason."""
@@ -63,7 +67,9 @@ class Behavior:
 
     def lanes(self) -> LaneOf | None:
         """Return who answers each team; None while the learner decides."""
-        lane, side = self.lane, self.side
+        lane, side, assessment = self.lane, self.side, self.assessment
+        if assessment is not None:
+            return (lambda _: assessment) if assessment.ready else None
         if lane is None or (side is not None and not side.known):
             return None
         return lambda team: lane if side is None or team == side.learning else side.opposition
@@ -97,6 +103,8 @@ class Collector:
         self._weights: dict[int, WeightBuffers] = {}
         self._sides: dict[int, Side] = {}
         """By lane, of behaviors in self-play."""
+        self._assessed: dict[int, AssessmentLane] = {}
+        """By lane."""
         self._stats = StatSums()
         self._connections = Connections()
         self._numbers = itertools.count(start.first_number, settings.count)
@@ -205,7 +213,7 @@ class Collector:
             del self._by_incarnation[session.incarnation]
         for behavior in list(self._behaviors.values()):
             behavior.sessions.discard(session)
-            if behavior.lane is None and not behavior.sessions and behavior.refusal is None:
+            if (behavior.lane or behavior.assessment or behavior.refusal) is None and not behavior.sessions:
                 # Nobody waits for a decision any more: the next simulator may bring another spec.
                 del self._behaviors[behavior.spec.behavior]
         code, reason = session.closed or ("", "")
@@ -273,9 +281,10 @@ class Collector:
             case Kind.ADMIT:
                 self._admit(messages.Admit.unpack(frame.payload), frame.descriptors)
             case Kind.FROZEN_POLICY:
-                policy = messages.FrozenPolicy.unpack(frame.payload)
                 (fd,) = frame.descriptors
-                self._sides[policy.lane].opposition.opponents.take(policy.key, thaw(fd))
+                self._take_policy(messages.FrozenPolicy.unpack(frame.payload), fd)
+            case Kind.SIT:
+                self._sit(messages.Sit.unpack(frame.payload))
             case Kind.OPPONENTS:
                 self._oppose(messages.Opponents.unpack(frame.payload))
             case Kind.REFUSE:
@@ -317,6 +326,10 @@ class Collector:
 
     def _admit(self, message: messages.Admit, descriptors: tuple[int, ...]) -> None:
         arena_fd, weights_fd = descriptors
+        if message.assessment:
+            os.close(weights_fd)  # nothing is published
+            self._admit_assessed(message, arena_fd)
+            return
         spec = messages.spec_from_text(message.spec)
         arena = Arena(arena_fd, ArenaLayout(spec, message.rows, message.blocks, message.memory_size))
         arena.close()  # the mapping stays
@@ -345,6 +358,50 @@ class Collector:
             lane.observer = referee = Referee()
             behavior.side = self._sides[message.lane] = Side(self._opposition(message, spec, arena), referee)
         self._admit_sessions(behavior)
+
+    def _admit_assessed(self, message: messages.Admit, arena_fd: int) -> None:
+        """Make the lane of a behavior whose frozen policies are judged. It plays when their weights are here."""
+        spec = messages.spec_from_text(message.spec)
+        arena = Arena(arena_fd, ArenaLayout(spec, message.rows, message.blocks, message.memory_size))
+        arena.close()  # the mapping stays
+        settings, sittings = self.settings, Sittings()
+        seed = [settings.seed, settings.epoch, self._start.index, self._start.generation, message.lane]
+        lane = AssessmentLane(
+            number=message.lane,
+            behavior=spec.behavior,
+            policies=[make_policy(spec, **each, device=message.device) for each in message.assessment],
+            sittings=sittings,
+            observer=sittings,
+            tracker=Tracker(arena, message.time_horizon, Rounds()),
+            rounds=Rounds(),
+            rng=np.random.default_rng(seed),
+            low_blocks=0,
+            recorded=False,
+            version=0,
+            schedule=lambda: self.schedule(lane),
+        )
+        behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
+        behavior.spec, behavior.assessment = spec, lane
+        self._assessed[message.lane] = lane
+
+    def _take_policy(self, message: messages.FrozenPolicy, fd: int) -> None:
+        """Take the weights of a frozen policy."""
+        assessment = self._assessed.get(message.lane)
+        if assessment is None:
+            self._sides[message.lane].opposition.opponents.take(message.key, thaw(fd))
+            return
+        assessment.take(message.key, thaw(fd))
+        self._admit_sessions(self._behaviors[assessment.behavior])
+
+    def _sit(self, message: messages.Sit) -> None:
+        """Let a simulator begin a sitting of an assessment."""
+        session, assessment = self._by_incarnation.get(message.incarnation), self._assessed[message.lane]
+        if session is None:
+            return  # it has left, and the learner hears of it
+        rosters = {roster.team: roster for lane, roster in session.rosters.values() if lane is assessment}
+        session.own_parameters = from_plain(message.parameters)
+        session.reset()
+        assessment.sit(rosters, message.incarnation, message.sitting, message.team)
 
     def _opposition(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> OppositionLane:
         """Make the lane of teams that do not learn."""
@@ -450,6 +507,8 @@ class Collector:
 
     def _run(self, lane: BaseLane) -> None:
         report = lane.run()
+        if isinstance(lane, AssessmentLane):
+            self._tell_of_sittings(lane)
         if not isinstance(lane, Lane):
             return
         if report.want and lane.rounds.number is not None:
@@ -487,6 +546,11 @@ class Collector:
             self.tell(messages.GhostSteps(number, steps))
         if matches:
             self.tell(messages.Matches(number, [astuple(match) for match in matches]))
+
+    def _tell_of_sittings(self, lane: AssessmentLane) -> None:
+        lane.tracker.take_episodes()
+        for incarnation, sitting, games in lane.sittings.take():
+            self.tell(messages.Sat(lane.number, incarnation, sitting, [astuple(game) for game in games]))
 
     def tick(self) -> None:
         """Do what is due by the clock."""

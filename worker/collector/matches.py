@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ludus.wire.batches import Ints
+from ludus.wire.batches import TerminalBatch
 from ludus.wire.codec import Outcome
 from worker.collector.batcher import Member, Staged
 from worker.collector.opponents import NOBODY, OppositionLane
@@ -108,12 +108,7 @@ class Referee:
                 key = history.newest_policy
             if key != NOBODY:
                 opponents.append((lane.behavior, roster.team, key))
-        rewards = batch.rewards[rows].astype(np.float64)
-        if batch.group_rewards is not None:
-            rewards = rewards + batch.group_rewards[rows]
-        outcome = _reported(None if batch.outcomes is None else batch.outcomes[rows])
-        if outcome is Outcome.UNSPECIFIED:
-            outcome = _outcome(float(rewards.mean()))
+        outcome = reported_outcome(batch, rows) or outcome_by_reward(batch, rows)
         self._matches.append(
             EndedMatch(
                 simulator=staged.roster.simulator,
@@ -131,15 +126,20 @@ def _opposing(member: Member) -> list[tuple[OppositionLane, Roster]]:
     return [(lane, roster) for lane, roster in member.rosters.values() if isinstance(lane, OppositionLane)]
 
 
-def _reported(outcomes: Ints | npt.NDArray[np.uint8] | None) -> Outcome:
-    """Return what a simulator said of any of a group's members."""
-    if outcomes is None or not outcomes.any():
-        return Outcome.UNSPECIFIED
+def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:
+    """Return what a simulator said of any of a group's members, which end in these rows; None if it said nothing."""
+    if batch.outcomes is None or not batch.outcomes[rows].any():
+        return None
+    outcomes = batch.outcomes[rows]
     return Outcome(int(outcomes[outcomes > 0][0]))
 
 
-def _outcome(reward: float) -> Outcome:
-    """Return what the sign of the last reward says."""
+def outcome_by_reward(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome:
+    """Return what the sign of the last reward says; of several members: of the mean of theirs."""
+    rewards = batch.rewards[rows].astype(np.float64)
+    if batch.group_rewards is not None:
+        rewards = rewards + batch.group_rewards[rows]
+    reward = float(rewards.mean())
     if reward > 0:
         return Outcome.WIN
     return Outcome.LOSS if reward < 0 else Outcome.DRAW

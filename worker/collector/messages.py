@@ -38,6 +38,7 @@ class Kind(IntEnum):
     RELEASE = 18
     FORGET = 19
     KEPT = 20
+    SIT = 21
     LISTENING = 64
     FAILED = 65
     ANNOUNCED = 66
@@ -56,6 +57,7 @@ class Kind(IntEnum):
     GHOST_STEPS = 79
     MATCHES = 80
     HANDED_OVER = 81
+    SAT = 82
     ALIVE = 90
 
 
@@ -117,6 +119,9 @@ class Admit(Message):
     """Ask for blocks when fewer than this are free."""
     self_play: bool
     """Whether one team learns and the others play frozen policies; nobody is answered before `Opponents` came."""
+    assessment: list[dict[str, Any]]
+    """Of an assessment: the networks of its policies (`network_settings` and `squashed` each), whose weights come as
+    `FrozenPolicy` 0, 1; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,20 @@ class Opponents(Message):
     """Team, and the keys of its draws: simulator n plays draw n mod k."""
     others: list[int]
     """Draws of teams that are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sit(Message):
+    """A simulator begins anew, with a sitting of an assessment. Answered by Sat, unless it leaves before the end."""
+
+    kind: ClassVar = Kind.SIT
+    lane: int
+    incarnation: str
+    sitting: int
+    team: int | None
+    """Number of the team that the candidate plays; None: all of them."""
+    parameters: dict[str, Any]
+    """Environment parameters of its own, on top of the run's: `environment_parameters.to_plain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +411,17 @@ class Matches(Message):
     kind: ClassVar = Kind.MATCHES
     lane: int
     rows: list[tuple[int, int, int, bool, bool, list[tuple[str, int, int]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sat(Message):
+    """A sitting is complete: the fields of each `worker.collector.assessment.EndedGame`."""
+
+    kind: ClassVar = Kind.SAT
+    lane: int
+    incarnation: str
+    sitting: int
+    games: list[tuple[int, float, int, bool]]
 
 
 @dataclass(frozen=True, slots=True)

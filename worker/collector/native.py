@@ -116,7 +116,7 @@ class NativeSession(Session):
 
     def _parameters(self) -> tuple[dict[str, float], dict[str, pb.Sampler]]:
         """Return the newest environment parameters, to be sent now: drawn values, and samplers."""
-        newest = self._collector.settings.environment_parameters
+        newest = self._environment_parameters
         self._draws.change(newest)
         self._note_told()
         self._told = self._draws.next()

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
+from worker.collector.assessment import EndedGame
 from worker.collector.handover import State
 from worker.collector.matches import EndedMatch
 from worker.experience.segments import Segment
@@ -171,6 +172,17 @@ class MatchesEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SittingEnded:
+    """A simulator has played all games of its sitting (`CollectorPool.sit`)."""
+
+    behavior: str
+    incarnation: str
+    sitting: int
+    games: tuple[EndedGame, ...]
+    """In the order of their agents, or groups."""
+
+
+@dataclass(frozen=True, slots=True)
 class StatsReported:
     """Numbers that simulators reported under one key since the last such notice of their collector."""
 
@@ -210,6 +222,7 @@ Notice = (
     | EpisodesEnded
     | GhostStepsPlayed
     | MatchesEnded
+    | SittingEnded
     | StatsReported
     | HandedOver
 )

@@ -27,6 +27,7 @@ from ludus.environment_parameters import ParameterValue, from_plain, to_plain
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
 from worker.collector import handover, messages
+from worker.collector.assessment import EndedGame
 from worker.collector.children import WarmCollector
 from worker.collector.handover import State
 from worker.collector.matches import EndedMatch
@@ -47,6 +48,7 @@ from worker.collector.notices import (
     SimulatorLeft,
     SimulatorStarted,
     SimulatorTrouble,
+    SittingEnded,
     StatsReported,
     TeamAnnounced,
 )
@@ -83,6 +85,16 @@ class CollectorStartError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class FrozenProgram:
+    """One policy of an assessment: how a collector builds it, and what it does."""
+
+    network_settings: Mapping[str, Any]
+    """`NetworkSettings.model_dump(mode="json")`."""
+    squashed: bool
+    weights: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyProgram:
     """How a collector builds the acting policy of a behavior."""
 
@@ -100,6 +112,9 @@ class PolicyProgram:
     """Where policies act that need torch: `cpu`, `cuda` or `cuda:N`."""
     self_play: bool = False
     """Whether one team learns and the others play frozen policies: nobody acts before `CollectorPool.oppose`."""
+    assessment: Sequence[FrozenProgram] = ()
+    """The policies of an assessment, which answer all agents: the candidate, then the champion. Weights are not
+    published, steps are not granted; simulators play for nothing until `CollectorPool.sit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +187,7 @@ class _Behavior:
     recorded: bool = True
     opposition: Opposition | None = None
     frozen: dict[int, int] = field(default_factory=dict)
-    """Key -> descriptor of the weights, of all policies that `opposition` names."""
+    """Key -> descriptor of the weights, of all policies that `opposition` names, or that an assessment is about."""
 
 
 class CollectorPool:
@@ -280,6 +295,8 @@ class CollectorPool:
                 weights=WeightBuffers.create(policy.weights_size, self._settings.count),
                 ledger=BlockLedger(arena.layout.blocks),
                 chunk=block_chunk(arena.layout),
+                recorded=not policy.assessment,
+                frozen={key: freeze(each.weights) for key, each in enumerate(policy.assessment)},
             )
             self._lanes.append(behavior)
             self._behaviors[spec.behavior] = behavior
@@ -336,6 +353,26 @@ class CollectorPool:
             entry.opposition = opposition
             for child in self._listening():
                 self._tell_opposition(child, entry, fresh)
+
+    def sit(
+        self,
+        behavior: str,
+        incarnation: str,
+        sitting: int,
+        team: int | None,
+        parameters: Mapping[str, ParameterValue],
+    ) -> None:
+        """Let a simulator begin anew with a sitting of an assessment; `SittingEnded` reports its games.
+
+        The candidate plays `team`, the champion the others; None: the candidate plays alone. `parameters` are told to
+        this simulator only. Nothing comes of it if the simulator leaves. Never blocks.
+        """
+        with self._lock:
+            entry = self._behaviors[behavior]
+            message = messages.Sit(entry.lane, incarnation, sitting, team, to_plain(parameters))
+            for child in self._listening():
+                if incarnation in child.simulators:
+                    self._tell(child, message)
 
     def _tell_opposition(self, child: _Child, entry: _Behavior, fresh: Mapping[int, int]) -> None:
         """Tell a collector of the opponents; `fresh` are those that it does not know."""
@@ -573,6 +610,10 @@ class CollectorPool:
                 matches = messages.Matches.unpack(frame.payload)
                 behavior = self._lanes[matches.lane].spec.behavior
                 self._report(MatchesEnded(behavior, tuple(_match(*row) for row in matches.rows)))
+            case Kind.SAT:
+                sat = messages.Sat.unpack(frame.payload)
+                games = tuple(EndedGame(*row) for row in sat.games)
+                self._report(SittingEnded(self._lanes[sat.lane].spec.behavior, sat.incarnation, sat.sitting, games))
             case Kind.STATS:
                 for number, key, kind, count, total, last, values in messages.Stats.unpack(frame.payload).rows:
                     self._report(StatsReported(key, Aggregation(kind), count, total, last, tuple(values), number))
@@ -655,8 +696,16 @@ class CollectorPool:
             weight_buffers=entry.weights.layout.buffers,
             low_blocks=entry.chunk // 2,
             self_play=entry.program.self_play,
+            assessment=[
+                {"network_settings": dict(each.network_settings), "squashed": each.squashed}
+                for each in entry.program.assessment
+            ],
         )
         self._tell(child, message, (entry.arena.fd, entry.weights.fd))
+        if entry.program.assessment:
+            for key, fd in entry.frozen.items():
+                self._tell(child, messages.FrozenPolicy(entry.lane, key), (fd,))
+            return
         self._lend_blocks(child, entry)
         if entry.version >= 0:
             self._offer_weights(child, entry)

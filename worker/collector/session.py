@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ludus.environment_parameters import ParameterValue
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
@@ -106,6 +107,8 @@ class Session(ABC):
         """By announced name."""
         self.rosters: dict[str, tuple[BaseLane, Roster]] = {}
         """By announced name, once the behavior is admitted."""
+        self.own_parameters: Mapping[str, ParameterValue] = {}
+        """Environment parameters of this simulator alone, on top of the run's; told with the next reset."""
         self._parameter_set = 0
         """Number of the environment parameters that the simulator was last told."""
         self._has_heard = True
@@ -221,6 +224,11 @@ class Session(ABC):
     def _seed(self) -> int:
         """The simulator's seed: below 2**31."""
         return (self._collector.settings.seed + self.number) % 2**31
+
+    @property
+    def _environment_parameters(self) -> Mapping[str, ParameterValue]:
+        """The newest environment parameters for this simulator."""
+        return {**self._collector.settings.environment_parameters, **self.own_parameters}
 
     @property
     def _has_news(self) -> bool:

@@ -34,6 +34,7 @@ from worker.collector.notices import (
     SimulatorLeft,
     SimulatorStarted,
     SimulatorTrouble,
+    SittingEnded,
     StatsReported,
     TeamAnnounced,
 )
@@ -59,6 +60,7 @@ from worker.link import (
 from worker.link import Endpoint as LinkEndpoint
 from worker.trainer.admission import Admission
 from worker.trainer.amendments import Amendments, saved_number
+from worker.trainer.assessment import Assessment
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
@@ -110,6 +112,9 @@ class Trainer:
         )
         if job.epoch > 1:
             self._contest.resumed(waiting)
+        judged = self._config.assessment
+        self._assessment = None if judged is None else Assessment(job, self._config, judged, superior, self._pool)
+        """Of a run that judges policies instead of training them."""
         self._admission = Admission(
             job,
             self._amendments,
@@ -132,7 +137,7 @@ class Trainer:
             self._contest,
             self._amendments,
             Rest(self._pool, self._learners, self._take).hold,
-            plays=self._plays,
+            plays=self._plays or self._assessment is not None,
         )
         self._begun = sum(int(state["progress"]["step"]) for state in behavior_states(waiting).values())
         """Steps of all behaviors that the checkpoint has."""
@@ -147,7 +152,8 @@ class Trainer:
         try:
             self._amendments.begin(self._begun)
             self._admission.tell_of_bf16()
-            self._admission.begin_clones()
+            if self._assessment is None:
+                self._admission.begin_clones()
             for endpoint in self._pool.start():
                 self._endpoints[endpoint.index] = endpoint
             self._tell_endpoints()
@@ -155,6 +161,8 @@ class Trainer:
             self._tell_progress(at_once=True)
             self._lessons.tell(at_once=True)
             self._contest.tell(at_once=True)
+            if self._assessment is not None:
+                self._assessment.tell(at_once=True)
             code = _farewell(finished)
             self._pool.close(code, finished.detail or code.sentence, rejoin=code.rejoin)
             for notice in self._pool.poll(0.0):
@@ -193,7 +201,8 @@ class Trainer:
             busy = any(learner.ready for learner in self._learners.values())
             for notice in self._pool.poll(0.0 if busy else POLL_SECONDS):
                 self._take(notice)
-            finished = self._admission.unusable or self._commanded() or self._learn() or self._forsaken()
+            work = self._learn if self._assessment is None else self._assess
+            finished = self._admission.unusable or self._commanded() or work() or self._forsaken()
             if finished is not None:
                 return finished
             self._checkpoints.poll()
@@ -224,7 +233,7 @@ class Trainer:
             case MatchesEnded():
                 self._contest.ended(notice)
             case BehaviorAnnounced():
-                self._admission.admit(notice.spec)
+                (self._assessment or self._admission).admit(notice.spec)
             case TeamAnnounced():
                 self._contest.team_announced(notice, is_played=self._is_played(notice.behavior))
             case SimulatorConnected():
@@ -249,8 +258,13 @@ class Trainer:
                         incarnation=notice.incarnation, behaviors=list(notice.behaviors), agents=notice.agents
                     )
                 )
+                if self._assessment is not None:
+                    self._assessment.started(notice)
             case SimulatorLeft():
                 self._simulator_left(notice)
+            case SittingEnded():
+                assert self._assessment is not None, "nobody else gives simulators sittings"
+                self._assessment.sat(notice)
             case SimulatorTrouble():
                 self._events.tell(
                     "simulator_trouble",
@@ -296,6 +310,8 @@ class Trainer:
             del self._simulators[notice.incarnation]
             self._contest.left(notice.incarnation)
             self._alone_since = time.monotonic()
+            if self._assessment is not None:
+                self._assessment.left(notice.incarnation)
         self._superior.post(
             SimulatorDown(
                 incarnation=notice.incarnation,
@@ -327,6 +343,14 @@ class Trainer:
         if any(learner.checkpoint_due for learner in self._learners.values()):
             self._checkpoints.begin()
         return None
+
+    def _assess(self) -> Finished | None:
+        """Report how far the assessment is, and finish when its verdict is known."""
+        assert self._assessment is not None
+        self._assessment.tell()
+        if self._assessment.unusable is not None or self._assessment.verdict is None:
+            return self._assessment.unusable
+        return self._assessment.finish()
 
     def _rolled_back(self, learner: Learner, reason: str) -> None:
         self._events.tell(

@@ -237,6 +237,8 @@ def test_defaults_are_those_of_ml_agents() -> None:
             "step_timeout_seconds": 60.0,
             "unity_port": None,
         },
+        "match": None,
+        "evaluate": None,
     }
 
 

@@ -340,7 +340,7 @@ class UnitySession(Session):
 
     def _tell_parameters(self) -> bytes:
         self._note_told()
-        return parameter_frames(self._collector.settings.environment_parameters)
+        return parameter_frames(self._environment_parameters)
 
 
 _EVERYTHING = unity.UnityRLCapabilitiesProto(

@@ -1,0 +1,245 @@
+"""`ludus gate`, `ludus evaluate`: does a policy pass? Commands that end with a verdict, for pipelines."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ludus.api import ApiError, Client, NotFound
+from ludus.cli import exits
+from ludus.cli.assess import Assessed, games_option, run_assessment
+from ludus.cli.client import Failure, connected, explain, fail
+from ludus.cli.exits import VERDICTS, Exit
+from ludus.cli.options import Assignment, Finite, json_option, timeout_option
+from ludus.cli.sources import Source
+from ludus.records import MatchResult
+
+CHAMPION = "champion"
+CHECKPOINTS = "an id (ckpt_...), an alias, or RUN/latest"
+
+
+class AssessmentCommand(click.Command):
+    """A command that talks to a server: what goes wrong there becomes a sentence and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except ApiError as error:
+            fail(error)
+
+
+behavior_option = click.option("--behavior", help="Whose policies. [the only one that the checkpoint has]")
+seed_parameter_option = click.option(
+    "--seed-parameter",
+    metavar="NAME",
+    help="Environment parameter by which simulators take the seed of an episode. [seed with --game, else none]",
+)
+seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the run. [drawn]")
+name_option = click.option("--name", help="Name of the run.")
+tag_option = click.option("--tag", "tags", multiple=True, help="Tag of the run. Can be given several times.")
+set_option = click.option(
+    "--set",
+    "overrides",
+    type=Assignment(),
+    multiple=True,
+    help="Any other key of the run, as in environment_parameters.size=9. Can be given several times.",
+)
+junit_option = click.option(
+    "--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a JUnit report, too."
+)
+
+
+@click.command(cls=AssessmentCommand, epilog=exits.VERDICT_HELP)
+@click.argument("candidate")
+@click.option("--against", "champion", default=CHAMPION, show_default=True, help=f"Checkpoint to beat: {CHECKPOINTS}.")
+@behavior_option
+@click.option("--elo0", type=Finite(), default=0.0, show_default=True, help="Lead with which the candidate fails.")
+@click.option("--elo1", type=Finite(), default=20.0, show_default=True, help="Lead with which it passes.")
+@click.option("--alpha", type=Finite(), default=0.05, show_default=True, help="Risk that one of lead ELO0 passes.")
+@click.option("--beta", type=Finite(), default=0.05, show_default=True, help="Risk that one of lead ELO1 fails.")
+@click.option("--max-games", type=int, default=20_000, show_default=True, help="Games after which it is undecided.")
+@seed_parameter_option
+@click.option("--ladder", help="Shared ladder on which the games count, too.")
+@games_option
+@click.option(
+    "--promote",
+    is_flag=False,
+    flag_value="",
+    metavar="[ALIAS]",
+    help=f"Let ALIAS stand for the candidate if it passes. [the alias in --against, else {CHAMPION}]",
+)
+@name_option
+@tag_option
+@seed_option
+@set_option
+@timeout_option
+@json_option
+@junit_option
+@connected
+def gate(
+    client: Client,
+    *,
+    candidate: str,
+    champion: str,
+    behavior: str | None,
+    elo0: float,
+    elo1: float,
+    alpha: float,
+    beta: float,
+    max_games: int,
+    seed_parameter: str | None,
+    ladder: str | None,
+    game: Source | None,
+    count: int,
+    envs: int,
+    gateway: str | None,
+    promote: str | None,
+    name: str | None,
+    tags: tuple[str, ...],
+    seed: int | None,
+    overrides: tuple[tuple[str, Any], ...],
+    timeout: float | None,
+    as_json: bool,
+    junit: Path | None,
+) -> None:
+    """Let CANDIDATE play against a champion until it is known whether it is stronger; a checkpoint is an id
+    (ckpt_...), an alias, or RUN/latest.
+
+    Both sides are frozen policies, on the simulators that are connected to the run, or on those that --game starts
+    here: `ludus gate nightly/latest --against champion --game pettingzoo:classic.connect_four_v3 --promote`. A
+    sequential test (SPRT) stops as soon as one of two hypotheses on the candidate's lead, ELO0 and ELO1, is accepted.
+    """
+    settings = {
+        "candidate": candidate,
+        "champion": champion,
+        "behavior": behavior,
+        "elo0": elo0,
+        "elo1": elo1,
+        "alpha": alpha,
+        "beta": beta,
+        "max_games": max_games,
+        "seed_parameter": seed_parameter or ("seed" if game else None),
+        "ladder": ladder,
+    }
+    document = _document("match", settings, seed)
+    alias = None if promote is None else promote or (CHAMPION if _is_no_alias(champion) else champion)
+    found = run_assessment(
+        client,
+        document,
+        dict(overrides),
+        name=name,
+        tags=tags,
+        game=game,
+        count=count,
+        envs=envs,
+        gateway=gateway,
+        timeout=timeout,
+        as_json=as_json,
+        junit=junit,
+    )
+    code = _verdict(found)
+    if alias is not None and code is Exit.OK:
+        assert isinstance(found.result, MatchResult)
+        _promote(client, alias, found.result)
+    sys.exit(code)
+
+
+@click.command(cls=AssessmentCommand, epilog=exits.VERDICT_HELP)
+@click.argument("checkpoint")
+@behavior_option
+@click.option("--episodes", type=int, default=100, show_default=True, help="Episodes to play.")
+@click.option("--threshold", type=Finite(), help="Mean return that is enough. [any]")
+@click.option("--confidence", type=Finite(), default=0.95, show_default=True, help="Of the interval of the mean.")
+@seed_parameter_option
+@games_option
+@name_option
+@tag_option
+@seed_option
+@set_option
+@timeout_option
+@json_option
+@junit_option
+@connected
+def evaluate(
+    client: Client,
+    *,
+    checkpoint: str,
+    behavior: str | None,
+    episodes: int,
+    threshold: float | None,
+    confidence: float,
+    seed_parameter: str | None,
+    game: Source | None,
+    count: int,
+    envs: int,
+    gateway: str | None,
+    name: str | None,
+    tags: tuple[str, ...],
+    seed: int | None,
+    overrides: tuple[tuple[str, Any], ...],
+    timeout: float | None,
+    as_json: bool,
+    junit: Path | None,
+) -> None:
+    """Let CHECKPOINT play a number of episodes, and compare its mean return with a threshold; a checkpoint is an id
+    (ckpt_...), an alias, or RUN/latest.
+
+    It passes where the whole interval of the mean (bootstrap) lies at the threshold or above, fails where all of it
+    lies below: `ludus evaluate nightly/latest --threshold 475 --seed 1 --game gymnasium:CartPole-v1`.
+    """
+    settings = {
+        "checkpoint": checkpoint,
+        "behavior": behavior,
+        "episodes": episodes,
+        "threshold": threshold,
+        "confidence": confidence,
+        "seed_parameter": seed_parameter or ("seed" if game else None),
+    }
+    found = run_assessment(
+        client,
+        _document("evaluate", settings, seed),
+        dict(overrides),
+        name=name,
+        tags=tags,
+        game=game,
+        count=count,
+        envs=envs,
+        gateway=gateway,
+        timeout=timeout,
+        as_json=as_json,
+        junit=junit,
+    )
+    sys.exit(_verdict(found))
+
+
+def _document(section: str, settings: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    given = {key: value for key, value in settings.items() if value is not None}
+    return {section: given} | ({} if seed is None else {"seed": seed})
+
+
+def _verdict(found: Assessed) -> Exit:
+    """Return the exit code of an assessment."""
+    if found.ended is not Exit.OK or found.result is None or found.result.verdict is None:
+        return Exit.UNDECIDED if found.ended is Exit.OK else found.ended
+    return VERDICTS[found.result.verdict]
+
+
+def _is_no_alias(name: str) -> bool:
+    return "/" in name or name.startswith("ckpt_")
+
+
+def _promote(client: Client, alias: str, result: MatchResult) -> None:
+    """Move an alias from the champion that was played to the candidate."""
+    try:
+        present = client.get_alias(alias).checkpoint_id
+    except NotFound:
+        present = None
+    expected = None if present is None else result.champion
+    try:
+        moved = client.set_alias(alias, result.candidate, expected=expected)
+    except ApiError as error:
+        raise Failure(f"the candidate passed, but was not promoted: {explain(error)}", Exit.REFUSED) from error
+    click.echo(f"{moved.name} is {moved.checkpoint_id} now", err=True)

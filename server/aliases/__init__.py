@@ -1,0 +1,1 @@
+"""Aliases: names of checkpoints that can be moved, as `champion`."""

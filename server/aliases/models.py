@@ -1,0 +1,19 @@
+"""Aliases: names that people and pipelines give checkpoints, and move."""
+
+from sqlalchemy import ForeignKey, Integer, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from server.db.base import Base, Timestamp, ordered_text
+
+
+class CheckpointAlias(Base):
+    """One name. Retention never removes the checkpoint that it stands for."""
+
+    __tablename__ = "checkpoint_aliases"
+
+    name: Mapped[str] = mapped_column(ordered_text(200), primary_key=True)
+    checkpoint_id: Mapped[str] = mapped_column(String(40), ForeignKey("checkpoints.id", ondelete="CASCADE"), index=True)
+    version: Mapped[int] = mapped_column(Integer)
+    """Counts the moves from 1."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+    moved_at: Mapped[float] = mapped_column(Timestamp)

@@ -1,0 +1,1 @@
+"""Assessments: what `match` and `evaluate` runs are about, and what came of them."""

@@ -1,0 +1,65 @@
+"""Assessments in the database, and what is known of the policies that they judge."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from server.assessments.models import RunAssessment
+from server.checkpoints.models import Checkpoint
+from server.db.clock import now
+from server.errors import AssessmentNotFound, CheckpointNotFound
+from server.runs.models import Run
+from server.training.behavior import TrainerConfig
+from server.training.run import RunConfig
+
+
+class AssessmentRepository:
+    """Assessments. Never commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def find(self, run_id: str) -> RunAssessment | None:
+        """Return where a run's assessment stands; None if it has not begun, or there is none."""
+        return self._session.get(RunAssessment, run_id)
+
+    def get(self, run_id: str) -> RunAssessment:
+        """Return the same. Raises AssessmentNotFound."""
+        found = self.find(run_id)
+        if found is None:
+            raise AssessmentNotFound(run_id)
+        return found
+
+    def store(self, run_id: str, epoch: int, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+        """Write where an assessment stands; return whether it has more games than before."""
+        before = self.find(run_id)
+        counted = 0 if before is None else before.games
+        row = RunAssessment(
+            run_id=run_id,
+            epoch=epoch,
+            verdict=result.get("verdict"),
+            games=games,
+            result=dict(result),
+            state=dict(state),
+            updated_at=now(),
+        )
+        self._session.merge(row)
+        self._session.flush()
+        return games > counted
+
+    def policy(self, checkpoint_id: str, behavior: str) -> dict[str, Any]:
+        """Return how the policy of a behavior was trained: `trainer_type`, `network_settings`.
+
+        Raises CheckpointNotFound, also where the run of the checkpoint never trained the behavior.
+        """
+        query = select(Run.config).join(Checkpoint, Checkpoint.run_id == Run.id).where(Checkpoint.id == checkpoint_id)
+        stored = self._session.scalar(query)
+        section: TrainerConfig | None = None
+        if stored is not None:
+            section = RunConfig.model_validate(stored).behavior(behavior)
+        if section is None:
+            raise CheckpointNotFound(checkpoint_id)
+        network = section.network_settings.model_dump(mode="json")
+        return {"trainer_type": getattr(section, "trainer_type", "ppo"), "network_settings": network}

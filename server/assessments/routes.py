@@ -1,0 +1,21 @@
+"""Results of runs that judge policies."""
+
+from fastapi import APIRouter
+
+from server.assessments.repository import AssessmentRepository
+from server.assessments.schemas import AssessmentRead
+from server.errors import AssessmentNotFound, RunNotFound
+from server.http.errors import problems
+from server.http.fields import RunKey
+from server.http.services import DatabaseDep
+from server.runs.repository import RunRepository
+
+router = APIRouter(prefix="/v1/runs/{run:name}/result", tags=["assessments"])
+
+
+@router.get("", response_model=AssessmentRead, responses=problems(RunNotFound, AssessmentNotFound))
+def get_result(run: RunKey, database: DatabaseDep) -> AssessmentRead:
+    """Return where a `match` or `evaluate` run stands; when it has ended, its verdict."""
+    with database.read() as session:
+        found = AssessmentRepository(session).get(RunRepository(session).id_of(run))
+        return AssessmentRead.model_validate(found)

@@ -1,0 +1,118 @@
+"""What a `match` or `evaluate` run is created from: names of checkpoints become ids, and what follows is added."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from server.aliases.repository import AliasRepository
+from server.assessments.repository import AssessmentRepository
+from server.checkpoints.models import Checkpoint
+from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints
+from server.db.database import Session
+from server.errors import AliasNotFound, CheckpointNotFound, InvalidConfig, Problem, RunNotFound
+from server.runs.repository import RunRepository
+from server.training.assessment import CHECKPOINT, checkpoints_named
+
+LATEST: Final = "latest"
+SECTIONS: Final = ("match", "evaluate")
+
+
+class AssessmentService:
+    """Prepares documents, within the caller's transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def complete(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a parsed document with the checkpoints of its assessment as ids, its behavior and `behaviors`.
+
+        Documents without an assessment come back as they are. Raises InvalidConfig, with a path for each name that
+        means no checkpoint.
+        """
+        completed = dict(document)
+        for section in SECTIONS:
+            if isinstance(completed.get(section), dict):
+                completed = self._completed(completed, section)
+        return completed
+
+    def _completed(self, document: dict[str, Any], section: str) -> dict[str, Any]:
+        settings = dict(document[section])
+        problems: list[Problem] = []
+        found: dict[str, Checkpoint] = {}
+        for key, name in checkpoints_named(settings).items():
+            try:
+                found[key] = self._resolve(name)
+                settings[key] = found[key].id
+            except (AliasNotFound, CheckpointNotFound, RunNotFound, _Uploaded) as error:
+                problems.append(Problem(f"{section}.{key}", "not_found", _small(error.message)))
+        if problems:
+            raise InvalidConfig(problems)
+        if not found:
+            return document
+        if settings.get("behavior") is None:
+            settings["behavior"] = self._only_behavior(section, next(iter(found.values())))
+        problems = list(_without(section, found, settings["behavior"]))
+        if problems:
+            raise InvalidConfig(problems)
+        completed = {**document, section: settings}
+        if document.get("behaviors") is None:
+            first = next(iter(found.values()))
+            policy = AssessmentRepository(self._session).policy(first.id, settings["behavior"])
+            completed["behaviors"] = {settings["behavior"]: {"network_settings": policy["network_settings"]}}
+        return completed
+
+    def _resolve(self, name: str) -> Checkpoint:
+        """Return the checkpoint that an id, an alias or RUN/CHECKPOINT means.
+
+        Raises AliasNotFound, RunNotFound, CheckpointNotFound.
+        """
+        checkpoints = CheckpointRepository(self._session)
+        if "/" in name:
+            run, _, which = name.rpartition("/")
+            run_id = RunRepository(self._session).id_of(run)
+            if which != LATEST:
+                return checkpoints.get(run_id, which)
+            newest = checkpoints.newest(run_id)
+            if newest is None:
+                raise CheckpointNotFound(name)
+            return newest
+        if not re.match(CHECKPOINT, name):
+            name = AliasRepository(self._session).get(name).checkpoint_id
+        found = InitialCheckpoints(self._session).existing({name}, lock=False).get(name)
+        if found is None:
+            raise CheckpointNotFound(name)
+        if not isinstance(found, Checkpoint):
+            raise _Uploaded(name)
+        return found
+
+    def _only_behavior(self, section: str, checkpoint: Checkpoint) -> str:
+        names = sorted(checkpoint.steps)
+        if len(names) == 1:
+            return str(names[0])
+        message = f"is missing; checkpoint {checkpoint.id} has {', '.join(names)}: name one of them"
+        raise InvalidConfig([Problem(f"{section}.behavior", "missing", message)])
+
+
+class _Uploaded(Exception):
+    """The checkpoint was uploaded."""
+
+    def __init__(self, checkpoint_id: str) -> None:
+        self.message = (
+            f"Checkpoint {checkpoint_id} was uploaded, and how its network is built is not known; begin a run with it "
+            "(initialize_from), and name a checkpoint of that run."
+        )
+        super().__init__(self.message)
+
+
+def _without(section: str, found: Mapping[str, Checkpoint], behavior: Any) -> Iterator[Problem]:
+    """Yield a mistake for each checkpoint that does not have the behavior."""
+    for key, checkpoint in found.items():
+        if isinstance(behavior, str) and behavior not in checkpoint.steps:
+            names = ", ".join(sorted(checkpoint.steps))
+            message = f"checkpoint {checkpoint.id} has no behavior {behavior!r}, but {names}; name another checkpoint"
+            yield Problem(f"{section}.{key}", "contradiction", message)
+
+
+def _small(sentence: str) -> str:
+    """Return a sentence as it follows a path: without its capital letter and its full stop."""
+    return f"{sentence[:1].lower()}{sentence[1:]}".rstrip(".")
