@@ -17,7 +17,7 @@ SELF_PLAY = {"save_steps": 256, "swap_steps": 64, "team_change": 512, "play_agai
 
 def config(max_steps: int, opponents: list[str]) -> dict[str, Any]:
     """Return the configuration of a board game against snapshots, and against these."""
-    behavior: dict[str, Any] = CONFIG["behaviors"]["tictactoe"]  # type: ignore[index,call-overload]
+    behavior: dict[str, Any] = CONFIG["behaviors"]["tictactoe"]  # type: ignore[index]
     self_play = {**SELF_PLAY, "opponents": opponents}
     changed = {**behavior, "max_steps": max_steps, "checkpoint_interval": 1024, "self_play": self_play}
     return {**CONFIG, "behaviors": {"tictactoe": changed}}

@@ -176,17 +176,19 @@ class GhostController:
 
         `now` is in seconds, of any clock. Where nobody plays any other team either, the turn stays where it is.
         """
-        if not self._begun or self._learning is None or self._is_played(self._learning):
+        learning = self._learning
+        over = learning in self._teams and self._is_learnt(learning)
+        if not self._begun or learning is None or over or self._is_played(learning):
             self._missed_since = None
         elif self._missed_since is None:
             self._missed_since = now
             message = (
-                f"Team {self._learning} is to learn, and no simulator plays it: learning waits. Start a simulator that "
+                f"Team {learning} is to learn, and no simulator plays it: learning waits. Start a simulator that "
                 f"brings it; after {self._patience:g} s the turn passes on to a team that is played"
             )
-            self._event("self_play_team_missing", message, team=self._learning)
+            self._event("self_play_team_missing", message, team=learning)
         elif now - self._missed_since >= self._patience:
-            for behavior in self._teams.get(self._learning, ()):
+            for behavior in self._teams.get(learning, ()):
                 ghost = self._ghosts[behavior]
                 ghost.counters.last_team_change = ghost.step
             if self._rotate():

@@ -26,6 +26,9 @@ from worker.networks.acting import make_policy
 SPEC = BehaviorSpec("Cart", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
 NETWORK: dict[str, object] = {"hidden_units": 8, "num_layers": 1}
 PATIENCE = 20.0
+STREAM_SECONDS = 6 * PATIENCE
+"""How long a simulator may play: longer than a test waits for anything, so that what a test waits for says what failed.
+"""
 
 NoticeT = TypeVar("NoticeT")
 _incarnations = itertools.count()
@@ -180,7 +183,7 @@ class Simulator:
         self.incarnation = incarnation or f"sim-{next(_incarnations)}"
         self._channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=PATIENCE)
+        self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=STREAM_SECONDS)
         self.step_id = 0
 
     def send_bytes(self, data: bytes) -> None:

@@ -249,7 +249,7 @@ def test_lessons_change_where_the_formula_says_whatever_the_number_of_collectors
             return manager.number == 2 and sets_of(desk).count(2) >= 4
 
         with grading(desk):
-            eventually(teach)
+            eventually(teach, 3 * PATIENCE)  # some twenty episodes of six games, each step an exchange
 
         ended = [
             (number, value)

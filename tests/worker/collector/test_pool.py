@@ -39,8 +39,8 @@ from worker.collector.settings import CollectorSettings
 KEY = b"k" * 32
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

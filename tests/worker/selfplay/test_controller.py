@@ -258,6 +258,18 @@ def test_where_nobody_plays_at_all_the_turn_stays_where_it_is() -> None:
     assert (club.controller.learning, club.events) == (0, [])
 
 
+def test_a_team_that_has_learnt_everything_is_not_missed() -> None:
+    club, _ = symmetric()
+    club.controller.plays("first", [("A", 0)])
+    club.controller.plays("second", [("A", 1)])
+    club.controller.learned("A", 10, done=True)
+    club.controller.left("first")
+    club.controller.watch(0.0)
+    club.controller.watch(100.0)
+
+    assert club.events == []
+
+
 def test_the_turn_passes_on_to_another_behavior_and_not_to_one_that_has_learnt_everything() -> None:
     club = Club()
     club.join("A")

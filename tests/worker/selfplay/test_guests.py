@@ -13,6 +13,7 @@ from tests.toys.brawl import Brawl
 from tests.worker.selfplay.match_day import Referee, train
 from tests.worker.selfplay.test_training import BLUE, RED, section
 from worker import checkpoint
+from worker.link import Finished
 from worker.selfplay.guests import GUESTS
 
 CKPT, OTHER = "ckpt_" + "a" * 26, "ckpt_" + "b" * 26
@@ -25,16 +26,16 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(referee.checkpoints[-1].folder)
 
 
-def play(folder: Path, opponents: list[str], checkpoints: Mapping[str, str], **overrides: Any) -> Referee:
-    """Train against opponents; return what the trainer told."""
+def play(
+    folder: Path, opponents: list[str], checkpoints: Mapping[str, str], **overrides: Any
+) -> tuple[Finished, Referee]:
+    """Train against opponents; return how it ended, and what the trainer told."""
     resume_from, sizes = overrides.pop("resume_from", None), overrides.pop("sizes", {RED: 1, BLUE: 1})
     behavior = next(iter(sizes)).partition("?")[0]
     self_play = {"opponents": opponents, "play_against_latest_model_ratio": 0.0, "window": 2, "swap_steps": 20}
     document = section(**{"max_steps": 600, **overrides, "self_play": {**self_play, **overrides.pop("self_play", {})}})
     config = {behavior: document}
-    finished, referee = train(config, [Brawl(sizes)], folder, checkpoints=checkpoints, resume_from=resume_from)
-    referee.told.append(finished)
-    return referee
+    return train(config, [Brawl(sizes)], folder, checkpoints=checkpoints, resume_from=resume_from)
 
 
 def ghost_of(folder: str | Path) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def ghost_of(folder: str | Path) -> dict[str, Any]:
 def test_policies_of_other_runs_are_drawn_beside_the_own_snapshots_and_told_of_by_their_checkpoint(
     origin: Path, tmp_path: Path
 ) -> None:
-    referee = play(tmp_path, [CKPT, f"{CKPT}#2"], {CKPT: str(origin)}, max_steps=2000)
+    _, referee = play(tmp_path, [CKPT, f"{CKPT}#2"], {CKPT: str(origin)}, max_steps=1200)
 
     seats = Counter((seat.checkpoint, seat.snapshot) for match in referee.matches for seat in match.seats[1:])
     assert {(CKPT, None), (CKPT, 2)} < seats.keys(), "both guests"
@@ -64,7 +65,7 @@ def test_policies_of_other_runs_are_drawn_beside_the_own_snapshots_and_told_of_b
 
 
 def test_what_a_guest_plays_are_the_weights_of_its_checkpoint(origin: Path, tmp_path: Path) -> None:
-    referee = play(tmp_path, [CKPT, f"{CKPT}#1"], {CKPT: str(origin)}, max_steps=64)
+    _, referee = play(tmp_path, [CKPT, f"{CKPT}#1"], {CKPT: str(origin)}, max_steps=64)
 
     policy, snapshot = ghost_of(referee.checkpoints[-1].folder)["guests"]
     state = checkpoint.load(origin)["Brawler"]
@@ -78,13 +79,13 @@ def test_what_a_guest_plays_are_the_weights_of_its_checkpoint(origin: Path, tmp_
 def test_a_run_goes_on_against_the_same_guests_even_if_their_checkpoint_is_gone(origin: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(origin, copy)
-    before = play(tmp_path / "before", [CKPT], {CKPT: str(copy)}, max_steps=320)
+    _, before = play(tmp_path / "before", [CKPT], {CKPT: str(copy)}, max_steps=320)
     saved = ghost_of(before.checkpoints[-1].folder)
     shutil.rmtree(copy)
 
-    after = play(tmp_path / "after", [CKPT], {}, max_steps=900, resume_from=before.checkpoints[-1].folder)
+    finished, after = play(tmp_path / "after", [CKPT], {}, max_steps=900, resume_from=before.checkpoints[-1].folder)
 
-    assert after.told[-1].outcome == "succeeded", after.told[-1]  # type: ignore[union-attr]
+    assert finished.outcome == "succeeded", finished.detail
     restored = ghost_of(after.checkpoints[-1].folder)
     assert [(one["number"], one["checkpoint"]) for one in restored["guests"]] == [(GUESTS, CKPT)]
     assert (restored["guests"][0]["weights"] == saved["guests"][0]["weights"]).all()
@@ -92,9 +93,9 @@ def test_a_run_goes_on_against_the_same_guests_even_if_their_checkpoint_is_gone(
 
 
 def test_guests_that_are_named_later_come_to_those_of_the_checkpoint(origin: Path, tmp_path: Path) -> None:
-    before = play(tmp_path / "before", [CKPT], {CKPT: str(origin)}, max_steps=128)
+    _, before = play(tmp_path / "before", [CKPT], {CKPT: str(origin)}, max_steps=128)
 
-    after = play(
+    _, after = play(
         tmp_path / "after",
         [f"{OTHER}#2", CKPT],
         {OTHER: str(origin)},
@@ -126,9 +127,9 @@ def test_guests_that_are_named_later_come_to_those_of_the_checkpoint(origin: Pat
 def test_a_policy_that_can_not_play_fails_the_run_with_its_key_and_what_does_not_fit(
     origin: Path, tmp_path: Path, opponent: str, overrides: dict[str, Any], reason: str
 ) -> None:
-    referee = play(tmp_path, [opponent], {CKPT: str(origin)}, **overrides)
+    finished, referee = play(tmp_path, [opponent], {CKPT: str(origin)}, **overrides)
 
-    finished: Any = referee.told[-1]
+    assert finished.detail is not None
     assert (finished.outcome, finished.reason) == ("failed", "invalid_config")
     assert finished.detail.startswith("behaviors.Brawler.self_play.opponents[0]: ")
     assert reason in finished.detail
@@ -138,7 +139,7 @@ def test_a_policy_that_can_not_play_fails_the_run_with_its_key_and_what_does_not
 def test_the_only_behavior_of_a_checkpoint_counts_whatever_its_name(origin: Path, tmp_path: Path) -> None:
     sizes = {"Other?team=0": 1, "Other?team=1": 1}
 
-    referee = play(tmp_path, [CKPT], {CKPT: str(origin)}, sizes=sizes)
+    _, referee = play(tmp_path, [CKPT], {CKPT: str(origin)}, sizes=sizes)
 
     behaviors = {seat.behavior for match in referee.matches for seat in match.seats if seat.checkpoint == CKPT}
     assert behaviors == {"Brawler"}, "as it is called in its own run"

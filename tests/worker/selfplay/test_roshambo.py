@@ -26,7 +26,7 @@ from worker.supervisor import played
 
 MOVES = {ROCK: "ckpt_" + "r" * 26, PAPER: "ckpt_" + "p" * 26, SCISSORS: "ckpt_" + "s" * 26}
 MOVE_OF = {name: move for move, name in MOVES.items()}
-MATCHES = 2400
+MATCHES = 2000
 
 
 def section(**overrides: Any) -> dict[str, Any]:
@@ -116,6 +116,7 @@ def test_rock_meets_whom_the_selection_prefers_and_the_ladder_shows_who_beats_wh
     assert sum(elo.values()) == pytest.approx(1200.0 * len(elo)), "Elo is conserved"
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(120)
 def test_hard_opponents_drive_a_policy_that_learns_round_the_circle(pure: dict[str, str], tmp_path: Path) -> None:
     # Whatever it prefers, it meets what beats that until it has learnt the answer to it: no pure policy stays.
