@@ -200,5 +200,6 @@ def _of_the_run(job: Job, state: Mapping[str, Any]) -> Iterator[Row]:
                 yield Row(behavior, name, entries(saved[name]), None, None, note="comes back with simulators")
     held = state.get(COLLECTORS, [])
     sessions = sum(len(each["sessions"]) for each in held)
-    note = f"{sessions} simulators go on where they were" if sessions else "simulators begin new episodes"
+    some = "1 simulator goes on where it was" if sessions == 1 else f"{sessions} simulators go on where they were"
+    note = some if sessions else "simulators begin new episodes"
     yield Row("", "collectors", entries(held), None, None, note=note)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import array_to_tensor, spec_to_message
+from worker.collector.handover import State
 from worker.collector.notices import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
 from worker.collector.pool import CollectorPool, Opposition, PolicyProgram
 from worker.collector.service import METHOD
@@ -49,6 +50,7 @@ class Learner:
         device: str = "cpu",
         opposition: Opposition | None = None,
         policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
+        kept: Sequence[State] = (),
     ) -> None:
         """With `opposition` behaviors are in self-play from their admission on; `policies` are the weights it names.
 
@@ -75,6 +77,7 @@ class Learner:
         self.delivered: dict[str, list[Rollout]] = {}
         """By behavior: a rollout of each segment, in the order of their arrival."""
         self.arenas: dict[str, Arena] = {}
+        self.pool.restore(kept)
         self.endpoints = self.pool.start()
         self._heard = threading.Condition()
         self._stop = False
@@ -167,7 +170,7 @@ class Learner:
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
-    keys = ("size", "horizon", "lockstep", "network", "squashed", "device", "opposition", "policies")
+    keys = ("size", "horizon", "lockstep", "network", "squashed", "device", "opposition", "policies", "kept")
     own = {key: settings.pop(key) for key in keys if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     try:
