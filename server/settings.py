@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.artifacts.address import S3Address
@@ -139,6 +139,12 @@ class StorageSettings(Group):
     checkpoint_bytes: int = Field(
         default=1 << 30, ge=1, description="Largest file of another program's checkpoint that can be uploaded."
     )
+
+    @field_validator("url", "access_key", "secret_key", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        """Take an empty variable, as a compose file passes it on, for none."""
+        return None if value == "" else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,11 +1,13 @@
 """Settings: from the environment, complete, frozen, and without secrets in their text."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from server.artifacts.address import S3Address
 from server.settings import DatabaseSettings, Settings
 
 
@@ -102,3 +104,37 @@ def test_every_setting_is_described() -> None:
         for name, field in group.model_fields.items():
             nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
             assert nested or field.description, f"{group.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("storage", "sentence"),
+    [
+        ({"url": "/var/artifacts"}, "begins with s3://"),
+        ({"url": "s3://B_"}, "is no name of a bucket"),
+        ({"url": "s3://bucket/a b"}, "the prefix 'a b' has other characters"),
+        ({"url": "s3://bucket/../other"}, "the prefix"),
+        ({"url": "s3://bucket?endpont=http://host"}, "endpont in the address is unknown"),
+        ({"url": "s3://bucket?endpoint=host:9000"}, "begins with neither http:// nor https://"),
+        ({"url": "s3://key:secret@bucket"}, "keys don't belong into the address"),
+        ({"url": "s3://bucket", "access_key": "key"}, "secret_key is missing"),
+    ],
+)
+def test_an_address_of_artifacts_that_cannot_be_meant_is_refused(storage: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(sentence)):
+        Settings(storage=storage)
+
+
+def test_an_empty_address_of_artifacts_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("URL", "ACCESS_KEY", "SECRET_KEY"):
+        monkeypatch.setenv(f"LUDUS_STORAGE__{name}", "")
+
+    storage = Settings().storage
+
+    assert (storage.url, storage.access_key, storage.secret_key) == (None, None, None)
+
+
+def test_an_address_of_artifacts_names_bucket_prefix_endpoint_and_region() -> None:
+    assert S3Address.parse("s3://bucket/a/b?endpoint=http://host:9000&region=eu-central-1") == S3Address(
+        "bucket", "a/b/", "http://host:9000", "eu-central-1"
+    )
+    assert S3Address.parse("s3://bucket") == S3Address("bucket", "", None, None)
