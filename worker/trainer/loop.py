@@ -184,7 +184,6 @@ class Trainer:
             finished = self._admission.unusable or self._commanded() or self._learn() or self._forsaken()
             if finished is not None:
                 return finished
-            self._checkpoints.write_wanted()
             self._tell_progress()
             self._lessons.tell()
             self._contest.tell()
@@ -344,6 +343,7 @@ class Trainer:
                     pass
                 case _:
                     assert_never(message)
+        self._checkpoints.write_wanted()
         return None
 
     def _forsaken(self) -> Finished | None:
