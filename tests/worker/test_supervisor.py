@@ -13,8 +13,14 @@ import psutil
 import pytest
 from sqlalchemy import select
 
+from server.amendments.repository import AmendmentRepository
+from server.amendments.schemas import RunChanges
+from server.amendments.service import AmendmentService
 from server.artifacts import FileRef, FolderStore
+from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger
+from server.checkpoint_requests.repository import CheckpointRequestRepository
+from server.checkpoint_requests.service import CheckpointRequestService
 from server.checkpoints.models import Checkpoint
 from server.db.database import Database
 from server.errors import StorageUnavailable
@@ -23,9 +29,10 @@ from server.ladders.models import LadderMatch, LadderSeat
 from server.leases.repository import LeaseRepository
 from server.parameters.repository import ParameterRepository
 from server.runs.models import Attempt, Event
-from server.runs.states import RunState
+from server.runs.service import RunService
+from server.runs.states import RunKind, RunState
 from server.settings import WorkerSettings
-from tests.factories import make_checkpoint, make_claim, make_run, read_run
+from tests.factories import RecordingBell, make_checkpoint, make_claim, make_run, read_run
 from tests.worker.supervising import BEAT_SECONDS, LEASE_SECONDS, Scripted
 from worker import supervisor as supervisor_module
 from worker.supervisor import Supervisor
@@ -451,3 +458,150 @@ def test_a_store_that_is_away_or_slow_costs_neither_the_lease_nor_the_checkpoint
     assert expired == []
     assert told(database)["resumed"] == "100"
     assert "checkpoint_damaged" not in told(database)
+
+
+PAUSES = """
+import pathlib, socket, sys, time
+from worker.link import (
+    Amend, Amended, CheckpointCommitted, CheckpointDeclined, CheckpointWritten, Command, Finished, SaveCheckpoint,
+    TrainerLink,
+)
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+for amendment in job.amendments:
+    link.post(Amended(amendment=amendment, step=0))
+asked = []
+while True:
+    time.sleep(0.02)
+    for message in link.commands():
+        match message:
+            case Amend():
+                for amendment in message.amendments:
+                    link.post(Amended(amendment=amendment, step=64))
+            case SaveCheckpoint(request=1):
+                link.post(CheckpointDeclined(request=1, detail="nothing was learnt"))
+            case SaveCheckpoint():
+                asked.append(message.request)
+                folder = pathlib.Path(job.scratch) / f"checkpoint-{message.request}"
+                folder.mkdir()
+                (folder / "state.json").write_text("{}")
+                link.post(
+                    CheckpointWritten(
+                        folder=str(folder), step=7, steps={"CartPole": 7}, reason="requested", keep=5,
+                        metrics={"CartPole": None}, request=message.request,
+                    )
+                )
+            case Command(action="pause"):
+                assert len(asked) == len(set(asked)), "each request is passed on once"
+                link.post(Finished(outcome="paused", reason="user", detail="paused on request"))
+                link.close()
+                sys.exit(0)
+            case CheckpointCommitted():
+                pass
+            case _:
+                raise AssertionError(message)
+"""
+"""A trainer that makes changes, declines the first checkpoint that it is asked for, writes others, and pauses."""
+
+
+def test_a_supervisor_passes_on_what_users_want_and_pauses(database: Database, tmp_path: Path) -> None:
+    run = make_run(database, name="run").id
+    change(database, run, 1000)
+
+    def want() -> None:
+        def events() -> list[str]:
+            with database.read() as session:
+                return [event.type for event in EventRepository(session).page(run)]
+
+        def until(event: str, times: int = 1) -> None:
+            while events().count(event) < times:
+                time.sleep(0.02)
+
+        until("hyperparameters_changed")
+        AttemptLedger(database, claim_of(database, run)).move(RunState.RUNNING)
+        change(database, run, 500)
+        ask(database, run)
+        until("checkpoint_declined")
+        ask(database, run)
+        until("checkpoint_saved")
+        until("hyperparameters_changed", 2)
+        with database.write() as session:
+            RunService(session, RecordingBell()).pause(run)
+
+    wanting = threading.Thread(target=want)
+    wanting.start()
+    expired = supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", PAUSES)
+    wanting.join(20)
+
+    assert expired == []
+    paused = read_run(database, "run")
+    assert (paused.state, paused.stop_reason, paused.stop_detail) == ("PAUSED", "user", "paused on request")
+    with database.read() as session:
+        requests = CheckpointRequestRepository(session)
+        assert requests.get(run, 1).problem == "nothing was learnt"
+        (stored,) = session.scalars(select(Checkpoint)).all()
+        assert requests.get(run, 2).checkpoint_id == stored.id
+        told = [event for event in EventRepository(session).page(run) if event.type == "hyperparameters_changed"]
+        amended = AmendmentRepository(session).of_run(run)
+        moves = [event.type for event in EventRepository(session).page(run) if "to" in event.data]
+    assert [(event.data["seq"], event.data["step"]) for event in told] == [(1, 0), (2, 64)]
+    assert amended is not None
+    assert amended.applied == 2
+    assert moves == ["run_claimed", "run_started", "run_pausing", "run_paused"]
+
+
+SLOW = """
+import socket, sys, time
+from worker.link import Command, Finished, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+heard = []
+while len(heard) < 2:
+    time.sleep(0.02)
+    heard += [message.action for message in link.commands()]
+assert heard == ["pause", "stop"], heard
+link.post(Finished(outcome="paused", reason="user", detail="paused on request"))
+link.close()
+"""
+"""A trainer that has begun to pause when somebody wants it to stop."""
+
+
+def test_a_stop_outranks_a_pause_that_is_under_way(database: Database, tmp_path: Path) -> None:
+    run = make_run(database, name="run").id
+    later = threading.Thread(target=lambda: stop_once_pausing(database, run))
+    later.start()
+
+    supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", SLOW)
+
+    later.join(20)
+    ended = read_run(database, "run")
+    assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "user")
+
+
+def stop_once_pausing(database: Database, run: str) -> None:
+    while read_run(database, run).state != RunState.STARTING:
+        time.sleep(0.02)
+    with database.write() as session:
+        RunService(session, RecordingBell()).pause(run)
+    while read_run(database, run).state != RunState.PAUSING:
+        time.sleep(0.02)
+    with database.write() as session:
+        RunService(session, RecordingBell()).stop(run)
+
+
+def change(database: Database, run: str, max_steps: int) -> None:
+    with database.write() as session:
+        AmendmentService(session).change(run, RunChanges(behaviors={"CartPole": {"max_steps": max_steps}}))
+
+
+def ask(database: Database, run: str) -> None:
+    with database.write() as session:
+        CheckpointRequestService(session).ask(run)
+
+
+def claim_of(database: Database, run: str) -> Claim:
+    """The claim under which a run is held, for what its trainer would have brought about."""
+    found = read_run(database, run)
+    return Claim(run, found.epoch, RunKind.TRAIN, "run", {}, 0, None, "worker-1")

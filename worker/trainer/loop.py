@@ -206,7 +206,6 @@ class Trainer:
             if finished is not None:
                 return finished
             self._checkpoints.poll()
-            self._checkpoints.write_wanted()
             self._tell_progress()
             self._lessons.tell()
             self._contest.tell()
@@ -388,6 +387,7 @@ class Trainer:
                     pass
                 case _:
                     assert_never(message)
+        self._checkpoints.write_wanted()
         return None
 
     def _forsaken(self) -> Finished | None:

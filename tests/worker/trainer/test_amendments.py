@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
 from ludus.trouble import SimulatorError
-from tests.worker.trainer.test_lessons import Graded, connect
+from tests.worker.trainer.test_lessons import Graded
 from worker import checkpoint
 from worker.checkpoint import AMENDMENTS
 from worker.link import (
@@ -40,7 +41,7 @@ class Superior:
     def __init__(self, **wishes: list[Order]) -> None:
         """`wishes`: what it wants when the trainer has written its n-th checkpoint, `at_n`; `first`: at once."""
         self.told: list[Message] = []
-        self.game = Graded()
+        self.game: Simulation = Graded()
         self._orders: list[Order] = wishes.pop("first", [])
         self._wishes = wishes
         self._thread: threading.Thread | None = None
@@ -81,8 +82,9 @@ def attempt(
     amendments: list[Amendment] | None = None,
     resume: Path | None = None,
     changed: Callable[[dict[str, Any]], None] = lambda _: None,
+    behaviors: dict[str, int] | None = None,
 ) -> Finished:
-    """Run an attempt to its end."""
+    """Run an attempt to its end. `behaviors`: the `max_steps` of each, where it is not the one pupil."""
     pupil: dict[str, Any] = {
         "hyperparameters": {"batch_size": 32, "num_epoch": 1, "buffer_size": 64, "learning_rate_schedule": "constant"},
         "network_settings": {"hidden_units": 8, "num_layers": 1},
@@ -91,9 +93,12 @@ def attempt(
         "checkpoint_interval": 128,
     }
     changed(pupil)
+    trained = {"Pupil": {}} if behaviors is None else {name: {"max_steps": end} for name, end in behaviors.items()}
     config: dict[str, Any] = {
         "torch_settings": {"device": "cpu"},
-        "behaviors": {"Pupil": pupil},
+        "behaviors": {"Pupil": pupil}
+        if behaviors is None
+        else {n: {**pupil, "max_steps": m} for n, m in behaviors.items()},
         "environment_parameters": {"difficulty": 1.0, "wind": 0.5},
     }
     job = Job(
@@ -174,3 +179,48 @@ def test_a_checkpoint_on_request_and_then_a_pause(tmp_path: Path, caplog: pytest
     assert (written[-1].reason, len(written)) == ("requested", 4), "the pause has one of its own"
     assert superior.of(CheckpointDeclined) == []
     assert "the server closed the session: paused on request; trying again" in caplog.text
+
+
+class Pair(Simulation):
+    """Two behaviors, whose agents play on for ever."""
+
+    behaviors = tuple(
+        BehaviorSpec(name, (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,))) for name in ("Short", "Long")
+    )
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        for agent, spec in enumerate(self.behaviors):
+            turn.decide(agent, [0.0], behavior=spec.name)
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        for action in actions:
+            turn.decide(action.agent, [0.0], 1.0, behavior=action.behavior)
+
+
+@pytest.mark.timeout(240)
+def test_a_behavior_that_had_ended_learns_on_in_a_new_attempt(tmp_path: Path) -> None:
+    further = change(1, "behaviors.Short.max_steps", 64, 256)
+    first = Superior(at_2=[Amend(amendments=[further])])
+    first.game = Pair()
+
+    finished = attempt(tmp_path / "first", first, behaviors={"Short": 64, "Long": 1_000_000})
+
+    assert finished.outcome == "released", "handed back, and no failure"
+    assert finished.detail == "Short had ended and is to learn on, which takes a new attempt"
+    last = first.of(CheckpointWritten)[-1]
+    assert last.steps["Short"] == 64
+    assert last.steps["Long"] > 64
+
+    second = Superior()
+    second.game = Pair()
+    ended = attempt(
+        tmp_path / "second",
+        second,
+        amendments=[further],
+        resume=Path(last.folder),
+        behaviors={"Short": 256, "Long": last.steps["Long"] + 64},
+    )
+
+    assert (ended.outcome, ended.reason) == ("succeeded", "completed")
+    assert second.of(CheckpointWritten)[-1].steps["Short"] == 256
+    assert second.of(Amended) == [], "the checkpoint has it"

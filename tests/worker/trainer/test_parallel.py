@@ -281,6 +281,22 @@ def test_a_loaded_state_is_loaded_in_all_processes(group: Group) -> None:
     assert shared.update(rollout(1), 0) is not None  # compares weights
 
 
+def test_a_changed_configuration_holds_in_all_processes(group: Group) -> None:
+    """Different numbers would give different weights, which `ProcessesDisagree` would tell."""
+    before = config(PPOConfig)
+    changed = before.model_copy(
+        update={"hyperparameters": before.hyperparameters.model_copy(update={"learning_rate": 1e-2, "num_epoch": 1})}
+    )
+    algorithm = build_algorithm(before, SPEC, CPU, 7, Demonstrations({}))  # type: ignore[arg-type]  # not a clone
+    both = group.share(algorithm, Build(before, SPEC, 7, {}))  # type: ignore[arg-type]  # not a clone
+
+    both.reconfigure(changed)  # type: ignore[arg-type]  # not a clone
+    measured = both.update(rollout(1), 64)
+
+    assert measured is not None
+    assert measured["Policy/Learning Rate"] == pytest.approx(1e-2, rel=1e-3)
+
+
 def test_shares_are_disjoint_and_cover_every_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     order = torch.arange(22)
