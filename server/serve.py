@@ -24,6 +24,7 @@ class Exposed(CannotStart):
     def __init__(self, settings: ApiSettings) -> None:
         super().__init__(
             f"The API would listen on {settings.host} without a token: set LUDUS_API__TOKEN, "
+            "or LUDUS_API__REQUIRE_TOKEN=true and make one with `ludus admin create-token`, "
             "or listen on 127.0.0.1 (LUDUS_API__HOST)."
         )
 
@@ -46,7 +47,7 @@ def serve_api(settings: Settings, descriptor: int | None = None) -> None:
 
     Raises CannotStart.
     """
-    if settings.api.token is None and settings.api.host not in LOOPBACK_HOSTS:
+    if not settings.api.demands_token and settings.api.host not in LOOPBACK_HOSTS:
         raise Exposed(settings.api)
     listening = listen(settings.api.host, settings.api.port) if descriptor is None else socket.socket(fileno=descriptor)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

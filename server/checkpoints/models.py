@@ -6,9 +6,10 @@ from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import Base, Json, Timestamp, ordered_text
+from server.db.projects import OfRun, Owned
 
 
-class Checkpoint(Base):
+class Checkpoint(OfRun, Base):
     """A complete state of a run: all behaviors, everything that is needed to go on, and the exported models."""
 
     __tablename__ = "checkpoints"
@@ -36,7 +37,7 @@ class Checkpoint(Base):
     __table_args__ = (Index(None, "run_id", "created_at"),)
 
 
-class UploadedCheckpoint(Base):
+class UploadedCheckpoint(Owned, Base):
     """A checkpoint that another program wrote. Neither the file nor what is known of it ever changes."""
 
     __tablename__ = "uploaded_checkpoints"

@@ -1,5 +1,6 @@
 """All models, so that the metadata is complete for migrations and their check."""
 
+from server.audit.models import AuditEntry
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.configs.models import ConfigVersion
 from server.db.base import Base
@@ -18,10 +19,12 @@ from server.metrics.models import LatestMetric, MetricChunk
 from server.parameters.models import ParameterEdit, RunParameters
 from server.runs.models import Attempt, Event, Log, Run, RunTag
 from server.simulators.models import Simulator
+from server.tokens.models import Token
 from server.workers.models import Worker
 
 __all__ = [
     "Attempt",
+    "AuditEntry",
     "Base",
     "Checkpoint",
     "ConfigVersion",
@@ -45,6 +48,7 @@ __all__ = [
     "RunParameters",
     "RunTag",
     "Simulator",
+    "Token",
     "UploadedCheckpoint",
     "Worker",
 ]

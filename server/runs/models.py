@@ -6,12 +6,13 @@ from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, tex
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text
+from server.db.projects import Owned
 
 CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
 """`server.runs.states.CLAIMABLE` in SQL. Queries use these words, so that SQLite sees that the index below applies."""
 
 
-class Run(Base):
+class Run(Owned, Base):
     """One job: a kind, a resolved configuration, a state. See `server.runs.states` for its life."""
 
     __tablename__ = "runs"
@@ -69,6 +70,7 @@ class Run(Base):
         Index(None, "name", "created_at", "id"),
         Index(None, "finished_at", "id"),
         Index(None, "kind", "id"),
+        Index(None, "project", "id"),
         Index(None, "stop_reason", "id"),
         Index(
             "ix_runs_claimable",
