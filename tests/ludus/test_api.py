@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-import ludus.api
 from ludus.api import (
     Busy,
     Client,
@@ -232,7 +231,7 @@ def test_a_killed_server_loses_no_event_and_no_waiter(tmp_path: Path) -> None:
 def test_a_terminated_server_ends_at_once_though_somebody_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ludus.api, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("ludus.api.patience.PATIENCE_SECONDS", 0.5)
     with server_process(tmp_path) as server, Client(server.server) as client:
         run = client.create_run(CARTPOLE)
         first = threading.Event()
@@ -257,7 +256,7 @@ def test_a_terminated_server_ends_at_once_though_somebody_watches(
 
 
 def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ludus.api, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("ludus.api.patience.PATIENCE_SECONDS", 0.5)
 
     with Client("http://127.0.0.1:9") as client:
         with pytest.raises(ServerUnreachable):

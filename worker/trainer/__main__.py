@@ -33,7 +33,8 @@ from worker.link import (
     TrainerLink,
     describe,
 )
-from worker.trainer.loop import Superior, Trainer
+from worker.trainer.loop import Trainer
+from worker.trainer.superior import Superior
 
 log = structlog.get_logger()
 

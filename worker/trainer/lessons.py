@@ -4,17 +4,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-import structlog
-
 from ludus.environment_parameters import ParameterValue
 from server.training.config import RunConfig
 from server.training.lessons import value_from_plain
 from worker.collector.notices import EpisodesEnded, Notice, SegmentsDelivered, StatsReported
 from worker.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
 from worker.learner import Learner
-from worker.link import EditParameters, EventRecord, Message, ParameterEdit, ParameterStates
-
-log = structlog.get_logger()
+from worker.link import EditParameters, ParameterEdit, ParameterStates
+from worker.trainer.superior import Events, Superior
 
 STATUS_SECONDS: Final = 2.0
 """How often where the lessons are is told, if it has changed."""
@@ -38,7 +35,7 @@ class Lessons:
         config: RunConfig,
         seed: int,
         learners: Mapping[str, Learner],
-        post: Callable[[Message], None],
+        superior: Superior,
         rating: Callable[[str], float | None],
         saved: Mapping[str, Any] | None,
     ) -> None:
@@ -47,7 +44,8 @@ class Lessons:
         `saved` is what `state` returned for a checkpoint, None without one.
         """
         self._learners = learners
-        self._post = post
+        self._superior = superior
+        self._events = Events(superior)
         self._manager = EnvironmentParameterManager(
             config.with_seed(seed).lessons(), config.first_lessons(), progress=self._progress, rating=rating
         )
@@ -107,7 +105,7 @@ class Lessons:
         states = ParameterStates(parameters=[each.to_plain() for each in self._manager.statuses()], edit=self._edit)
         if states != self._told and (states.parameters or states.edit):
             self._told = states
-            self._post(states)
+            self._superior.post(states)
 
     def _progress(self, behavior: str) -> float | None:
         learner = self._learners.get(behavior)
@@ -142,8 +140,7 @@ class Lessons:
             self._event("lesson_measure_missing", message, {"parameter": status.name, "measure": status.measure}, True)
 
     def _event(self, name: str, message: str, data: dict[str, object], warns: bool = False) -> None:
-        (log.warning if warns else log.info)(name, message=message)
-        self._post(EventRecord(name=name, level="warning" if warns else "info", message=message, data=data))
+        self._events.tell(name, message, level="warning" if warns else "info", data=data)
 
 
 def _name(change: LessonChange) -> str:

@@ -16,6 +16,15 @@ from pathlib import Path
 from tests.ludus.unity.fakes import Game
 
 
+def is_first_to_crash(report: Path) -> bool:
+    """Whether no other process of this test has crashed; those that start together agree on one."""
+    try:
+        report.with_suffix(".crashed").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--mlagents-port", type=int, required=True)
@@ -58,7 +67,7 @@ def main() -> int:
         time.sleep(0.01)
         if reply.header.status != 200:
             break
-        if steps == arguments.crash_at or (steps == arguments.crash_once_at and lives == 0):
+        if steps == arguments.crash_at or (steps == arguments.crash_once_at and is_first_to_crash(arguments.report)):
             report(event="crashed", steps=steps)
             os._exit(3)
         if steps == arguments.quit_at:

@@ -47,7 +47,7 @@ def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
     superior = Superior(cancels=True)
     trainer = make_trainer(superior, tmp_path, behavior, device="cpu")
 
-    trainer._admit(BehaviorSpec("Echo", spec.observations, spec.actions))
+    trainer._admission.admit(BehaviorSpec("Echo", spec.observations, spec.actions))
 
     event = superior.events().get("exploration_noise_not_used")
     assert (event is not None) == told

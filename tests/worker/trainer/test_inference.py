@@ -124,7 +124,7 @@ def trainer_of(folder: Path, section: dict[str, Any], **settings: Any) -> Iterat
 def write_checkpoint(folder: Path, spec: BehaviorSpec) -> dict[str, Any]:
     """Write the checkpoint of another run, at step 32; return the state in it."""
     with trainer_of(folder, SECTION) as trainer:
-        trainer._admit(spec)
+        trainer._admission.admit(spec)
         state: dict[str, Any] = dict(trainer._learners["A"].state())
     state["progress"] = {"step": 32, "round": 1}
     for weights in state["algorithm"]["model"].values():
@@ -141,7 +141,7 @@ def test_a_run_goes_on_at_the_step_and_with_the_weights_of_another_ones_checkpoi
     state = write_checkpoint(tmp_path, spec)
 
     with trainer_of(tmp_path, SECTION, resume_from=CHECKPOINT, inference=inference) as trainer:
-        trainer._admit(spec)
+        trainer._admission.admit(spec)
         learner = trainer._learners["A"]
         found: Any = learner.state()
 
@@ -156,8 +156,8 @@ def test_a_checkpoint_of_other_networks_fails_the_run_with_both_sizes(tmp_path: 
     other = SECTION | {"network_settings": {"hidden_units": 8}}
 
     with trainer_of(tmp_path, other, resume_from=CHECKPOINT) as trainer:
-        trainer._admit(spec)
-        finished = trainer._unusable
+        trainer._admission.admit(spec)
+        finished = trainer._admission.unusable
 
     assert finished is not None
     assert (finished.outcome, finished.reason) == ("failed", "invalid_config")

@@ -126,7 +126,7 @@ def test_a_run_that_goes_on_from_its_own_checkpoint_does_not_begin_again(tmp_pat
             resume_from=None if resume is None else str(resume),
         )
         trainer = Trainer(job, superior, [])
-        trainer._begin_clones()
+        trainer._admission.begin_clones()
         learner = trainer._learners["A"]
         learner.learn()
         weights.append(learner.algorithm.flat_weights())  # type: ignore[attr-defined]  # a clone's

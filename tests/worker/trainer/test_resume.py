@@ -27,9 +27,9 @@ def test_a_behavior_that_nobody_has_announced_again_is_in_the_next_checkpoint_as
         resume_from=str(tmp_path / "old"),
     )
     trainer = Trainer(job, superior, [])
-    trainer._begin_clones()
+    trainer._admission.begin_clones()
 
-    folder = trainer._checkpoint("interval")
+    folder = trainer._checkpoints.write("interval")
 
     assert folder is not None
     saved = checkpoint.load(Path(folder))

@@ -1,0 +1,63 @@
+"""Typed client of the HTTP API: what the CLI, notebooks and CI pipelines talk to a Ludus server with.
+
+    with Client("http://127.0.0.1:8080") as client:
+        run = client.create_run({"behaviors": {"CartPole": {"trainer_type": "ppo"}}}, name="first")
+        run = client.wait(run.id, timeout=600)
+        client.download(run.id, "latest", "CartPole.onnx", Path("CartPole.onnx"))
+
+Everything that comes back is a frozen dataclass (`ludus.records`). Everything that can go wrong is an `ApiError`:
+
+    ApiError
+    ├── ServerUnreachable      nobody answers, or what answers is no Ludus server
+    ├── ProblemAnswer          the server refuses; carries its problem (`code`, `detail`, `errors`)
+    │   ├── NotFound           the run, checkpoint, ... does not exist
+    │   └── Busy               too many requests at once, or not ready: try again later
+    ├── DownloadDamaged        a file arrived with another checksum than announced
+    └── WaitTimedOut           the run is not where it was waited for
+
+POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer does not repeat its effect.
+"""
+
+from ludus.api.checkpoints import Checkpoints
+from ludus.api.configs import Configs
+from ludus.api.demonstrations import Demonstrations
+from ludus.api.errors import ApiError, Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable, WaitTimedOut
+from ludus.api.events import Events
+from ludus.api.ladders import Ladders
+from ludus.api.metrics import Metrics
+from ludus.api.parameters import Parameters
+from ludus.api.patience import PATIENCE_SECONDS
+from ludus.api.runs import TERMINAL_STATES, Config, Runs, StoredConfig
+from ludus.api.transport import DEFAULT_SERVER
+
+__all__ = [
+    "DEFAULT_SERVER",
+    "PATIENCE_SECONDS",
+    "TERMINAL_STATES",
+    "ApiError",
+    "Busy",
+    "Client",
+    "Config",
+    "DownloadDamaged",
+    "NotFound",
+    "ProblemAnswer",
+    "ServerUnreachable",
+    "StoredConfig",
+    "WaitTimedOut",
+]
+
+
+class Client(Runs, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders):
+    """Connection to one server. Thread-safe; close it, or use it as a context manager."""
+
+    def version(self) -> str:
+        """Return the server's version."""
+        return str(self._get("/version").get("version", "unknown"))
+
+    def ready(self) -> bool:
+        """Say whether the server is ready to take runs. Raises ServerUnreachable where nobody answers."""
+        try:
+            self._get("/readyz")
+        except Busy:
+            return False
+        return True

@@ -1,0 +1,64 @@
+"""Everything that the client raises on purpose; the tree of it stands in `ludus.api`."""
+
+from collections.abc import Sequence
+
+from ludus.records import ProblemDetail, Run
+
+
+class ApiError(Exception):
+    """Parent of everything that the client raises on purpose."""
+
+
+class ServerUnreachable(ApiError):
+    """Nobody answers at the server's address, or what answers is no Ludus server."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server = server
+        self.reason = reason
+        super().__init__(
+            f"cannot reach the server at {server} ({reason}); start one with `ludus up`, "
+            "or name another with --server or LUDUS_SERVER"
+        )
+
+
+class ProblemAnswer(ApiError):
+    """The server answered with a problem (RFC 9457). `code` is stable, `detail` is a sentence for people."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        errors: Sequence[ProblemDetail] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.retry_after = retry_after
+        super().__init__(detail)
+
+
+class NotFound(ProblemAnswer):
+    """What was asked for does not exist."""
+
+
+class Busy(ProblemAnswer):
+    """The server is at a limit or not ready; the same request may succeed later."""
+
+
+class DownloadDamaged(ApiError):
+    """A file arrived with another checksum than announced. Nothing was kept of it."""
+
+    def __init__(self, name: str, expected: str, actual: str) -> None:
+        self.name = name
+        super().__init__(f"{name} arrived damaged: SHA-256 {actual}, announced {expected}; download it again")
+
+
+class WaitTimedOut(ApiError):
+    """The time-out passed before the run got to where it was waited for. `run` is its last known form."""
+
+    def __init__(self, run: Run, seconds: float) -> None:
+        self.run = run
+        super().__init__(f"run {run.id} is still {run.state} after {seconds:g} s")

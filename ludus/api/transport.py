@@ -1,0 +1,200 @@
+"""The way to the server and back: requests, answers as records or as errors, pages, files."""
+
+import hashlib
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from ludus.api.errors import Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable
+from ludus.records import ProblemDetail, read_record
+
+Record = TypeVar("Record")
+
+DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
+WORK_SECONDS: Final = 600.0
+"""How long the server may take to read, merge or thin a demonstration."""
+
+
+class Transport:
+    """Connection to one server. Thread-safe; close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        *,
+        timeout: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Connect to `server` (default: `LUDUS_SERVER`, else port 8080 of this machine) with `token` (`LUDUS_TOKEN`).
+
+        `timeout` is in seconds, per network operation. `transport` replaces the network.
+        """
+        self.server = (server or os.environ.get("LUDUS_SERVER") or DEFAULT_SERVER).rstrip("/")
+        token = token or os.environ.get("LUDUS_TOKEN")
+        headers = {"User-Agent": "ludus"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            self._http = httpx.Client(base_url=self.server, headers=headers, timeout=timeout, transport=transport)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise ServerUnreachable(self.server, f"not a URL: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    # For the resources
+
+    def _items(
+        self,
+        kind: type[Record],
+        path: str,
+        field: str,
+        parameters: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        token = ""
+        left = limit
+        while left is None or left > 0:
+            query = {key: value for key, value in (parameters or {}).items() if value}
+            query |= {"page_token": token} if token else {}
+            query |= {} if left is None else {"page_size": str(min(left, 1000))}
+            page = self._get(path, query)
+            items = self._all(kind, page, field)
+            yield from items
+            token = page.get("next_page_token", "")
+            if not token:
+                return
+            left = None if left is None else left - len(items)
+
+    def _all(self, kind: type[Record], answer: Mapping[str, Any], field: str) -> list[Record]:
+        return [self._read(kind, item) for item in answer.get(field, ())]
+
+    def _read(self, kind: type[Record], data: Any) -> Record:
+        try:
+            return read_record(kind, data)
+        except ValueError as error:
+            raise ServerUnreachable(self.server, f"it does not answer as a Ludus server: {error}") from error
+
+    def _get(self, path: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -> dict[str, Any]:
+        seconds = self._http.timeout.read
+        announced = (parameters or {}).get("timeout", "0")
+        waits = float(announced) if isinstance(announced, str) else 0.0
+        timeout = httpx.Timeout(self._http.timeout.connect, read=None if seconds is None else seconds + waits)
+        return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
+
+    def _post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
+        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+        return self._send(self._http.build_request("POST", path, json=body, headers=headers))
+
+    def _patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        return self._send(self._http.build_request("PATCH", path, json=body, headers=headers))
+
+    def _make(self, path: str, body: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+        """Post what takes the server a while."""
+        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+        return self._send(self._http.build_request("POST", path, json=body, headers=headers, timeout=self._patient()))
+
+    def _upload(self, path: str, file: Path, parameters: Mapping[str, str], key: str | None) -> dict[str, Any]:
+        """Post a file as it is, streamed."""
+        headers = {"Idempotency-Key": key or str(uuid.uuid4()), "Content-Type": "application/octet-stream"}
+        with file.open("rb") as content:
+            request = self._http.build_request(
+                "POST", path, params=parameters, content=content, headers=headers, timeout=self._patient()
+            )
+            return self._send(request)
+
+    def _delete(self, path: str) -> None:
+        try:
+            answer = self._http.send(self._http.build_request("DELETE", path))
+        except httpx.TransportError as error:
+            raise ServerUnreachable(self.server, reason_of(error)) from error
+        raise_for_problem(answer, self.server)
+
+    def _patient(self) -> httpx.Timeout:
+        """Return time-outs for a request that the server works on before it answers."""
+        given = self._http.timeout
+        read = None if given.read is None else max(given.read, WORK_SECONDS)
+        return httpx.Timeout(given.connect, read=read, write=given.write)
+
+    def _download(self, path: str, name: str, target: Path) -> Path:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file, self._http.stream("GET", path) as answer:
+                raise_for_problem(answer, self.server)
+                digest = hashlib.sha256()
+                for chunk in answer.iter_bytes():
+                    digest.update(chunk)
+                    file.write(chunk)
+                expected = answer.headers.get("etag", "").strip('"')
+                if digest.hexdigest() != expected:
+                    raise DownloadDamaged(name, expected, digest.hexdigest())
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(target)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(self.server, reason_of(error)) from error
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        return target
+
+    def _send(self, request: httpx.Request) -> dict[str, Any]:
+        try:
+            answer = self._http.send(request)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServerUnreachable(self.server, reason_of(error)) from error
+        raise_for_problem(answer, self.server)
+        try:
+            data = answer.json()
+        except ValueError:
+            data = None
+        if not isinstance(data, dict):
+            raise ServerUnreachable(self.server, "it does not answer as a Ludus server")
+        return data
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def segment(text: str) -> str:
+    """Return a text as one segment of a path."""
+    return quote(text, safe="")
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a failed request says of itself."""
+    return str(error) or type(error).__name__
+
+
+def raise_for_problem(answer: httpx.Response, server: str) -> None:
+    """Raise what the server answers, if that is a problem."""
+    if answer.is_success:
+        return
+    try:
+        problem = json.loads(answer.read())
+        code, detail = problem["code"], problem["detail"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ServerUnreachable(server, f"it answers {answer.status_code}, and not as a Ludus server") from error
+    kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(answer.status_code, ProblemAnswer)
+    errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
+    pause = answer.headers.get("retry-after", "")
+    raise kind(answer.status_code, code, detail, errors, float(pause) if pause.isdecimal() else None)
