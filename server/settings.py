@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from server.tls import TlsFiles
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -96,6 +98,13 @@ class Listening(Group):
         description="PEM file of the authority that clients' certificates are signed by. Given: who has none is not let "
         "in (mTLS).",
     )
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS, None where it is not spoken."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

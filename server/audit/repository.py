@@ -36,7 +36,18 @@ class AuditRepository:
 
     COLUMNS: ClassVar[Columns] = {
         name: getattr(AuditEntry, name)
-        for name in ("at", "actor", "token_id", "project", "method", "route", "target", "request_id", "status", "client")
+        for name in (
+            "at",
+            "actor",
+            "token_id",
+            "project",
+            "method",
+            "route",
+            "target",
+            "request_id",
+            "status",
+            "client",
+        )
     }
 
     def __init__(self, session: Session) -> None:

@@ -13,7 +13,15 @@ Rows that hang on a run by `run_id` (events, metrics, attempts, logs) are reache
 from typing import Any, Final
 
 from sqlalchemy import String, column, event, exists, table
-from sqlalchemy.orm import Mapped, ORMExecuteState, Session, UOWTransaction, mapped_column, with_loader_criteria
+from sqlalchemy.orm import (
+    Mapped,
+    MappedColumn,
+    ORMExecuteState,
+    Session,
+    UOWTransaction,
+    mapped_column,
+    with_loader_criteria,
+)
 
 from server.db.keyset import opaque
 
@@ -34,7 +42,8 @@ class Owned:
 class OfRun:
     """A model whose rows belong to the project of their run."""
 
-    run_id: Mapped[str]
+    run_id: Mapped[str] = mapped_column(String(40))
+    """A model may declare it anew, with its foreign key."""
 
 
 class ProjectSession(Session):
@@ -61,13 +70,18 @@ def _narrow(state: ORMExecuteState) -> None:
         return
     state.statement = state.statement.options(
         # Lists are walked along their own index; where a project has few rows, `RunRepository` begins with them.
-        with_loader_criteria(Owned, lambda model: opaque(model.project) == project, include_aliases=True),
+        with_loader_criteria(Owned, lambda model: opaque(_column(model.project)) == project, include_aliases=True),
         with_loader_criteria(
             OfRun,
-            lambda model: exists().where(_RUNS.c.id == model.run_id, _RUNS.c.project == project),
+            lambda model: exists().where(_RUNS.c.id == _column(model.run_id), _RUNS.c.project == project),
             include_aliases=True,
         ),
     )
+
+
+def _column(attribute: Any) -> Any:
+    """Return the column of a model's attribute, or of its declaration: SQLAlchemy looks at the parents once, too."""
+    return attribute.column if isinstance(attribute, MappedColumn) else attribute
 
 
 @event.listens_for(ProjectSession, "before_flush")

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+import grpc
 import grpc.aio
 import structlog
 
@@ -16,6 +17,7 @@ from server.gateway.service import Gateway
 from server.gateway.tickets import MIN_KEY_BYTES
 from server.settings import GatewaySettings, Settings
 from server.simulators.repository import SimulatorDesk
+from server.tls import TlsPair
 
 GRACE_SECONDS: Final = 5.0
 """How long calls that are under way may take when the gateway stops."""
@@ -41,9 +43,10 @@ def serve(settings: Settings, database: Database | None = None) -> None:
 
 def check(settings: GatewaySettings) -> None:
     """Refuse settings that would let anybody in. Raises CannotServe."""
-    if settings.token is None and not is_loopback(settings.host):
+    if not settings.demands_token and not is_loopback(settings.host):
         raise CannotServe(
             f"The gateway would listen on {settings.host} for everybody: set LUDUS_GATEWAY__TOKEN, "
+            "or LUDUS_GATEWAY__REQUIRE_TOKEN=true for those of `ludus token create`, "
             "or listen on 127.0.0.1 (LUDUS_GATEWAY__HOST)."
         )
     if settings.ticket_key is not None and len(settings.ticket_key.get_secret_value().encode()) < MIN_KEY_BYTES:
@@ -60,6 +63,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def server_credentials(pair: TlsPair) -> grpc.ServerCredentials:
+    """Return what a gRPC server speaks TLS with; where an authority for clients is named, they must show that they are
+    its own.
+    """
+    return grpc.ssl_server_credentials(
+        [(pair.key, pair.certificate)], pair.client_ca, require_client_auth=pair.client_ca is not None
+    )
+
+
 async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.aio.Server, Gateway, int]:
     """Start a server; return it with its gateway and its port. Raises CannotServe."""
     gateway = Gateway(settings, desk)
@@ -67,7 +79,10 @@ async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.ai
     server.add_generic_rpc_handlers(tuple(gateway.handlers()))
     address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
     try:
-        port = server.add_insecure_port(address)
+        if settings.tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, server_credentials(TlsPair.read(settings.tls)))
     except RuntimeError as error:
         raise CannotServe(
             f"The gateway can't listen on {address} ({error}). If the port is in use, choose another one with "
@@ -90,7 +105,7 @@ async def _serve(settings: GatewaySettings, database: Database) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server, gateway, port = await start(settings, SimulatorDesk(database))
-    _log.info("gateway_started", host=settings.host, port=port, authenticated=settings.token is not None)
+    _log.info("gateway_started", host=settings.host, port=port, authenticated=settings.demands_token)
     await stopping.wait()
     _log.info("gateway_stopping", relayed=gateway.relay.streams)
     with suppress(asyncio.CancelledError):

@@ -20,7 +20,6 @@ from server.errors import LudusError
 from server.events.routes import router as events
 from server.http.access import authorize
 from server.http.errors import on_http_exception, on_ludus_error, on_validation_error
-from server.http.limits import RateLimits
 from server.http.middleware import Authentication, BodyLimit, RequestContext
 from server.http.openapi import describe
 from server.http.routes import router as operation
@@ -29,6 +28,7 @@ from server.http.waits import LIMIT as WAITERS
 from server.ladders.routes import router as ladders
 from server.metrics.routes import router as metrics
 from server.parameters.routes import router as parameters
+from server.rates import Rate
 from server.runs.routes import router as runs
 from server.settings import Settings
 from server.simulators.routes import router as simulators
@@ -92,7 +92,8 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         Authentication,
         database=services.database,
         tokens=services.tokens,
-        limits=RateLimits(settings.api.requests_per_minute, settings.api.failures_per_minute),
+        requests=Rate(settings.api.requests_per_minute),
+        failures=Rate(settings.api.failures_per_minute),
         demanded=settings.api.demands_token,
         loopback=settings.api.host in LOOPBACK_HOSTS,
     )

@@ -22,12 +22,13 @@ from server.http.errors import (
     BodyTooLarge,
     BodyTooSlow,
     ForeignOrigin,
+    TooManyRequests,
     Unauthenticated,
     internal_problem,
     problem_response,
 )
-from server.http.limits import RateLimits
 from server.http.telemetry import HttpTelemetry
+from server.rates import Rate
 from server.tokens.checker import TokenChecker
 from server.tokens.principal import ANONYMOUS, Principal, everything
 
@@ -142,15 +143,17 @@ class Authentication:
         app: ASGIApp,
         database: Database,
         tokens: TokenChecker,
-        limits: RateLimits,
         *,
+        requests: Rate,
+        failures: Rate,
         demanded: bool,
         loopback: bool,
     ) -> None:
         self._app = app
         self._database = database
         self._tokens = tokens
-        self._limits = limits
+        self._requests = requests
+        self._failures = failures
         self._demanded = demanded
         self._loopback = loopback
 
@@ -183,7 +186,7 @@ class Authentication:
         principal = await self._principal(headers, address)
         structlog.contextvars.bind_contextvars(actor=principal.name)
         if principal.name != ANONYMOUS:
-            self._limits.admit(principal.token_id or address)
+            _refuse(self._requests, self._requests.count(principal.token_id or address))
         return visit_by(principal, scope, headers.get(PROJECT_HEADER))
 
     async def _principal(self, headers: Headers, address: str) -> Principal:
@@ -191,23 +194,27 @@ class Authentication:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             if self._demanded:
-                self._limits.failed(address)
+                self._fail(address)
                 raise Unauthenticated
             return everything(ANONYMOUS)
         known = self._tokens.recall(token)
         if known is not None:
             return known
-        self._limits.admit_stranger(address)
+        _refuse(self._failures, self._failures.exhausted(address))
         try:
             return await anyio.to_thread.run_sync(self._tokens.check, token)
         except TokenRefused as refusal:
             if refusal.reason == "unknown" and not self._demanded:
                 return everything(ANONYMOUS)  # somebody's token of another server
-            self._limits.failed(address)
             log.info("token_refused", reason=refusal.reason, client=address)
+            self._fail(address)
             if refusal.reason == "unknown":
                 raise Unauthenticated from None
             raise
+
+    def _fail(self, address: str) -> None:
+        """Count a failed authentication. Raises TooManyRequests."""
+        _refuse(self._failures, self._failures.count(address))
 
     async def _audited(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that may change something; one whose transaction left no entry is entered afterwards."""
@@ -231,6 +238,11 @@ class Authentication:
                 trail.enter(session, status)
         except Unavailable as error:  # it has changed nothing, so there is nothing to take back
             log.warning("audit_entry_lost", error=str(error))
+
+
+def _refuse(rate: Rate, wait: float | None) -> None:
+    if wait is not None:
+        raise TooManyRequests(rate.per_minute, wait)
 
 
 def _from_here(headers: Headers) -> bool:
