@@ -456,8 +456,8 @@ class TokenForRun(Invalid):
 
     def __init__(self) -> None:
         super().__init__(
-            "A token that is bound to a run has the scope `simulate` alone, and belongs to the run's project. Leave the "
-            "run out, or the other scopes."
+            "A token that is bound to a run has the scope `simulate` alone, and belongs to the run's project. Leave "
+            "out the run, or the other scopes."
         )
 
 

@@ -86,8 +86,8 @@ class Listening(Group):
 
     require_token: bool = Field(
         default=False,
-        description="Demand a token also on loopback, and so allow other addresses without a configured token: those of "
-        "`ludus token create` are enough.",
+        description="Demand a token also on loopback, and so allow other addresses without a configured token: those "
+        "of `ludus token create` are enough.",
     )
     tls_certificate: Path | None = Field(
         default=None, description="PEM file of the certificate, with its chain. Given, with `tls_key`: TLS is spoken."
@@ -95,8 +95,8 @@ class Listening(Group):
     tls_key: Path | None = Field(default=None, description="PEM file of the certificate's private key.")
     tls_client_ca: Path | None = Field(
         default=None,
-        description="PEM file of the authority that clients' certificates are signed by. Given: who has none is not let "
-        "in (mTLS).",
+        description="PEM file of the authority that clients' certificates are signed by. Given: who has none is not "
+        "let in (mTLS).",
     )
 
     @property
@@ -125,8 +125,8 @@ class ApiSettings(Listening):
     port: Port = Field(default=8080, description="Port to listen on; 0 lets the system choose.")
     token: SecretStr | None = Field(
         default=None,
-        description="Bearer token that may do everything in all projects. Without one, and without `require_token`, the "
-        "API listens on loopback only and demands no token.",
+        description="Bearer token that may do everything in all projects. Without one, and without `require_token`, "
+        "the API listens on loopback only and demands no token.",
     )
     requests_per_minute: int = Field(
         default=6000, ge=0, description="Requests of one token, or of one address, in a minute; 0: no limit."

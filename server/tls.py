@@ -13,6 +13,11 @@ class TlsFiles:
     client_ca: Path | None = None
     """Given: clients must show a certificate that this authority signed."""
 
+    def named(self) -> dict[str, str]:
+        """Return the paths under the names of the settings."""
+        files = {"tls_certificate": self.certificate, "tls_key": self.key, "tls_client_ca": self.client_ca}
+        return {name: str(file.absolute()) for name, file in files.items() if file is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class TlsPair:

@@ -32,6 +32,7 @@ from server.ladders.refs import PlayedMatch, PlayedSeat
 from server.metrics.points import MetricPoint
 from server.runs.states import Intent, RunState, StopReason
 from server.settings import WorkerSettings
+from server.tls import TlsFiles
 from server.training.config import RunConfig
 from worker.link import (
     Action,
@@ -87,6 +88,7 @@ class Supervisor:
         scratch: Path,
         ticket_key: bytes | None,
         stopping: Callable[[], bool],
+        tls: TlsFiles | None = None,
     ) -> None:
         self._claim = claim
         self._ledger = ledger
@@ -95,6 +97,7 @@ class Supervisor:
         self._scratch = scratch
         self._ticket_key = ticket_key
         self._stopping = stopping
+        self._tls = {} if tls is None else tls.named()
         self._log_path = scratch / "trainer.log"
         self._log_size = -1
         self._state = RunState.STARTING
@@ -158,6 +161,9 @@ class Supervisor:
             advertise_host=self._settings.advertise_host,
             port_range=self._settings.port_range,
             ticket_key=None if self._ticket_key is None else self._ticket_key.hex(),
+            tls_certificate=self._tls.get("tls_certificate"),
+            tls_key=self._tls.get("tls_key"),
+            tls_client_ca=self._tls.get("tls_client_ca"),
             demonstrations=fetch_demonstrations(
                 self._store, self._ledger.demonstrations(), self._scratch / "demonstrations"
             ),

@@ -28,6 +28,7 @@ from ludus.api.metrics import Metrics
 from ludus.api.parameters import Parameters
 from ludus.api.patience import PATIENCE_SECONDS
 from ludus.api.runs import TERMINAL_STATES, Config, Runs, StoredConfig
+from ludus.api.tokens import Tokens
 from ludus.api.transport import DEFAULT_SERVER
 
 __all__ = [
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 
-class Client(Runs, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders):
+class Client(Runs, Parameters, Events, Metrics, Checkpoints, Configs, Demonstrations, Ladders, Tokens):
     """Connection to one server. Thread-safe; close it, or use it as a context manager."""
 
     def version(self) -> str:

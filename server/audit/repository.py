@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import delete
-from sqlalchemy import select as select_
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from server.audit.models import AuditEntry
@@ -35,19 +34,16 @@ class AuditRepository:
     """Entries of the audit log, seen through one session: those of its project, if it has one. Never commits."""
 
     COLUMNS: ClassVar[Columns] = {
-        name: getattr(AuditEntry, name)
-        for name in (
-            "at",
-            "actor",
-            "token_id",
-            "project",
-            "method",
-            "route",
-            "target",
-            "request_id",
-            "status",
-            "client",
-        )
+        "at": AuditEntry.at,
+        "actor": AuditEntry.actor,
+        "token_id": AuditEntry.token_id,
+        "project": AuditEntry.project,
+        "method": AuditEntry.method,
+        "route": AuditEntry.route,
+        "target": AuditEntry.target,
+        "request_id": AuditEntry.request_id,
+        "status": AuditEntry.status,
+        "client": AuditEntry.client,
     }
 
     def __init__(self, session: Session) -> None:
@@ -55,7 +51,7 @@ class AuditRepository:
 
     def list(self, query: ListQuery = NEWEST_FIRST) -> Page[AuditEntry]:
         """Return a page of entries."""
-        return select_page(self._session, select_(AuditEntry), query, self.COLUMNS, AuditEntry.id)
+        return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
 
     def enter(self, deed: Deed, status: int) -> None:
         """Add an entry, in the project of the session."""

@@ -97,8 +97,7 @@ class Database:
         or not at all.
         """
         view = copy.copy(self)
-        view._project = project
-        view._before_commit = before_commit
+        view.__dict__.update(_project=project, _before_commit=before_commit)
         return view
 
     @contextmanager

@@ -10,6 +10,7 @@ Rows that hang on a run by `run_id` (events, metrics, attempts, logs) are reache
 `OfRun` is for those that can also be named by an id of their own.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import String, column, event, exists, table
@@ -66,9 +67,13 @@ def _narrow(state: ORMExecuteState) -> None:
     project = project_of(state.session)
     if project is None or state.is_column_load or state.is_relationship_load:
         return
-    if state.execution_options.get("every_project"):
-        return
-    state.statement = state.statement.options(
+    state.statement = state.statement.options(*_criteria(project))
+
+
+@lru_cache(maxsize=256)
+def _criteria(project: str) -> tuple[Any, ...]:
+    """Return what narrows a statement to a project; to make it anew would cost each query some 100 us."""
+    return (
         # Lists are walked along their own index; where a project has few rows, `RunRepository` begins with them.
         with_loader_criteria(Owned, lambda model: opaque(_column(model.project)) == project, include_aliases=True),
         with_loader_criteria(

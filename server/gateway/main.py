@@ -7,12 +7,12 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-import grpc
 import grpc.aio
 import structlog
 
 from ludus.wire.options import server_options
 from server.db.database import Database
+from server.gateway.credentials import server_credentials
 from server.gateway.service import Gateway
 from server.gateway.tickets import MIN_KEY_BYTES
 from server.settings import GatewaySettings, Settings
@@ -61,15 +61,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def server_credentials(pair: TlsPair) -> grpc.ServerCredentials:
-    """Return what a gRPC server speaks TLS with; where an authority for clients is named, they must show that they are
-    its own.
-    """
-    return grpc.ssl_server_credentials(
-        [(pair.key, pair.certificate)], pair.client_ca, require_client_auth=pair.client_ca is not None
-    )
 
 
 async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.aio.Server, Gateway, int]:

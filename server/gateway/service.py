@@ -5,6 +5,7 @@ are taken as bytes: Join is parsed here, so that garbage gets an answer, and Con
 """
 
 import asyncio
+import functools
 import re
 import secrets
 import time
@@ -172,10 +173,9 @@ class Gateway:
         wait = self._failures.exhausted(address)
         if wait is not None:
             raise TooManyFailures(FAILURES_PER_MINUTE, wait)
+        check = functools.partial(self._tokens.check, token if scheme == "Bearer" else "")
         try:
-            if scheme != "Bearer":
-                raise Refused("unknown")
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._tokens.check, token)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, check)
         except Refused as refusal:
             if refusal.reason == "unknown" and not self._settings.demands_token:
                 return everything(ANONYMOUS)  # somebody's token of another server
@@ -209,14 +209,8 @@ class Gateway:
 
     async def _assign(self, request: pb.JoinRequest, who: Principal, peer: str) -> pb.JoinResponse:
         def join() -> Any:
-            return self._desk.join(
-                self._admit(request.run, who),
-                request.incarnation,
-                request.label,
-                request.client,
-                peer,
-                relay=request.relay,
-            )
+            run = self._admit(request.run, who)
+            return self._desk.join(run, request.incarnation, request.label, request.client, peer, relay=request.relay)
 
         match await asyncio.get_running_loop().run_in_executor(self._threads, join):
             case NotFound(run):

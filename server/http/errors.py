@@ -188,8 +188,8 @@ class TooManyRequests(RequestError):
     def __init__(self, per_minute: int, retry_seconds: float) -> None:
         self.retry_seconds = max(1, math.ceil(retry_seconds))
         super().__init__(
-            f"More than {per_minute} requests in a minute, which is the limit. Try again in {self.retry_seconds} s; the "
-            "server's operator sets the limits (LUDUS_API__REQUESTS_PER_MINUTE, LUDUS_API__FAILURES_PER_MINUTE)."
+            f"More than {per_minute} requests in a minute, which is the limit. Try again in {self.retry_seconds} s. "
+            "The server's operator sets the limits (LUDUS_API__REQUESTS_PER_MINUTE, LUDUS_API__FAILURES_PER_MINUTE)."
         )
 
 

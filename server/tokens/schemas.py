@@ -56,8 +56,8 @@ class TokenCreated(TokenRead):
     """A token that was just made."""
 
     token: str | None = Field(
-        description="What to send as `Authorization: Bearer TOKEN`. Shown here and never again: null in the answer to a "
-        "repeated request."
+        description="What to send as `Authorization: Bearer TOKEN`. Shown here and never again: null in the answer to "
+        "a repeated request."
     )
 
 

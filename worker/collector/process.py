@@ -20,6 +20,8 @@ import socket
 import grpc.aio
 import structlog
 
+from server.gateway.credentials import server_credentials
+from server.tls import TlsPair
 from worker.collector import messages
 from worker.collector.direct import DirectJoinHandler
 from worker.collector.hub import TICK_SECONDS, Collector
@@ -90,9 +92,13 @@ def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> i
         first, last = settings.port_range
         count = last - first + 1
         ports = [first + (index + offset) % count for offset in range(count)]
+    credentials = None if settings.tls is None else server_credentials(TlsPair.read(settings.tls))
     for port in ports:
         try:
-            bound = server.add_insecure_port(f"{host}:{port}")
+            if credentials is None:
+                bound = server.add_insecure_port(f"{host}:{port}")
+            else:
+                bound = server.add_secure_port(f"{host}:{port}", credentials)
         except RuntimeError:
             continue
         if bound:
