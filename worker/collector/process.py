@@ -46,7 +46,7 @@ async def serve(channel: Channel, start: messages.Settings) -> None:
     if settings.ticket_key is None:
         server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
     try:
-        port = _bind(server, settings, start.index)
+        port = collector.port = _bind(server, settings, start.index)
         if settings.unity_port is not None:
             # Whoever can dial in there is on this host: no ticket.
             players.append(UnityHandler(collector, tickets=False))
