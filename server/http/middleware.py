@@ -194,7 +194,7 @@ class Authentication:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             if self._demanded:
-                self._fail(address)
+                _refuse(self._requests, self._requests.count(address))
                 raise Unauthenticated
             return everything(ANONYMOUS)
         known = self._tokens.recall(token)
