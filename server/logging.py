@@ -15,6 +15,7 @@ LogFormat = Literal["json", "console"]
 
 QUIET = ("httpx", "httpcore", "alembic", "kombu", "amqp", "urllib3")
 """Libraries whose information is noise here: their warnings are kept."""
+_TRACEBACKS = {"exception", "stack"}
 
 
 def configure_logging(process: str, *, log_format: LogFormat = "json", level: str = "info") -> None:
@@ -51,9 +52,22 @@ def configure_logging(process: str, *, log_format: LogFormat = "json", level: st
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def _on_one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape what would begin another line, or paint the terminal: names and texts come from anybody."""
+    for key, value in event.items():
+        if isinstance(value, str) and key not in _TRACEBACKS and not value.isprintable():
+            event[key] = "".join(
+                each if each.isprintable() else each.encode("unicode_escape").decode() for each in value
+            )
+    return event
+
+
 def _renderers(log_format: LogFormat) -> list[Processor]:
     if log_format == "console":
         return [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+            _on_one_line,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

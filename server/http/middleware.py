@@ -217,20 +217,18 @@ class Authentication:
         _refuse(self._failures, self._failures.count(address))
 
     async def _audited(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request that may change something; one whose transaction left no entry is entered afterwards."""
-        status = 500
+        """Handle a request that may change something; one whose transaction left no entry is entered by itself."""
 
         async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            if message["type"] == "http.response.start" and not trail.entered:
+                await anyio.to_thread.run_sync(self._enter, visit, trail, message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, answer)
-        finally:
-            if not trail.entered:
-                await anyio.to_thread.run_sync(self._enter, visit, trail, status)
+        except Exception:
+            await anyio.to_thread.run_sync(self._enter, visit, trail, 500)
+            raise
 
     def _enter(self, visit: Visit, trail: Trail, status: int) -> None:
         try:
