@@ -19,6 +19,7 @@ from uuid import uuid4
 import grpc
 import grpc.aio
 
+from ludus.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, named_by
 from ludus.trouble import CannotConnect, Failure, SessionRefused, explain
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import PROTOCOL_VERSION
@@ -71,6 +72,14 @@ class Target:
     patience_seconds: float | None = 300.0
     """How long to go on trying without reaching the gateway. None: for ever."""
     incarnation: str = field(default_factory=new_incarnation)
+    client_certificate: Path | None = field(default_factory=lambda: named_by(CERTIFICATE_VARIABLE))
+    """PEM file of the certificate that this simulator shows, with `client_key`, where the gateway wants one (mTLS)."""
+    client_key: Path | None = field(default_factory=lambda: named_by(KEY_VARIABLE))
+
+    @property
+    def tls(self) -> ClientTls:
+        """The files of TLS."""
+        return ClientTls(self.ca_file, self.client_certificate, self.client_key)
 
     def reborn(self) -> "Target":
         """Return the same target for another life of the simulator."""
@@ -320,8 +329,9 @@ class Joiner:
         host = address.rpartition(":")[0].strip("[]")
         if not tls:
             return grpc.aio.insecure_channel(address, client_options(host))
-        ca = self.target.ca_file.read_bytes() if self.target.ca_file else None
-        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca), client_options(host))
+        return grpc.aio.secure_channel(
+            address, grpc.ssl_channel_credentials(*self.target.tls.read()), client_options(host)
+        )
 
 
 def _fitting(sentence: str) -> str:

@@ -73,7 +73,8 @@ def connect(
     """Play in a run until it ends, and say how it ended.
 
     `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token, `label` what
-    people read in the list of simulators; `ca_file` (PEM) turns TLS on. Waits while the run is queued or paused;
+    people read in the list of simulators; `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and
+    LUDUS_CLIENT_KEY name what to show to a gateway that wants a certificate. Waits while the run is queued or paused;
     reconnects with exponential back-off for as long as the gateway has been out of reach for less than
     `patience_seconds` (None: for ever). What it waits for is logged to the logger `ludus.simulator`.
 

@@ -160,7 +160,39 @@ def migrate() -> None:
         upgrade(settings.database)
 
 
+@click.group()
+def admin() -> None:
+    """Do on the server's own host what needs no token, because it goes to the database itself."""
+
+
+@admin.command("create-token")
+@click.argument("name")
+@click.option(
+    "--scope", "scopes", multiple=True, default=("admin",), show_default=True, help="read, run, admin, simulate."
+)
+@click.option("--for-project", default="*", show_default=True, help="The project that it is bound to; * is all.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Folder of `ludus up`. [.ludus]")
+@click.option("--database", help="Address of another database than the settings name.")
+def create_token(
+    *, name: str, scopes: tuple[str, ...], for_project: str, home: Path | None, database: str | None
+) -> None:
+    """Make a token called NAME, and print it: a server's first one, or one for whoever lost theirs.
+
+    Needs the settings of the server (LUDUS_DATABASE__URL, LUDUS_HOME), or --home or --database in their place.
+    """
+    from server.tokens.bootstrap import create_first_token  # noqa: PLC0415
+
+    overrides: dict[str, Any] = {} if home is None else {"home": home}
+    if database is not None:
+        overrides["database"] = {"url": database}
+    with told():
+        token_id, text = create_first_token(load_settings(**overrides), name, scopes, for_project)
+    click.echo(f"{token_id}: {', '.join(scopes)} in {for_project}. Keep it now, it is not shown again:", err=True)
+    click.echo(text)
+
+
 COMMANDS: dict[str, click.Command] = {
+    "admin": admin,
     "gateway": gateway,
     "migrate": migrate,
     "server": server,

@@ -201,14 +201,15 @@ class Stack:
         gateway = address(self._settings.gateway.host, gateway_port)
         began = time.time()
         deadline = time.monotonic() + READY_SECONDS
-        while not (listens(gateway) and api_is_ready(api, self._token(), began)):
+        while not (listens(gateway) and api_is_ready(api, self._token(), began, self._settings.api.tls)):
             for each in self._services:
                 if (death := each.death()) is not None:
                     raise CannotStart(f"The {each.spec.name} ended at its start ({death}):\n{self._last_lines(each)}")
             if time.monotonic() > deadline:
                 raise CannotStart(f"Not ready after {READY_SECONDS:g} s; see {self._settings.home / 'logs'}.")
             self._pause()
-        return Ready(f"http://{api}", gateway, str(self._settings.home), os.getpid())
+        scheme = "http" if self._settings.api.tls is None else "https"
+        return Ready(f"{scheme}://{api}", gateway, str(self._settings.home), os.getpid())
 
     def _token(self) -> str | None:
         token = self._settings.api.token

@@ -15,6 +15,7 @@
     │   ├── MetricNotFound       metric_not_found
     │   ├── PlayerNotFound       player_not_found
     │   ├── SimulatorNotFound    simulator_not_found
+    │   ├── TokenNotFound        token_not_found
     │   └── WorkerNotFound       worker_not_found
     ├── Gone                     kind gone
     │   └── CheckpointDeleted    checkpoint_deleted
@@ -39,9 +40,13 @@
     │   ├── InvalidEdit          invalid_edit
     │   ├── InvalidArtifactPath  invalid_artifact_path
     │   ├── InvalidQuery         invalid_query
-    │   └── MatchInvalid         invalid_match
-    ├── Unauthenticated          kind unauthenticated: unauthenticated
-    ├── Forbidden                kind forbidden: forbidden
+    │   ├── MatchInvalid         invalid_match
+    │   └── TokenForRun          invalid_run_token
+    ├── Unauthenticated          kind unauthenticated
+    │   └── TokenRefused         token_refused
+    ├── Forbidden                kind forbidden
+    │   ├── ProjectForbidden     project_forbidden
+    │   └── ScopeMissing         scope_missing
     ├── Exhausted                kind exhausted
     │   └── StorageFull          storage_full
     └── Unavailable              kind unavailable
@@ -59,7 +64,7 @@ which its message is built: what happened, then what to do. Areas add their own 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class ErrorKind(StrEnum):
@@ -241,6 +246,16 @@ class SimulatorNotFound(NotFound):
         super().__init__(f"Run {run_id} has had no simulator {incarnation!r}. List the run's simulators.")
         self.run_id = run_id
         self.incarnation = incarnation
+
+
+class TokenNotFound(NotFound):
+    """No token of the project has this id."""
+
+    code = "token_not_found"
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"There is no token {token_id!r}. List the tokens to see what there is.")
+        self.token_id = token_id
 
 
 class WorkerNotFound(NotFound):
@@ -551,6 +566,18 @@ class MatchInvalid(Invalid):
         self.problem = problem
 
 
+class TokenForRun(Invalid):
+    """A token that is bound to a run is for simulators alone."""
+
+    code = "invalid_run_token"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A token that is bound to a run has the scope `simulate` alone, and belongs to the run's project. Leave "
+            "out the run, or the other scopes."
+        )
+
+
 class Unauthenticated(LudusError):
     """The caller did not say who it is, or wrongly."""
 
@@ -558,11 +585,46 @@ class Unauthenticated(LudusError):
     code = "unauthenticated"
 
 
+class TokenRefused(Unauthenticated):
+    """A token does not hold: nobody knows it, it has expired, or it was revoked."""
+
+    code = "token_refused"
+
+    def __init__(self, reason: Literal["unknown", "expired", "revoked"]) -> None:
+        what = {"unknown": "is not known here", "expired": "has expired", "revoked": "was revoked"}[reason]
+        super().__init__(f"The token {what}. Ask an administrator of your project for another one.")
+        self.reason = reason
+
+
 class Forbidden(LudusError):
     """The caller may not do this."""
 
     kind = ErrorKind.FORBIDDEN
     code = "forbidden"
+
+
+class ProjectForbidden(Forbidden):
+    """The token is bound to another project."""
+
+    code = "project_forbidden"
+
+    def __init__(self, project: str, bound: str) -> None:
+        super().__init__(
+            f"The token is bound to project {bound!r} and cannot act in {project!r}. Leave the project out, or use a "
+            "token of that project."
+        )
+        self.project = project
+
+
+class ScopeMissing(Forbidden):
+    """The token is not for this."""
+
+    code = "scope_missing"
+
+    def __init__(self, scope: str, *, everywhere: bool = False) -> None:
+        where = " in all projects (`*`)" if everywhere else ""
+        super().__init__(f"This needs a token with the scope {scope!r}{where}. Ask an administrator for one.")
+        self.scope = scope
 
 
 class Exhausted(LudusError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from server.db.database import Database
 from server.errors import LudusError
-from server.ports import address, listens
+from server.ports import address, connect_api, listens
 from server.settings import Settings
 from server.workers.repository import WorkerRepository
 
@@ -20,7 +20,7 @@ WORKER_SILENCE_SECONDS = 30.0
 
 def api(settings: Settings) -> bool:
     """Tell whether the API answers that it is ready."""
-    connection = http.client.HTTPConnection(address(settings.api.host, settings.api.port), timeout=4)
+    connection = connect_api(address(settings.api.host, settings.api.port), settings.api.tls, 4)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == http.client.OK

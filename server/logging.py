@@ -22,6 +22,7 @@ LogFormat = Literal["json", "console"]
 
 QUIET = ("httpx", "httpcore", "alembic", "kombu", "amqp", "urllib3")
 """Libraries whose information is noise here: their warnings are kept."""
+_TRACEBACKS = {"exception", "stack"}
 
 
 WORKER_VARIABLE: Final = "LUDUS_WORKER_ID"
@@ -92,9 +93,22 @@ def _log_thread_death(hook: threading.ExceptHookArgs) -> None:
         structlog.get_logger().critical("thread_failed", thread=name, exc_info=trace)
 
 
+def _on_one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape what would begin another line, or paint the terminal: names and texts come from anybody."""
+    for key, value in event.items():
+        if isinstance(value, str) and key not in _TRACEBACKS and not value.isprintable():
+            event[key] = "".join(
+                each if each.isprintable() else each.encode("unicode_escape").decode() for each in value
+            )
+    return event
+
+
 def _renderers(log_format: LogFormat) -> list[Processor]:
     if log_format == "console":
         return [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+            _on_one_line,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

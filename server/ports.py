@@ -4,8 +4,11 @@ import errno
 import http.client
 import json
 import socket
+import ssl
 from dataclasses import dataclass
 from datetime import datetime
+
+from server.tls import TlsFiles
 
 
 @dataclass(frozen=True)
@@ -89,16 +92,38 @@ def listens(where: str) -> bool:
     return True
 
 
-def api_is_ready(where: str, token: str | None, since: float) -> bool:
-    """Tell whether the API at `host:port` answers, its database too, and a worker reported to it after `since`."""
+def connect_api(where: str, tls: TlsFiles | None, seconds: float) -> http.client.HTTPConnection:
+    """Return a connection to this machine's own API at `host:port`.
+
+    What it shows is not verified: its certificate is for another name than this machine's loopback. Where clients must
+    show one, the API's own is shown, which its authority may have signed or not.
+    """
+    if tls is None:
+        return http.client.HTTPConnection(where, timeout=seconds)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if tls.client_ca is not None:
+        context.load_cert_chain(tls.certificate, tls.key)
+    return http.client.HTTPSConnection(where, timeout=seconds, context=context)
+
+
+def api_is_ready(where: str, token: str | None, since: float, tls: TlsFiles | None = None) -> bool:
+    """Tell whether the API at `host:port` answers, its database too, and a worker reported to it after `since`.
+
+    Without a token, from an API that demands one, nothing of workers can be seen: then the first answer is enough.
+    """
     try:
-        return _get(where, "/readyz", token)[0] == 200 and _has_worker(_get(where, "/v1/workers", token), since)
+        if _get(where, "/readyz", token, tls)[0] != 200:
+            return False
+        answer = _get(where, "/v1/workers", token, tls)
+        return (token is None and answer[0] == 401) or _has_worker(answer, since)
     except (OSError, http.client.HTTPException, ValueError, KeyError):
         return False
 
 
-def _get(where: str, path: str, token: str | None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(where, timeout=2)
+def _get(where: str, path: str, token: str | None, tls: TlsFiles | None) -> tuple[int, bytes]:
+    connection = connect_api(where, tls, 2)
     try:
         connection.request("GET", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints,
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.artifacts.address import S3Address
+from server.tls import TlsFiles
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -156,18 +157,75 @@ class StorageSettings(Group):
         return self
 
 
-class ApiSettings(Group):
+class Listening(Group):
+    """Parent of the groups of those who listen: with or without TLS, and who is let in without a token."""
+
+    require_token: bool = Field(
+        default=False,
+        description="Demand a token also on loopback, and so allow other addresses without a configured token: those "
+        "of `ludus token create` are enough.",
+    )
+    tls_certificate: Path | None = Field(
+        default=None, description="PEM file of the certificate, with its chain. Given, with `tls_key`: TLS is spoken."
+    )
+    tls_key: Path | None = Field(default=None, description="PEM file of the certificate's private key.")
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="PEM file of the authority that clients' certificates are signed by. Given: who has none is not "
+        "let in (mTLS).",
+    )
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS, None where it is not spoken."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("TLS needs both, tls_certificate and tls_key; set the other one, too")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key: without TLS nobody shows a certificate")
+        for file in (self.tls_certificate, self.tls_key, self.tls_client_ca):
+            if file is not None and not os.access(file, os.R_OK):
+                raise ValueError(f"{file} cannot be read; name a PEM file that this process may read")
+        return self
+
+
+class ApiSettings(Listening):
     """The HTTP API."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8080, description="Port to listen on; 0 lets the system choose.")
     token: SecretStr | None = Field(
         default=None,
-        description="Bearer token that requests must carry. Without one the API listens on loopback only.",
+        description="Bearer token that may do everything in all projects. Without one, and without `require_token`, "
+        "the API listens on loopback only and demands no token.",
+    )
+    requests_per_minute: int = Field(
+        default=6000, ge=0, description="Requests of one token, or of one address, in a minute; 0: no limit."
+    )
+    failures_per_minute: int = Field(
+        default=20,
+        ge=0,
+        description="Failed authentications of one address in a minute, after which it is not heard; 0: no limit.",
+    )
+    head_seconds: Seconds = Field(
+        default=20, description="How long a request line and its headers may take; then the connection is closed."
+    )
+    body_seconds: Seconds = Field(
+        default=30, description="How long a body may take, and as long again for each MiB of it."
     )
 
+    @property
+    def demands_token(self) -> bool:
+        """Whether nobody is let in without a token."""
+        return self.require_token or self.token is not None
 
-class GatewaySettings(Group):
+
+class GatewaySettings(Listening):
     """The gRPC front door of simulators."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
@@ -177,7 +235,13 @@ class GatewaySettings(Group):
     )
     token: SecretStr | None = Field(
         default=None,
-        description="Bearer token that simulators must carry. Without one the gateway listens on loopback only.",
+        description="Bearer token with which simulators may play in any run. Without one, and without `require_token`, "
+        "the gateway listens on loopback only and demands no token.",
+    )
+    tls_ca: Path | None = Field(
+        default=None,
+        description="PEM file of the authority that collectors' certificates are signed by, for relayed simulators; "
+        "default: those that the system trusts. Collectors serve the TLS of this group.",
     )
     ticket_key: SecretStr | None = Field(
         default=None,
@@ -185,6 +249,11 @@ class GatewaySettings(Group):
         "for all of them. Without one collectors take no tickets and listen on loopback only.",
     )
     ticket_seconds: int = Field(default=120, ge=1, description="How long a ticket opens a session.")
+
+    @property
+    def demands_token(self) -> bool:
+        """Whether nobody is let in without a token."""
+        return self.require_token or self.token is not None
 
 
 class WorkerSettings(Group):
@@ -272,6 +341,7 @@ class StewardSettings(Group):
     idempotency_seconds: Seconds = Field(
         default=86400, description="How long the answer to an idempotent request is kept."
     )
+    audit_days: float = Field(default=90, gt=0, description="How long entries of the audit log are kept.")
     worker_seconds: Seconds = Field(
         default=86400, description="How long a worker that fell silent or stopped stays in the list."
     )

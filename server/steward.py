@@ -24,6 +24,7 @@ from typing import Protocol
 import structlog
 
 from server.artifacts.opening import open_store
+from server.audit.repository import AuditRepository
 from server.db.database import Database
 from server.db.frozen import Thaw
 from server.deliveries.sender import Sender
@@ -200,9 +201,10 @@ class Steward:
         with self._database.write() as session:
             keys = IdempotencyRepository(session).forget(self._settings.idempotency_seconds)
             workers = WorkerRepository(session).forget(self._settings.worker_seconds)
+            entries = AuditRepository(session).forget(self._settings.audit_days)
         self._forgot = now
-        if keys or workers:
-            _log.info("old_rows_deleted", idempotency_keys=keys, workers=workers)
+        if keys or workers or entries:
+            _log.info("old_rows_deleted", idempotency_keys=keys, workers=workers, audit_entries=entries)
 
 
 def main(settings: Settings) -> None:

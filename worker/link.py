@@ -93,6 +93,11 @@ class Job(Message):
     """First and last port that collectors may take; None: whatever is free."""
     ticket_key: str | None = None
     """Hexadecimal key of simulator tickets. None: simulators need no ticket (a trainer run alone on loopback)."""
+    tls_certificate: str | None = None
+    """PEM file of the certificate that collectors show, with `tls_key`; None: they speak no TLS."""
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    """PEM file of the authority of simulators' certificates; given, they must show one."""
     demonstrations: dict[str, str] = Field(default_factory=dict)
     """Where each demonstration of the configuration lies, by its id."""
     checkpoints: dict[str, str] = Field(default_factory=dict)

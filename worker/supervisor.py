@@ -35,6 +35,7 @@ from server.ladders.refs import PlayedMatch, PlayedSeat
 from server.metrics.points import MetricPoint
 from server.runs.states import Intent, RunState, StopReason
 from server.settings import WorkerSettings
+from server.tls import TlsFiles
 from server.training.config import RunConfig
 from worker.attempt_log import AttemptLog
 from worker.link import (
@@ -114,6 +115,7 @@ class Supervisor:
         scratch: Path,
         ticket_key: bytes | None,
         stopping: Callable[[], bool],
+        tls: TlsFiles | None = None,
     ) -> None:
         self._claim = claim
         self._ledger = ledger
@@ -123,6 +125,7 @@ class Supervisor:
         self._ticket_key = ticket_key
         self._stopping = stopping
         self._log = AttemptLog(scratch / "trainer.log")
+        self._tls = {} if tls is None else tls.named()
         self._state = RunState.STARTING
         self._writes: deque[Callable[[], None]] = deque()
         self._copies: deque[tuple[CheckpointWritten, Future[tuple[str, list[FileRef]]]]] = deque()
@@ -219,6 +222,9 @@ class Supervisor:
             advertise_host=self._settings.advertise_host,
             port_range=self._settings.port_range,
             ticket_key=None if self._ticket_key is None else self._ticket_key.hex(),
+            tls_certificate=self._tls.get("tls_certificate"),
+            tls_key=self._tls.get("tls_key"),
+            tls_client_ca=self._tls.get("tls_client_ca"),
             demonstrations=self._fetched(
                 lambda: fetch_demonstrations(
                     self._store, self._ledger.demonstrations(), self._scratch / "demonstrations"

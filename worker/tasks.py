@@ -155,6 +155,7 @@ class Slot:
                     self._settings.worker.scratch / f"{claim.run_id}-{claim.epoch}",
                     ticket_key(self._settings),
                     self.stopping,
+                    self._settings.gateway.tls,
                 ).run(self._warm)
             self._warm.prepare()
 

@@ -41,6 +41,7 @@ from ludus.api.metrics import Metrics
 from ludus.api.parameters import Parameters
 from ludus.api.patience import PATIENCE_SECONDS
 from ludus.api.runs import TERMINAL_STATES, Config, StoredConfig
+from ludus.api.tokens import Tokens
 from ludus.api.transport import DEFAULT_SERVER
 from ludus.api.webhooks import Webhooks
 
@@ -74,6 +75,7 @@ class Client(
     Demonstrations,
     Ladders,
     Webhooks,
+    Tokens,
 ):
     """Connection to one server. Thread-safe; close it, or use it as a context manager."""
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import ssl
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,11 @@ import httpx
 
 from ludus.api.errors import Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable
 from ludus.records import ProblemDetail, read_record
+from ludus.tls import ClientTls
 
 Record = TypeVar("Record")
 
+PROJECT_HEADER: Final = "Ludus-Project"
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 WORK_SECONDS: Final = 600.0
 """How long the server may take to read, merge or thin a demonstration."""
@@ -31,18 +34,31 @@ class Transport:
         server: str | None = None,
         token: str | None = None,
         *,
+        project: str | None = None,
+        tls: ClientTls | None = None,
         timeout: float = 30.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """Connect to `server` (default: `LUDUS_SERVER`, else port 8080 of this machine) with `token` (`LUDUS_TOKEN`).
 
-        `timeout` is in seconds, per network operation. `transport` replaces the network.
+        `project` (`LUDUS_PROJECT`) is the one to act in, where the token is bound to none; `*` reads all of them. `tls`
+        (`LUDUS_CA_FILE`, `LUDUS_CLIENT_CERTIFICATE`, `LUDUS_CLIENT_KEY`) has the files for an https server of one's own
+        authority. `timeout` is in seconds, per network operation. `transport` replaces the network.
         """
         self.server = (server or os.environ.get("LUDUS_SERVER") or DEFAULT_SERVER).rstrip("/")
         token = token or os.environ.get("LUDUS_TOKEN")
+        project = project or os.environ.get("LUDUS_PROJECT")
         headers = {"User-Agent": "ludus"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        headers |= {PROJECT_HEADER: project} if project else {}
+        tls = tls or ClientTls.from_environment()
         try:
-            self._http = httpx.Client(base_url=self.server, headers=headers, timeout=timeout, transport=transport)
+            trusted = tls.context()
+        except (OSError, ssl.SSLError) as error:
+            raise ServerUnreachable(self.server, f"the files of TLS cannot be used: {error}") from error
+        try:
+            self._http = httpx.Client(
+                base_url=self.server, headers=headers, timeout=timeout, transport=transport, verify=trusted
+            )
         except (httpx.InvalidURL, ValueError) as error:
             raise ServerUnreachable(self.server, f"not a URL: {error}") from error
 

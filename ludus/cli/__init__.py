@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 CLIENT_COMMANDS: Mapping[str, str] = {
+    "audit": "ludus.cli.audit:audit",
     "checkpoint": "ludus.cli.checkpoint:checkpoint",
     "config": "ludus.cli.config:config",
     "evaluate": "ludus.cli.gate:evaluate",
@@ -24,6 +25,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "play": "ludus.cli.play:play",
     "run": "ludus.cli.run:run",
     "simulate": "ludus.cli.simulate:simulate",
+    "token": "ludus.cli.token:token",
     "unity": "ludus.cli.unity:unity",
     "webhook": "ludus.cli.webhook:webhook",
 }
@@ -36,6 +38,7 @@ PLUG_INS = "ludus.commands"
 OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
 
 EXTRAS: Mapping[str, str] = {
+    "admin": "server",
     "gateway": "server",
     "migrate": "server",
     "play": "play",

@@ -48,15 +48,23 @@ def explain(error: ApiError) -> str:
 
 
 def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
-    """Give a command `--server` and a connected client as its first argument."""
+    """Give a command `--server`, `--token` and `--project`, and a connected client as its first argument.
+
+    The files of TLS come from the environment (`ludus.tls`).
+    """
 
     @click.option(
         "--server", envvar="LUDUS_SERVER", default=DEFAULT_SERVER, show_default=True, help="Address [LUDUS_SERVER]."
     )
     @click.option("--token", envvar="LUDUS_TOKEN", help="Bearer token; better given as LUDUS_TOKEN.")
+    @click.option(
+        "--project",
+        envvar="LUDUS_PROJECT",
+        help="Project to act in, for tokens that are bound to none [LUDUS_PROJECT].",
+    )
     @functools.wraps(handler)
-    def command(*args: Any, server: str, token: str | None, **options: Any) -> None:
-        with Client(server, token) as client:
+    def command(*args: Any, server: str, token: str | None, project: str | None, **options: Any) -> None:
+        with Client(server, token, project=project) as client:
             handler(client, *args, **options)
 
     return command  # type: ignore[return-value]  # click adds the two options, which the caller doesn't see

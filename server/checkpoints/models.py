@@ -6,12 +6,13 @@ from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, String, T
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import Base, Json, Timestamp, ordered_text
+from server.db.projects import OfRun, Owned
 
 UNPURGED_SQL = "deleted_at IS NOT NULL AND purged_at IS NULL"
 """Given up, with files that are still to be removed."""
 
 
-class Checkpoint(Base):
+class Checkpoint(OfRun, Base):
     """A complete state of a run: all behaviors, everything that is needed to go on, and the exported models."""
 
     __tablename__ = "checkpoints"
@@ -59,7 +60,7 @@ class Checkpoint(Base):
     )
 
 
-class UploadedCheckpoint(Base):
+class UploadedCheckpoint(Owned, Base):
     """A checkpoint that another program wrote. Neither the file nor what is known of it ever changes."""
 
     __tablename__ = "uploaded_checkpoints"

@@ -84,6 +84,7 @@ class UploadedCheckpointRead(Read):
     file: str = Field(description="Name of the file in the artifact store.")
     size: int = Field(description="Bytes of the file.")
     sha256: str = Field(description="Of the file, lower-case hexadecimal.")
+    project: str
     created_at: Time
 
 

@@ -30,7 +30,8 @@ POLICY: Final = "Policy"
 """The module that every checkpoint of ML-Agents has."""
 MODULES: Final = (POLICY, "Optimizer:", "Module:")
 """How the names of its modules begin."""
-MAX_PICKLE_BYTES: Final = 64 << 20
+MAX_PICKLE_BYTES: Final = 4 << 20
+"""It names tensors and holds none: a few hundred KiB. Each byte may be an operation, which takes a microsecond."""
 MAX_MODULES: Final = 100
 MAX_NAME: Final = 200
 
@@ -102,11 +103,14 @@ def _modules(archive: zipfile.ZipFile) -> tuple[str, ...]:
     if len(pickles) != 1 or pickles[0].file_size > MAX_PICKLE_BYTES:
         raise CheckpointInvalid("it has no data.pkl that names its tensors, as torch.save writes it")
     try:
-        operations = list(pickletools.genops(archive.read(pickles[0])))
+        texts = {
+            argument: None
+            for _, argument, _ in pickletools.genops(archive.read(pickles[0]))
+            if isinstance(argument, str) and argument.startswith(MODULES) and len(argument) <= MAX_NAME
+        }
     except (ValueError, EOFError) as error:
         raise CheckpointInvalid(f"its data.pkl is damaged ({error})") from error
-    texts = dict.fromkeys(argument for _, argument, _ in operations if isinstance(argument, str))
-    modules = [text for text in texts if text.startswith(MODULES) and len(text) <= MAX_NAME]
+    modules = list(texts)
     if POLICY not in modules:
         raise CheckpointInvalid(f"it has no module {POLICY!r}, so that it is no checkpoint of ML-Agents")
     return tuple(modules[:MAX_MODULES])

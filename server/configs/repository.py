@@ -45,7 +45,7 @@ class ConfigRepository:
 
     def get_or_raise(self, name: str, version: int | None = None) -> ConfigVersion:
         """Return a version, the newest if none is given. Raises ConfigNotFound."""
-        found = self.newest(name) if version is None else self._session.get(ConfigVersion, (name, version))
+        found = self.newest(name) if version is None else self._version(name, version)
         if found is None:
             raise ConfigNotFound(name, version)
         return found
@@ -55,11 +55,16 @@ class ConfigRepository:
         statement = select(ConfigVersion).where(ConfigVersion.name == name).order_by(ConfigVersion.version.desc())
         return self._session.scalars(statement.limit(1)).first()
 
+    def _version(self, name: str, version: int) -> ConfigVersion | None:
+        same = select(ConfigVersion).where(ConfigVersion.name == name, ConfigVersion.version == version)
+        return self._session.scalars(same.limit(1)).first()
+
     def list_names(self, query: ListQuery) -> Page[ConfigVersion]:
         """Return one page of the newest versions of all names, without their documents."""
-        newest = select(ConfigVersion.name, func.max(ConfigVersion.version)).group_by(ConfigVersion.name)
+        newest = select(ConfigVersion.project, ConfigVersion.name, func.max(ConfigVersion.version))
+        newest = newest.group_by(ConfigVersion.project, ConfigVersion.name)
         statement = select(ConfigVersion).where(_identity().in_(newest)).options(*_without_documents())
-        return select_page(self._session, statement, query, LIST_FIELDS, ConfigVersion.name)
+        return select_page(self._session, statement, query, LIST_FIELDS, ConfigVersion.key)
 
     def list_versions(self, name: str, query: ListQuery) -> Page[ConfigVersion]:
         """Return one page of the versions of a name, without their documents. Raises ConfigNotFound."""
@@ -99,7 +104,7 @@ class ConfigRepository:
 
 
 def _identity() -> Any:
-    return tuple_(ConfigVersion.name, ConfigVersion.version)
+    return tuple_(ConfigVersion.project, ConfigVersion.name, ConfigVersion.version)
 
 
 def _without_documents() -> list[Any]:

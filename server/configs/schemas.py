@@ -18,6 +18,7 @@ class ConfigSummary(Read):
     version: int = Field(description="Counts 1, 2, 3, ... per name.")
     description: str
     digest: str = Field(description="SHA-256 of the resolved form as canonical JSON.")
+    project: str
     created_at: Time
 
 

@@ -13,6 +13,7 @@ that froze, a host that is gone) longer than others wait for their locks; what m
 first.
 """
 
+import copy
 import sqlite3
 import threading
 import time
@@ -30,6 +31,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from server.db.projects import ProjectSession, info_of
 from server.errors import DatabaseUnavailable
 from server.settings import DatabaseSettings
 
@@ -63,6 +65,8 @@ class Database:
     ) -> None:
         self.url = make_url(url)
         self._pool_size = pool_size
+        self._project: str | None = None
+        self._before_commit: Callable[[Session], None] | None = None
         if self.url.get_backend_name() == "sqlite":
             # SQLite's waiting writers sleep and try again, up to 100 ms apart; within a process they queue up better.
             self._turn: AbstractContextManager[object] = _Turn(busy_seconds)
@@ -90,10 +94,20 @@ class Database:
         """The engine that writes (for migrations and tests)."""
         return self._writer
 
+    def within(self, project: str | None, before_commit: Callable[[Session], None] | None = None) -> Self:
+        """Return a view of the same database whose sessions see, and add to, one project alone; None: every project.
+
+        `before_commit` has the last word in each of its writing transactions: what it adds is committed with the rest,
+        or not at all.
+        """
+        view = copy.copy(self)
+        view.__dict__.update(_project=project, _before_commit=before_commit)
+        return view
+
     @contextmanager
     def read(self) -> Iterator[Session]:
         """One read-only transaction. Raises DatabaseUnavailable when the database doesn't answer."""
-        with _translated(), Session(self._reader, expire_on_commit=False, autoflush=False) as session:
+        with _translated(), self._session(self._reader, autoflush=False) as session:
             yield session
 
     @contextmanager
@@ -103,9 +117,11 @@ class Database:
         Raises DatabaseUnavailable when the database doesn't answer or another writer doesn't finish; nothing is
         written then.
         """
-        with self._turn, _translated(), Session(self._writer, expire_on_commit=False) as session:
+        with self._turn, _translated(), self._session(self._writer) as session:
             session.connection()
             yield session
+            if self._before_commit is not None:
+                self._before_commit(session)
             _commit(session)
         effects: list[Effect] = session.info.pop(_EFFECTS, [])
         for effect in effects:
@@ -121,6 +137,9 @@ class Database:
             assert isinstance(pool, QueuePool)
             found[name] = (pool.checkedout(), self._pool_size)
         return found
+
+    def _session(self, engine: Engine, *, autoflush: bool = True) -> Session:
+        return ProjectSession(engine, expire_on_commit=False, autoflush=autoflush, info=info_of(self._project))
 
     def ping(self) -> None:
         """Ask the database for a sign of life. Raises DatabaseUnavailable."""

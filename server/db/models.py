@@ -3,6 +3,7 @@
 from server.aliases.models import CheckpointAlias
 from server.amendments.models import AmendedRun, Amendment
 from server.assessments.models import RunAssessment
+from server.audit.models import AuditEntry
 from server.checkpoint_requests.models import CheckpointRequest
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.configs.models import ConfigVersion
@@ -22,6 +23,7 @@ from server.metrics.models import LatestMetric, MetricChunk
 from server.parameters.models import ParameterEdit, RunParameters
 from server.runs.models import Attempt, Event, Log, Run, RunTag
 from server.simulators.models import Simulator
+from server.tokens.models import Token
 from server.webhooks.models import Delivery, DeliveryAttempt, Webhook, WebhookCursor
 from server.workers.models import Worker
 
@@ -29,6 +31,7 @@ __all__ = [
     "AmendedRun",
     "Amendment",
     "Attempt",
+    "AuditEntry",
     "Base",
     "Checkpoint",
     "CheckpointAlias",
@@ -57,6 +60,7 @@ __all__ = [
     "RunParameters",
     "RunTag",
     "Simulator",
+    "Token",
     "UploadedCheckpoint",
     "Webhook",
     "WebhookCursor",

@@ -6,9 +6,10 @@ from sqlalchemy import BigInteger, Double, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import Base, Json, Timestamp, ordered_text
+from server.db.projects import Owned
 
 
-class Demonstration(Base):
+class Demonstration(Owned, Base):
     """A recording of one behavior. Neither the file nor what is known of it ever changes."""
 
     __tablename__ = "demonstrations"

@@ -74,6 +74,7 @@ class DemonstrationSummary(Read):
     size: int = Field(description="Bytes of the file.")
     sha256: str = Field(description="Of the file, lower-case hexadecimal; also the ETag of the download.")
     origin: dict[str, Any] = Field(description="What it was merged or subsampled from; empty if uploaded.")
+    project: str
     created_at: Time
 
 

@@ -15,7 +15,7 @@ import grpc.aio
 from ludus.unity.messages import GOODBYE
 from ludus.wire.options import CLOSE_METADATA, EXCHANGE, TICKET_METADATA
 from server.gateway.errors import NoBridge
-from server.gateway.relay import Context, collector_channel, going_away, reach, read_ticket
+from server.gateway.relay import CollectorLine, Context, going_away, reach, read_ticket
 
 IDLE_SECONDS: Final = 600.0
 """A channel without a call for this long is closed; the next call then needs a ticket that has not expired."""
@@ -43,8 +43,9 @@ class _Line:
 class CallRelay:
     """The calls that this gateway forwards."""
 
-    def __init__(self, ticket_key: bytes) -> None:
+    def __init__(self, ticket_key: bytes, line: CollectorLine) -> None:
         self._key = ticket_key
+        self._collectors = line
         self._lines: dict[str, _Line] = {}
         """By ticket."""
         self._owners: dict[tuple[str, str], _Line] = {}
@@ -108,7 +109,7 @@ class CallRelay:
         owner = (claims.run_id, claims.incarnation)
         if (earlier := self._owners.get(owner)) is not None:
             self._give_up(earlier)
-        line = _Line(ticket, owner, claims.endpoint, collector_channel(claims.endpoint))
+        line = _Line(ticket, owner, claims.endpoint, self._collectors.channel(claims.endpoint))
         self._lines[ticket] = self._owners[owner] = line
         return line
 

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from ludus.wire.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA
-from server.errors import Conflict, ErrorKind, Invalid, LudusError, Unauthenticated, Unavailable
+from server.errors import Conflict, ErrorKind, Exhausted, Forbidden, Invalid, LudusError, Unauthenticated, Unavailable
 
 STATUS: Final = {
     ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -67,6 +67,40 @@ class TokenRefused(Unauthenticated):
     def __init__(self, *, given: bool) -> None:
         what = "The token is not the gateway's" if given else "The gateway wants a token"
         super().__init__(f"{what}. Send `authorization: Bearer TOKEN` as metadata.")
+
+
+class TokenNotForSimulators(Forbidden):
+    """The token has not the scope that simulators need."""
+
+    code = "scope_missing"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This token is not for simulators: they need one with the scope `simulate`, which "
+            "`ludus token create --scope simulate` makes."
+        )
+
+
+class RunForbidden(Forbidden):
+    """The token is bound to another run."""
+
+    code = "run_forbidden"
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"The token is bound to another run than {run!r}. Ask for a token of this run.")
+        self.run = run
+
+
+class TooManyFailures(Exhausted):
+    """An address has sent too many tokens that nobody knows."""
+
+    code = "too_many_requests"
+
+    def __init__(self, per_minute: int, seconds: float) -> None:
+        super().__init__(
+            f"More than {per_minute} calls with wrong tokens in a minute came from this address. Correct the token, "
+            f"and try again in {seconds:.0f} s."
+        )
 
 
 class BadTicket(Unauthenticated):

@@ -12,12 +12,14 @@ import structlog
 
 from ludus.wire.options import server_options
 from server.db.database import Database
+from server.gateway.credentials import server_credentials
 from server.gateway.service import Gateway
 from server.gateway.tickets import MIN_KEY_BYTES
 from server.queue import Doorbell, make_celery
 from server.settings import GatewaySettings, Settings
 from server.simulators.repository import SimulatorDesk
 from server.telemetry import serve_metrics
+from server.tls import TlsPair
 
 GRACE_SECONDS: Final = 5.0
 """How long calls that are under way may take when the gateway stops."""
@@ -43,9 +45,10 @@ def serve(settings: Settings, database: Database | None = None) -> None:
 
 def check(settings: GatewaySettings) -> None:
     """Refuse settings that would let anybody in. Raises CannotServe."""
-    if settings.token is None and not is_loopback(settings.host):
+    if not settings.demands_token and not is_loopback(settings.host):
         raise CannotServe(
             f"The gateway would listen on {settings.host} for everybody: set LUDUS_GATEWAY__TOKEN, "
+            "or LUDUS_GATEWAY__REQUIRE_TOKEN=true for those of `ludus token create`, "
             "or listen on 127.0.0.1 (LUDUS_GATEWAY__HOST)."
         )
     if settings.ticket_key is not None and len(settings.ticket_key.get_secret_value().encode()) < MIN_KEY_BYTES:
@@ -69,7 +72,10 @@ async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.ai
     server.add_generic_rpc_handlers(tuple(gateway.handlers()))
     address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
     try:
-        port = server.add_insecure_port(address)
+        if settings.tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, server_credentials(TlsPair.read(settings.tls)))
     except RuntimeError as error:
         raise CannotServe(
             f"The gateway can't listen on {address} ({error}). If the port is in use, choose another one with "
@@ -93,9 +99,7 @@ async def _serve(settings: Settings, desk: SimulatorDesk) -> None:
         loop.add_signal_handler(number, stopping.set)
     server, gateway, port = await start(settings.gateway, desk)
     serve_metrics(gateway.telemetry.registry, settings.telemetry, settings.telemetry.gateway_port)
-    _log.info(
-        "gateway_started", host=settings.gateway.host, port=port, authenticated=settings.gateway.token is not None
-    )
+    _log.info("gateway_started", host=settings.gateway.host, port=port, authenticated=settings.gateway.demands_token)
     await stopping.wait()
     _log.info("gateway_stopping", relayed=gateway.relay.streams)
     with suppress(asyncio.CancelledError):

@@ -8,6 +8,7 @@ with `Close(collector_closing, rejoin)`, the only message that it ever makes up.
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -19,6 +20,8 @@ from ludus.wire.codes import CloseCode
 from ludus.wire.options import REASON_METADATA, TICKET_METADATA, client_options
 from server.gateway.errors import BadTicket, CollectorUnreachable, OldTicket
 from server.gateway.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
+from server.settings import GatewaySettings
+from server.tls import TlsPair
 
 CONNECT: Final = "/ludus.v1.SimulationService/Connect"
 REACH_SECONDS: Final = 5.0
@@ -34,8 +37,9 @@ Context = Any
 class Relay:
     """The streams that this gateway forwards."""
 
-    def __init__(self, ticket_key: bytes) -> None:
+    def __init__(self, ticket_key: bytes, line: "CollectorLine") -> None:
         self._key = ticket_key
+        self._line = line
         self._closing = asyncio.Event()
         self.streams = 0
         """How many are open."""
@@ -49,7 +53,7 @@ class Relay:
                 f"A stream to the gateway needs the ticket of its assignment as metadata {TICKET_METADATA}."
             )
         endpoint = read_ticket(self._key, ticket).endpoint
-        async with collector_channel(endpoint) as channel:
+        async with self._line.channel(endpoint) as channel:
             await reach(channel, endpoint)
             # Without serializers gRPC hands the bytes through.
             connect: Any = channel.stream_stream
@@ -96,9 +100,27 @@ def read_ticket(key: bytes, ticket: str) -> TicketClaims:
     return claims
 
 
-def collector_channel(endpoint: str) -> grpc.aio.Channel:
-    """Return a channel to a collector."""
-    return grpc.aio.insecure_channel(endpoint, client_options(endpoint.rpartition(":")[0].strip("[]")))
+@dataclass(frozen=True)
+class CollectorLine:
+    """How this gateway reaches collectors: over TLS if it speaks it itself, with its own certificate as a client's."""
+
+    credentials: grpc.ChannelCredentials | None = None
+
+    @classmethod
+    def of(cls, settings: GatewaySettings) -> "CollectorLine":
+        """Read the files that the settings name."""
+        if settings.tls is None:
+            return cls()
+        pair = TlsPair.read(settings.tls)
+        authority = None if settings.tls_ca is None else settings.tls_ca.read_bytes()
+        return cls(grpc.ssl_channel_credentials(authority, pair.key, pair.certificate))
+
+    def channel(self, endpoint: str) -> grpc.aio.Channel:
+        """Return a channel to a collector."""
+        options = client_options(endpoint.rpartition(":")[0].strip("[]"))
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(endpoint, options)
+        return grpc.aio.secure_channel(endpoint, self.credentials, options)
 
 
 async def reach(channel: grpc.aio.Channel, endpoint: str) -> None:

@@ -5,7 +5,7 @@ are taken as bytes: Join is parsed here, so that garbage gets an answer, and Con
 """
 
 import asyncio
-import hmac
+import functools
 import re
 import secrets
 import time
@@ -22,16 +22,30 @@ from google.protobuf.message import DecodeError
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import PROTOCOL_VERSION
 from ludus.wire.options import EXCHANGE, REASON_METADATA
+from server.db.projects import EVERY
 from server.errors import LudusError, RunNotFound
+from server.errors import TokenRefused as Refused
 from server.gateway.balancer import Balancer
 from server.gateway.calls import CallRelay
-from server.gateway.errors import BadJoin, ProtocolNotSpoken, RunEnded, TokenRefused, abort
+from server.gateway.errors import (
+    BadJoin,
+    ProtocolNotSpoken,
+    RunEnded,
+    RunForbidden,
+    TokenNotForSimulators,
+    TokenRefused,
+    TooManyFailures,
+    abort,
+)
 from server.gateway.health import Health
-from server.gateway.relay import Context, Relay
+from server.gateway.relay import CollectorLine, Context, Relay
 from server.gateway.tickets import TicketClaims, sign
+from server.rates import Rate
 from server.settings import GatewaySettings
 from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk
 from server.telemetry import GatewayTelemetry
+from server.tokens.checker import TokenChecker
+from server.tokens.principal import ANONYMOUS, Principal, Scope, everything
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
@@ -43,6 +57,8 @@ MAX_RUN: Final = 200
 MAX_SENTENCE: Final = 4000
 REPORTS_PER_MINUTE: Final = 30
 """Of one run."""
+FAILURES_PER_MINUTE: Final = 20
+"""Failed authentications of one address, after which it is not heard."""
 
 INTERNAL_ERROR: Final = ((REASON_METADATA, "internal_error"),)
 
@@ -63,13 +79,16 @@ class Gateway:
         self._settings = settings
         self._desk = desk
         self._threads = ThreadPoolExecutor(DESK_THREADS, thread_name_prefix="desk")
-        self._token = settings.token.get_secret_value() if settings.token else None
+        self._tokens = TokenChecker(desk.database, settings.token.get_secret_value() if settings.token else None)
+        self._failures = Rate(FAILURES_PER_MINUTE)
+        self._tls = settings.tls is not None
         # Without a configured key collectors take any ticket; it still routes streams that this gateway relays.
         self._key = settings.ticket_key.get_secret_value().encode() if settings.ticket_key else secrets.token_bytes(32)
         self._balancer = Balancer()
-        self.relay = Relay(self._key)
+        line = CollectorLine.of(settings)
+        self.relay = Relay(self._key, line)
         self.telemetry.relayed.set_function(lambda: self.relay.streams)
-        self.calls = CallRelay(self._key)
+        self.calls = CallRelay(self._key, line)
         self._reports = ReportLimit()
         self.health = Health(SERVICE)
 
@@ -99,29 +118,28 @@ class Gateway:
         self._threads.shutdown(wait=False)
 
     async def _join(self, request: bytes, context: Context) -> bytes:
-        async def join() -> bytes:
+        async def join(who: Principal) -> bytes:
             parsed = _parse(request)
             structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
-            response = await self._assign(parsed, str(context.peer()))
+            response = await self._assign(parsed, who, str(context.peer()))
             return response.SerializeToString()
 
         return await self._answer("join", join, context)
 
     async def _report(self, request: bytes, context: Context) -> bytes:
-        async def report() -> bytes:
+        async def report(who: Principal) -> bytes:
             parsed = _parse_report(request)
             structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
-            await self._take_report(parsed)
+            await self._take_report(parsed, who)
             return pb.ReportResponse().SerializeToString()
 
         return await self._answer("report", report, context)
 
-    async def _answer(self, call: str, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:
+    async def _answer(self, call: str, answer: Callable[[Principal], Awaitable[bytes]], context: Context) -> bytes:
         """Answer a unary call of somebody who has the token; what goes wrong becomes a named status."""
         began, outcome = time.monotonic(), "internal"
         try:
-            self._authenticate(context)
-            answered = await answer()
+            answered = await answer(await self._authenticate(context))
             outcome = "ok"
             return answered  # noqa: TRY300  what is counted is the answer
         except LudusError as error:
@@ -151,30 +169,63 @@ class Gateway:
             _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
             await abort(context, error)
 
-    def _authenticate(self, context: Context) -> None:
-        if self._token is None:
-            return
+    async def _authenticate(self, context: Context) -> Principal:
+        """Return who calls. Raises TokenRefused, TooManyFailures, TokenNotForSimulators."""
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         given = str(metadata.get("authorization", ""))
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            raise TokenRefused(given=bool(given))
+        who = await self._principal(given, _address(context))
+        if not who.may(Scope.SIMULATE):
+            raise TokenNotForSimulators
+        return who
 
-    async def _take_report(self, request: pb.ReportRequest) -> None:
+    async def _principal(self, given: str, address: str) -> Principal:
+        scheme, _, token = given.partition(" ")
+        known = self._tokens.recall(token) if scheme == "Bearer" else None
+        if known is not None:
+            return known
+        if not given and not self._settings.demands_token:
+            return everything(ANONYMOUS)
+        wait = self._failures.exhausted(address)
+        if wait is not None:
+            raise TooManyFailures(FAILURES_PER_MINUTE, wait)
+        check = functools.partial(self._tokens.check, token if scheme == "Bearer" else "")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, check)
+        except Refused as refusal:
+            if refusal.reason == "unknown" and not self._settings.demands_token:
+                return everything(ANONYMOUS)  # somebody's token of another server
+            self._failures.count(address)
+            raise TokenRefused(given=bool(given)) if refusal.reason == "unknown" else refusal from None
+
+    def _admit(self, run: str, who: Principal) -> str:
+        """Return by which name the desk shall find a run; of a bound token by its id. Raises RunNotFound, RunForbidden.
+
+        Takes a look into the database, unless the token is for all projects.
+        """
+        if who.project == EVERY and who.run_id is None:
+            return run
+        found = self._desk.find(run, None if who.project == EVERY else who.project)
+        if found is None:
+            raise RunNotFound(run)
+        if who.run_id not in {None, found}:
+            raise RunForbidden(run)
+        return found
+
+    async def _take_report(self, request: pb.ReportRequest, who: Principal) -> None:
         if not self._reports.admit(request.run):
             _log.warning("report_dropped", run=request.run, code=request.code)
             return
 
         def report() -> bool:
-            return self._desk.report(request.run, request.incarnation, request.code, request.sentence)
+            return self._desk.report(self._admit(request.run, who), request.incarnation, request.code, request.sentence)
 
         if not await asyncio.get_running_loop().run_in_executor(self._threads, report):
             raise RunNotFound(request.run)
 
-    async def _assign(self, request: pb.JoinRequest, peer: str) -> pb.JoinResponse:
+    async def _assign(self, request: pb.JoinRequest, who: Principal, peer: str) -> pb.JoinResponse:
         def join() -> Any:
-            return self._desk.join(
-                request.run, request.incarnation, request.label, request.client, peer, relay=request.relay
-            )
+            run = self._admit(request.run, who)
+            return self._desk.join(run, request.incarnation, request.label, request.client, peer, relay=request.relay)
 
         match await asyncio.get_running_loop().run_in_executor(self._threads, join):
             case NotFound(run):
@@ -212,9 +263,15 @@ class Gateway:
             ticket=sign(self._key, claims),
             ticket_valid_seconds=seconds,
             relay=request.relay,
+            tls=self._tls,
             simulator_number=assigned.number,
             run_id=assigned.run_id,
         )
+
+
+def _address(context: Context) -> str:
+    """Return where a call comes from, without the port, which changes."""
+    return str(context.peer()).rpartition(":")[0]
 
 
 class ReportLimit:

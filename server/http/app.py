@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -14,6 +14,7 @@ from server.aliases.routes import router as aliases
 from server.amendments.routes import router as amendments
 from server.assessments.routes import router as assessments
 from server.attempts.routes import router as attempts
+from server.audit.routes import router as audit
 from server.checkpoint_requests.routes import router as checkpoint_requests
 from server.checkpoints.routes import router as checkpoints
 from server.checkpoints.routes import uploads
@@ -21,6 +22,7 @@ from server.configs.routes import router as configs
 from server.demonstrations.routes import router as demonstrations
 from server.errors import LudusError
 from server.events.routes import router as events
+from server.http.access import authorize
 from server.http.errors import on_http_exception, on_ludus_error, on_validation_error
 from server.http.middleware import Authentication, BodyLimit, RequestContext
 from server.http.openapi import describe
@@ -30,10 +32,13 @@ from server.http.waits import LIMIT as WAITERS
 from server.ladders.routes import router as ladders
 from server.metrics.routes import router as metrics
 from server.parameters.routes import router as parameters
+from server.rates import Rate
 from server.retention.routes import router as retention
 from server.runs.routes import router as runs
 from server.settings import Settings
 from server.simulators.routes import router as simulators
+from server.tokens.routes import router as tokens
+from server.tokens.routes import simulator_tokens
 from server.webhooks.routes import router as webhooks
 from server.workers.routes import router as workers
 
@@ -56,6 +61,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     ladders,
     webhooks,
     workers,
+    tokens,
+    simulator_tokens,
+    audit,
     operation,
 )
 BODY_LIMIT_BYTES = 2 * 1024 * 1024
@@ -67,7 +75,6 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     """Build the application. `services` replaces what is built from the settings."""
     services = services or Services.build(settings)
-    token = settings.api.token
     app = FastAPI(
         title="Ludus",
         version="v1",
@@ -75,6 +82,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         lifespan=_lifespan,
         generate_unique_id_function=_operation_id,
         redoc_url=None,
+        dependencies=[Depends(authorize)],
     )
     app.state.services = services
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
@@ -90,10 +98,15 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
             demonstrations.prefix: settings.storage.demonstration_bytes,
             uploads.prefix: settings.storage.checkpoint_bytes,
         },
+        seconds=settings.api.body_seconds,
     )
     app.add_middleware(
         Authentication,
-        token=None if token is None else token.get_secret_value(),
+        database=services.database,
+        tokens=services.tokens,
+        requests=Rate(settings.api.requests_per_minute),
+        failures=Rate(settings.api.failures_per_minute),
+        demanded=settings.api.demands_token,
         loopback=settings.api.host in LOOPBACK_HOSTS,
     )
     app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost

@@ -4,6 +4,7 @@ The domain's errors (`server.errors`) know kinds, not statuses; the table here m
 HTTP (a filter that doesn't parse, a body that is too large) are leaves of the same tree that name their status.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -16,7 +17,17 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Scope
 
-from server.errors import DatabaseUnavailable, ErrorKind, InvalidConfig, InvalidEdit, LudusError, Unavailable
+from server.errors import (
+    DatabaseUnavailable,
+    ErrorKind,
+    InvalidConfig,
+    InvalidEdit,
+    LudusError,
+    ProjectForbidden,
+    ScopeMissing,
+    TokenRefused,
+    Unavailable,
+)
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -156,6 +167,44 @@ class BodyTooLarge(RequestError):
         self.limit = limit
 
 
+class BodyTooSlow(RequestError):
+    """The body comes so slowly that nobody waits for it."""
+
+    code = "body_too_slow"
+    status = 408
+    headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
+
+    def __init__(self) -> None:
+        super().__init__("The body did not arrive in time. Send it again, over a connection that is fast enough.")
+
+
+class TooManyRequests(RequestError):
+    """More requests than one token, or one address, may make."""
+
+    kind = ErrorKind.EXHAUSTED
+    code = "too_many_requests"
+    status = 429
+
+    def __init__(self, per_minute: int, retry_seconds: float) -> None:
+        self.retry_seconds = max(1, math.ceil(retry_seconds))
+        super().__init__(
+            f"More than {per_minute} requests in a minute, which is the limit. Try again in {self.retry_seconds} s. "
+            "The server's operator sets the limits (LUDUS_API__REQUESTS_PER_MINUTE, LUDUS_API__FAILURES_PER_MINUTE)."
+        )
+
+
+class ProjectInvalid(RequestError):
+    """The header `Ludus-Project` names no project."""
+
+    code = "invalid_project"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Ludus-Project must be the name of one project: 1 to 64 letters, digits, dots, underscores and hyphens. "
+            "All projects at once (`*`) can be read and deleted from, and nothing else."
+        )
+
+
 class UnsupportedMediaType(RequestError):
     """The body is neither JSON nor YAML."""
 
@@ -191,7 +240,9 @@ class Unauthenticated(RequestError):
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer realm="ludus"'}
 
     def __init__(self) -> None:
-        super().__init__("This server wants a token. Send `Authorization: Bearer TOKEN` (LUDUS_TOKEN for the CLI).")
+        super().__init__(
+            "This server wants a token that it knows. Send `Authorization: Bearer TOKEN` (LUDUS_TOKEN for the CLI)."
+        )
 
 
 class ForeignOrigin(RequestError):
@@ -252,10 +303,13 @@ def status_of(error: type[LudusError]) -> int:
 Responses = dict[int | str, dict[str, Any]]
 
 COMMON: Mapping[int, Sequence[str]] = {
-    401: [Unauthenticated.code],
-    403: [ForeignOrigin.code],
+    400: [ProjectInvalid.code],
+    401: [Unauthenticated.code, TokenRefused.code],
+    403: [ForeignOrigin.code, ProjectForbidden.code, ScopeMissing.code],
+    408: [BodyTooSlow.code],
     413: [BodyTooLarge.code],
     422: ["invalid_request"],
+    429: [TooManyRequests.code],
     500: ["internal"],
     503: [DatabaseUnavailable.code],
 }
@@ -282,6 +336,10 @@ def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
     """Answer with a domain error."""
     status = status_of(type(error))
     headers = dict(error.headers) if isinstance(error, RequestError) else {}
+    if isinstance(error, TooManyRequests):
+        headers["Retry-After"] = str(error.retry_seconds)
+    if status == 401:
+        headers.update(Unauthenticated.headers)
     if status == 503:
         headers["Retry-After"] = "2"
     return _answer(scope, status, error.code, error.message, _items(error), headers)

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from server.db.database import Database, Session
+from server.db.projects import DEFAULT
 from server.http.errors import IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight
 from server.http.repository import IdempotencyRepository
 
@@ -40,6 +41,8 @@ class Answer:
     body: BaseModel
     location: str | None = None
     """Path of what was created."""
+    secret: str | None = None
+    """Field of the body that is told once: it is not stored with the key, and a repetition has null in its place."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class RequestMark:
     """What tells a request from others: its key if it has one, and what the key stands for."""
 
     scope: str
-    """Method and path."""
+    """See `key_scope`."""
     key: str | None
     fingerprint: str
 
@@ -108,8 +111,14 @@ class Command:
                 return response
             answer = effect(session)
             body = answer.body.model_dump(mode="json")
-            keys.answer(self._mark.scope, key, answer.status, {"body": body, "location": answer.location})
+            kept = body if answer.secret is None else {**body, answer.secret: None}
+            keys.answer(self._mark.scope, key, answer.status, {"body": kept, "location": answer.location})
         return _respond(answer.status, body, answer.location)
+
+
+def key_scope(project: str, method: str, path: str) -> str:
+    """Return what a key belongs to: a project, a method and a path. Somebody else's answer is nobody's business."""
+    return f"{'' if project == DEFAULT else project + ' '}{method} {path}"[:200]
 
 
 def read_key(header: str | None) -> str | None:

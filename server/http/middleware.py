@@ -1,36 +1,44 @@
-"""What happens to every request before and after its route: id, size limit, authentication, access log, metrics.
+"""What happens to every request before and after its route: id, size limit, authentication, access log, metrics, audit.
 
 Pure ASGI, because the base class of Starlette's middleware buffers streamed answers and so would hold back events.
 """
 
-import hmac
 import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
+import anyio
+import anyio.to_thread
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.db.database import Database
+from server.errors import LudusError, TokenRefused, Unavailable
+from server.http.access import OPEN_PATHS, PROJECT_HEADER, Trail, Visit, visit_by
 from server.http.errors import (
     BodyTooLarge,
+    BodyTooSlow,
     ForeignOrigin,
-    RequestError,
+    TooManyRequests,
     Unauthenticated,
     internal_problem,
     problem_response,
 )
 from server.http.telemetry import HttpTelemetry
+from server.rates import Rate
+from server.tokens.checker import TokenChecker
+from server.tokens.principal import ANONYMOUS, Principal, everything
 
 log = structlog.get_logger(__name__)
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/version", "/docs", "/openapi.json"})
-"""Answered without a token: probes have none, and the documentation is no secret."""
 NAMED = frozenset({"run", "epoch", "webhook", "ladder", "worker"})
 """Parameters of paths that are in the access log by name: whom a request was about."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+SLOWEST_BYTES = 1 << 20
+"""A body that takes the time-out for each so many bytes is slow, and tolerated."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -81,19 +89,21 @@ class RequestContext:
                 seconds=round(seconds, 4),
                 **{name: key for name, key in scope.get("path_params", {}).items() if name in NAMED},
             )
-            structlog.contextvars.unbind_contextvars("request_id")
+            structlog.contextvars.unbind_contextvars("request_id", "actor")
 
 
 class BodyLimit:
     """Refuses a body of more than `limit` bytes with 413, by its announced length or, without one, while it arrives.
 
-    `files` has the limits of the paths that take files, which are streamed to disk.
+    `files` has the limits of the paths that take files, which are streamed to disk. A body that is not complete after
+    `seconds`, and as long again for each `SLOWEST_BYTES` of it, is refused with 408: nobody keeps a place by dripping.
     """
 
-    def __init__(self, app: ASGIApp, limit: int, files: Mapping[str, int]) -> None:
+    def __init__(self, app: ASGIApp, limit: int, files: Mapping[str, int], seconds: float) -> None:
         self._app = app
         self._limit = limit
         self._files = files
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -105,12 +115,21 @@ class BodyLimit:
         if announced.isdecimal() and int(announced) > limit:
             await problem_response(BodyTooLarge(limit), scope)(scope, receive, send)
             return
-        received = 0
+        received, complete = 0, False
+        began = time.monotonic()
 
         async def limited() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, complete
+            if complete:  # what comes now is the client's leaving
+                return await receive()
+            allowed = self._seconds * (1 + received / SLOWEST_BYTES)
+            try:
+                with anyio.fail_after(began + allowed - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow from None
             received += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
             if received > limit:
                 raise BodyTooLarge(limit)
             return message
@@ -119,38 +138,116 @@ class BodyLimit:
 
 
 class Authentication:
-    """Demands `Authorization: Bearer TOKEN` where a token is set.
+    """Finds out who makes a request, by `Authorization: Bearer TOKEN`, and in which project; counts; keeps the audit.
 
-    Without one (development on loopback) the server trusts whoever can reach the port, and that includes every web
-    page that a browser on this machine shows: requests that name a foreign host or come from a foreign origin are
-    refused.
+    Where no token is demanded (development on loopback) the server trusts whoever can reach the port, and that includes
+    every web page that a browser on this machine shows: requests that name a foreign host or come from a foreign origin
+    are refused.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, loopback: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        database: Database,
+        tokens: TokenChecker,
+        *,
+        requests: Rate,
+        failures: Rate,
+        demanded: bool,
+        loopback: bool,
+    ) -> None:
         self._app = app
-        self._token = None if token is None else token.encode()
+        self._database = database
+        self._tokens = tokens
+        self._requests = requests
+        self._failures = failures
+        self._demanded = demanded
         self._loopback = loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        if refusal is None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            if not self._demanded and self._loopback and not _from_here(headers):
+                raise ForeignOrigin
+            visit = None if scope["path"] in OPEN_PATHS else await self._visit(scope, headers)
+        except LudusError as refusal:
+            await problem_response(refusal, scope)(scope, receive, send)
+            return
+        if visit is None:
+            await self._app(scope, receive, send)
+            return
+        scope["state"]["visit"] = visit
+        if visit.trail is None:
             await self._app(scope, receive, send)
         else:
-            await problem_response(refusal, scope)(scope, receive, send)
+            await self._audited(visit, visit.trail, scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> RequestError | None:
-        headers = Headers(scope=scope)
-        if self._token is not None:
-            return None if scope["path"] in OPEN_PATHS or self._knows_token(headers) else Unauthenticated()
-        if self._loopback and not _from_here(headers):
-            return ForeignOrigin()
-        return None
+    async def _visit(self, scope: Scope, headers: Headers) -> Visit:
+        """Raises Unauthenticated, TokenRefused, TooManyRequests, ProjectForbidden, ProjectInvalid."""
+        client = scope.get("client")
+        address = client[0] if client else "unknown"
+        principal = await self._principal(headers, address)
+        structlog.contextvars.bind_contextvars(actor=principal.name)
+        if principal.name != ANONYMOUS:
+            _refuse(self._requests, self._requests.count(principal.token_id or address))
+        return visit_by(principal, scope, headers.get(PROJECT_HEADER))
 
-    def _knows_token(self, headers: Headers) -> bool:
+    async def _principal(self, headers: Headers, address: str) -> Principal:
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        assert self._token is not None
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            if self._demanded:
+                _refuse(self._requests, self._requests.count(address))
+                raise Unauthenticated
+            return everything(ANONYMOUS)
+        known = self._tokens.recall(token)
+        if known is not None:
+            return known
+        _refuse(self._failures, self._failures.exhausted(address))
+        try:
+            return await anyio.to_thread.run_sync(self._tokens.check, token)
+        except TokenRefused as refusal:
+            if refusal.reason == "unknown" and not self._demanded:
+                return everything(ANONYMOUS)  # somebody's token of another server
+            log.info("token_refused", reason=refusal.reason, client=address)
+            self._fail(address)
+            if refusal.reason == "unknown":
+                raise Unauthenticated from None
+            raise
+
+    def _fail(self, address: str) -> None:
+        """Count a failed authentication. Raises TooManyRequests."""
+        _refuse(self._failures, self._failures.count(address))
+
+    async def _audited(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request that may change something; one whose transaction left no entry is entered by itself."""
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start" and not trail.entered:
+                await anyio.to_thread.run_sync(self._enter, visit, trail, message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:
+            await anyio.to_thread.run_sync(self._enter, visit, trail, 500)
+            raise
+
+    def _enter(self, visit: Visit, trail: Trail, status: int) -> None:
+        try:
+            with self._database.within(visit.narrowed).write() as session:
+                trail.enter(session, status)
+        except Unavailable as error:  # it has changed nothing, so there is nothing to take back
+            log.warning("audit_entry_lost", error=str(error))
+
+
+def _refuse(rate: Rate, wait: float | None) -> None:
+    if wait is not None:
+        raise TooManyRequests(rate.per_minute, wait)
 
 
 def _from_here(headers: Headers) -> bool:

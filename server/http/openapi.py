@@ -6,9 +6,11 @@ from pydantic import BaseModel
 
 from server.configs.schemas import ConfigCreate
 from server.demonstrations.schemas import DemonstrationMerge, DemonstrationSubsample
+from server.http.access import NEED, OPEN_PATHS
 from server.http.errors import Problem
 from server.http.fields import REFERS_TO
 from server.runs.schemas import RunCreate
+from server.tokens.schemas import SimulatorTokenCreate, TokenCreate
 from server.training.config import RunConfig
 
 REFERENCE = "#/components/schemas/{model}"
@@ -19,9 +21,10 @@ MODELS: tuple[type[BaseModel], ...] = (
     ConfigCreate,
     DemonstrationMerge,
     DemonstrationSubsample,
+    SimulatorTokenCreate,
+    TokenCreate,
 )
 """Models that routes refer to by name."""
-OPEN = frozenset({"/healthz", "/readyz", "/version"})
 
 
 def describe(schema: dict[str, Any]) -> dict[str, Any]:
@@ -39,10 +42,16 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
             if REFERS_TO in field:
                 own["properties"][name] = {"$ref": REFERENCE.format(model=field[REFERS_TO])}
     components["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "Where the server has a token (LUDUS_API__TOKEN)."}
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "Where the server demands one (docs/security.md). What an operation needs stands as a role: "
+            "`read`, `run` or `admin`; `everywhere`: bound to no project.",
+        }
     }
     for path, item in schema["paths"].items():
         for operation in item.values():
-            operation["security"] = [{}] if path in OPEN else [{"token": []}, {}]
+            roles = operation.pop(NEED, [])
+            operation["security"] = [{}] if path in OPEN_PATHS else [{"token": [role for role in roles if role]}, {}]
     components["schemas"] = dict(sorted(schemas.items()))
     return schema

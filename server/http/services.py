@@ -1,7 +1,7 @@
 """What the routes work with: built once per application, handed to handlers as dependencies."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
 from fastapi import Depends, Header, Request
@@ -12,9 +12,10 @@ from server.db.database import Database
 from server.events.repository import EventRepository
 from server.events.schemas import EventRead
 from server.fleet.collector import FleetCollector
+from server.http.access import Visit, VisitDep
 from server.http.bell import Bell
 from server.http.bodies import BodyDep
-from server.http.idempotency import Command, InFlight, RequestMark, fingerprint_of, read_key
+from server.http.idempotency import Command, InFlight, RequestMark, fingerprint_of, key_scope, read_key
 from server.http.readiness import Readiness
 from server.http.repository import EventHeads
 from server.http.streams import EventStreams, StreamLimits, encode_event
@@ -23,6 +24,7 @@ from server.http.telemetry import HttpTelemetry
 from server.http.waits import Waits
 from server.queue import Doorbell, make_celery
 from server.settings import Settings
+from server.tokens.checker import TokenChecker
 
 
 class DatabaseEvents:
@@ -60,6 +62,7 @@ class Services:
     waits: Waits
     readiness: Readiness
     in_flight: InFlight
+    tokens: TokenChecker
 
     @classmethod
     def build(
@@ -77,6 +80,7 @@ class Services:
         telemetry = HttpTelemetry(FleetCollector(database, settings.worker.lease_seconds))
         source = DatabaseEvents(database)
         tailer = Tailer(source)
+        token = settings.api.token
         return cls(
             settings=settings,
             database=database,
@@ -88,14 +92,22 @@ class Services:
             waits=Waits(tailer, telemetry),
             readiness=Readiness(database, bell),
             in_flight=InFlight(),
+            tokens=TokenChecker(database, None if token is None else token.get_secret_value()),
         )
 
 
 def services_of(request: Request) -> Services:
-    """Return the application's services."""
+    """Return the application's services, with the database as the request may see it: its project alone.
+
+    What the request changes there is entered in the audit log in the same transaction.
+    """
     services = request.app.state.services
     assert isinstance(services, Services)
-    return services
+    visit = getattr(request.state, "visit", None)
+    if visit is None:  # a path that is open to everybody
+        return services
+    assert isinstance(visit, Visit)
+    return replace(services, database=services.database.within(visit.narrowed, visit.before_commit))
 
 
 ServicesDep = Annotated[Services, Depends(services_of)]
@@ -112,6 +124,7 @@ DatabaseDep = Annotated[Database, Depends(database_of)]
 def command_of(
     request: Request,
     services: ServicesDep,
+    visit: VisitDep,
     body: BodyDep,
     idempotency_key: Annotated[
         str | None,
@@ -125,7 +138,7 @@ def command_of(
     """Return the command that this request is."""
     path = request.url.path
     mark = RequestMark(
-        scope=f"{request.method} {path}"[:200],
+        scope=key_scope(visit.project, request.method, path),
         key=read_key(idempotency_key),
         fingerprint=fingerprint_of(path.encode(), request.url.query.encode(), body.media_type.encode(), body.content),
     )

@@ -12,8 +12,9 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request
 
+from server.http.access import VisitDep
 from server.http.errors import UnsupportedFileType
-from server.http.idempotency import Command, RequestMark, fingerprint_of, read_key
+from server.http.idempotency import Command, RequestMark, fingerprint_of, key_scope, read_key
 from server.http.services import ServicesDep
 
 MEDIA_TYPE = "application/octet-stream"
@@ -55,6 +56,7 @@ UploadDep = Annotated[Upload, Depends(receive_upload)]
 def upload_command_of(
     request: Request,
     services: ServicesDep,
+    visit: VisitDep,
     upload: UploadDep,
     idempotency_key: Annotated[
         str | None,
@@ -68,7 +70,7 @@ def upload_command_of(
     """Return the command that this upload is."""
     path = request.url.path
     mark = RequestMark(
-        scope=f"{request.method} {path}"[:200],
+        scope=key_scope(visit.project, request.method, path),
         key=read_key(idempotency_key),
         fingerprint=fingerprint_of(path.encode(), request.url.query.encode(), b"", upload.sha256.encode()),
     )

@@ -21,12 +21,13 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.db.base import CLUSTERED, Base, Timestamp, ordered_text
+from server.db.projects import Owned
 
 PENDING_SQL = "rated_through < match_seq"
 """Ladders with matches that are not rated yet. Queries use these words, so that SQLite sees that the index applies."""
 
 
-class Ladder(Base):
+class Ladder(Owned, Base):
     """A set of players that are compared with each other."""
 
     __tablename__ = "ladders"

@@ -11,6 +11,7 @@ from server.checkpoints.models import Checkpoint
 from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, parts, select_page
+from server.db.projects import DEFAULT, project_of
 from server.errors import LadderExists, LadderNotFound, PlayerNotFound
 from server.events.repository import UNTRACKED
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
@@ -120,6 +121,7 @@ class LadderRepository:
         ladder_id = new_id("ldr")
         values = dialect.insert(Ladder).values(
             id=ladder_id,
+            project=project_of(self._session) or self._project_of_run(run_id),
             name=name,
             description=description,
             run_id=run_id,
@@ -134,6 +136,9 @@ class LadderRepository:
         if self._session.scalar(inserted) is None:
             raise LadderExists(name)
         return self._session.get_one(Ladder, ladder_id)
+
+    def _project_of_run(self, run_id: str | None) -> str:
+        return self._session.scalar(select(Run.project).where(Run.id == run_id)) or DEFAULT
 
     def delete(self, ladder: Ladder) -> None:
         """Remove a ladder with all that belongs to it."""

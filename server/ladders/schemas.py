@@ -26,6 +26,7 @@ class LadderRead(Read):
         validation_alias="match_seq", description="Number of the newest match; superseded ones have numbers, too."
     )
     rated_through: int = Field(description="All matches up to this number are in ratings and payoffs.")
+    project: str
     created_at: Time
 
 

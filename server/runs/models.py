@@ -6,6 +6,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, tex
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text
+from server.db.projects import Owned
 from server.scheduling.demand import LARGEST
 
 CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
@@ -16,7 +17,7 @@ LEASED_SQL = "state || '' IN ('STARTING', 'RUNNING', 'PAUSING', 'STOPPING')"
 """`server.runs.states.LEASED` in SQL, likewise."""
 
 
-class Run(Base):
+class Run(Owned, Base):
     """One job: a kind, a resolved configuration, a state. See `server.runs.states` for its life."""
 
     __tablename__ = "runs"
@@ -80,6 +81,7 @@ class Run(Base):
         Index(None, "name", "created_at", "id"),
         Index(None, "finished_at", "id"),
         Index(None, "kind", "id"),
+        Index(None, "project", "id"),
         Index(None, "stop_reason", "id"),
         Index(
             "ix_runs_claimable",

@@ -4,7 +4,7 @@ The worker's side (`RunQueue`, `AttemptLedger`) lies in `server.attempts.reposit
 one import gives all that concerns runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Select, exists, func, not_, select
@@ -16,6 +16,7 @@ from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, compare, opaque, select_page
+from server.db.projects import project_of
 from server.errors import LogNotFound, RunNotFound
 from server.events.repository import EventRepository, Note, lock_run, move, record
 from server.leases.repository import LeaseRepository
@@ -106,15 +107,22 @@ class RunRepository:
         rare one leads the query; if all are common, a walk in the list's order meets a page of hits soon.
         """
         best, fewest = None, FEW + 1
-        for condition in query.conditions:
-            if condition.operator is Operator.NE or condition.field in {"state", "priority", query.order.field}:
-                continue
-            hits = select(RunTag.run_id if condition.field == "tag" else Run.id)
-            hits = hits.where(compare({**self.COLUMNS, **TAG}, condition))
+        for hits in self._hits(query):
             count = self._session.scalar(select(func.count()).select_from(hits.limit(fewest).subquery())) or 0
             if count < fewest:
                 best, fewest = hits, count
         return best
+
+    def _hits(self, query: ListQuery) -> Iterator[Select[str]]:
+        """Select the ids that each condition leaves by itself: those with an index of their own, and the project."""
+        project = project_of(self._session)
+        if project is not None:
+            yield select(Run.id).where(Run.project == project)
+        for condition in query.conditions:
+            if condition.operator is Operator.NE or condition.field in {"state", "priority", query.order.field}:
+                continue
+            hits = select(RunTag.run_id if condition.field == "tag" else Run.id)
+            yield hits.where(compare({**self.COLUMNS, **TAG}, condition))
 
     def count(self, state: RunState | None = None) -> int:
         """Return how many runs there are, or are in a state."""

@@ -15,6 +15,7 @@ class RunSummary(Read):
     id: str
     kind: RunKind
     name: str = Field(description="Not unique; in an address it stands for the newest run of that name.")
+    project: str
     tags: list[str]
     state: RunState
     stop_reason: StopReason | None = Field(description="Why the run stopped or paused.")

@@ -81,6 +81,17 @@ class SimulatorDesk:
         self._database = database
         self._bell = bell
 
+    @property
+    def database(self) -> Database:
+        """Where it looks."""
+        return self._database
+
+    def find(self, run: str, project: str | None) -> str | None:
+        """Return the id of a run (id, or the newest of this name) of a project (None: of any); None without one."""
+        with self._database.within(project).read() as session:
+            found = SimulatorRepository(session).find_run(run)
+        return None if found is None else found.id
+
     def join(
         self,
         run: str,

@@ -3,11 +3,13 @@
 from fastapi import APIRouter
 
 from server.http import filters
+from server.http.access import needs
 from server.http.errors import problems
 from server.http.filters import EQUALITY, Field
 from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.http.services import DatabaseDep
 from server.listing import Order
+from server.tokens.principal import Scope
 from server.workers.repository import WorkerRepository
 from server.workers.schemas import WorkerPage, WorkerRead
 
@@ -27,7 +29,9 @@ WORKERS = ListForm(
 )
 
 
-@router.get("", response_model=WorkerPage, responses=problems(*LIST_PROBLEMS))
+@router.get(
+    "", response_model=WorkerPage, responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN, everywhere=True)
+)
 def list_workers(listing: ListingDep, database: DatabaseDep) -> WorkerPage:
     """List the slots of all worker hosts, newest first, also those that stopped or fell silent a while ago."""
     query = listing.query(WORKERS)

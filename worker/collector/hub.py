@@ -108,6 +108,10 @@ class Collector:
         self._stats = StatSums()
         self._connections = Connections()
         self._numbers = itertools.count(start.first_number, settings.count)
+        self.port = 0
+        """On which it listens, once it does."""
+        self._spent: dict[str, float] = {}
+        """Tickets that have opened a session, until they expire: a copy of one opens none."""
         self._rosters = itertools.count(1)
         self._due: list[BaseLane] = []
         self._recalled: dict[int, int] = {}
@@ -131,6 +135,15 @@ class Collector:
     def next_number(self) -> int:
         """Return a number for a simulator that comes without a ticket, unique among the collectors."""
         return next(self._numbers)
+
+    def spend(self, ticket: str, expires_at: float) -> bool:
+        """Take a ticket that opens a session until then; False if one was opened with it before."""
+        now = self.wall_clock()
+        self._spent = {each: until for each, until in self._spent.items() if until > now}
+        if ticket in self._spent:
+            return False
+        self._spent[ticket] = expires_at
+        return True
 
     def next_roster(self) -> int:
         """Return a number for a roster."""

@@ -20,7 +20,9 @@ import socket
 import grpc.aio
 import structlog
 
+from server.gateway.credentials import server_credentials
 from server.logging import bind_process
+from server.tls import TlsPair
 from worker.collector import messages
 from worker.collector.direct import DirectJoinHandler
 from worker.collector.handover import State, unpack
@@ -47,7 +49,7 @@ async def serve(channel: Channel, start: messages.Settings, kept: State | None) 
     if settings.ticket_key is None:
         server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
     try:
-        port = _bind(server, settings, start.index)
+        port = collector.port = _bind(server, settings, start.index)
         if settings.unity_port is not None:
             # Whoever can dial in there is on this host: no ticket.
             players.append(UnityHandler(collector, tickets=False))
@@ -98,9 +100,13 @@ def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> i
         first, last = settings.port_range
         count = last - first + 1
         ports = [first + (index + offset) % count for offset in range(count)]
+    credentials = None if settings.tls is None else server_credentials(TlsPair.read(settings.tls))
     for port in ports:
         try:
-            bound = server.add_insecure_port(f"{host}:{port}")
+            if credentials is None:
+                bound = server.add_insecure_port(f"{host}:{port}")
+            else:
+                bound = server.add_secure_port(f"{host}:{port}", credentials)
         except RuntimeError:
             continue
         if bound:

@@ -44,6 +44,8 @@ class Collector(Protocol):
     """What a session needs of the process that it lives in."""
 
     settings: CollectorSettings
+    port: int
+    """On which it listens."""
 
     def now(self) -> float:
         """Return the loop's time in seconds."""
@@ -56,6 +58,9 @@ class Collector(Protocol):
 
     def next_number(self) -> int:
         """Return a number for a simulator that comes without a ticket."""
+
+    def spend(self, ticket: str, expires_at: float) -> bool:
+        """Take a ticket that opens a session until then; False if one was opened with it before."""
 
     def announced(self, session: "Session", spec: BehaviorSpec) -> "LaneOf | None":
         """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
@@ -218,6 +223,14 @@ class Session(ABC):
             )
         if claims.incarnation != incarnation:
             raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another incarnation")
+        if claims.endpoint and claims.endpoint.rpartition(":")[2] != str(self._collector.port):
+            raise ProtocolError(
+                CloseCode.TICKET_EXPIRED, "the ticket is for another collector; join again for one of this one"
+            )
+        if not self._collector.spend(ticket, claims.expires_at):
+            raise ProtocolError(
+                CloseCode.TICKET_EXPIRED, "the ticket has opened a session already; join again for a fresh one"
+            )
         return claims.number
 
     @property

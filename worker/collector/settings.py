@@ -4,9 +4,11 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from ludus.environment_parameters import ParameterValue, from_plain, to_plain
 from ludus.wire.side_channels import EngineConfiguration
+from server.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class CollectorSettings:
     """First and last port, both included; None lets the system choose."""
     ticket_key: bytes | None = field(default=None, repr=False)
     """Key that tickets are verified with. None admits simulators without tickets: loopback development only."""
+    tls_certificate: str | None = None
+    """PEM file of the certificate that simulators are shown, with `tls_key`; None: no TLS."""
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    """PEM file of the authority of simulators' certificates; given, they must show one."""
     environment_parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     """What simulators are told when they begin; native ones are told values that are drawn for them."""
     parameter_set: int = 0
@@ -53,6 +60,14 @@ class CollectorSettings:
         """Refuse to listen to the world without tickets."""
         if self.ticket_key is None and self.bind_host not in {"127.0.0.1", "::1", "localhost"}:
             raise ValueError(f"listening on {self.bind_host} needs a ticket key; without one only loopback is allowed")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS, None where it is not spoken."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        client_ca = None if self.tls_client_ca is None else Path(self.tls_client_ca)
+        return TlsFiles(Path(self.tls_certificate), Path(self.tls_key), client_ca)
 
     def to_json(self) -> str:
         """Serialise for the control channel."""

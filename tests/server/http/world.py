@@ -12,19 +12,17 @@ from typing import Any
 
 import httpx
 import structlog
-import uvicorn
 
 from server.artifacts import FolderStore
 from server.checkpoints.refs import NewCheckpoint
 from server.db.database import Database
 from server.db.migrate import upgrade_database
-from server.http.app import create_app
 from server.http.services import Services
 from server.http.streams import StreamLimits
 from server.metrics.points import MetricPoint
 from server.runs.repository import AttemptLedger, RunQueue
 from server.runs.states import RunState
-from server.serve import ApiServer
+from server.serve import ApiServer, uvicorn_config
 from server.settings import Settings
 from tests.factories import RecordingBell
 
@@ -114,17 +112,15 @@ class Trainer:
 @contextmanager
 def serving(services: Services, port: int = 0) -> Iterator[str]:
     """Serve an application on a real socket, and stop it as a signal would."""
-    config = uvicorn.Config(
-        create_app(services.settings, services), log_config=None, access_log=False, timeout_graceful_shutdown=5
-    )
-    server = ApiServer(config, services)
+    server = ApiServer(uvicorn_config(services.settings, services), services)
     listening = socket.create_server(("127.0.0.1", port), backlog=512)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.005)
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        scheme = "http" if services.settings.api.tls is None else "https"
+        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(10)
@@ -139,6 +135,7 @@ def open_world(
     limits: StreamLimits | None = None,
     token: str | None = None,
     url: str | None = None,
+    api: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Iterator[World]:
     """Serve on a fresh database, by default SQLite."""
@@ -148,7 +145,7 @@ def open_world(
         logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
     )
     database = {"database": {"url": url}} if url else {}
-    services = build_services(home, limits=limits, api={"token": token}, **database, **settings)
+    services = build_services(home, limits=limits, api={"token": token, **(api or {})}, **database, **settings)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with serving(services) as server, httpx.Client(base_url=server, timeout=30, headers=headers) as http:
         yield World(services, server, http)

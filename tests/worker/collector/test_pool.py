@@ -525,6 +525,7 @@ def test_a_ticket_opens_a_session_under_its_number(guarded: Learner) -> None:
         ({"run_id": "run-2"}, "ticket_expired"),
         ({"epoch": 2}, "ticket_expired"),
         ({"incarnation": "someone-else"}, "bad_ticket"),
+        ({"endpoint": "127.0.0.1:1"}, "ticket_expired"),
     ],
 )
 def test_a_ticket_for_something_else_is_refused(guarded: Learner, changes: dict[str, object], code: str) -> None:
@@ -536,6 +537,27 @@ def test_a_ticket_for_something_else_is_refused(guarded: Learner, changes: dict[
     left = guarded.wait_for(SimulatorLeft, lambda notice: notice.incarnation == simulator.incarnation)
     assert (left.code, left.number) == (code, -1)
     simulator.leave()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_ticket_opens_one_session_and_a_copy_of_it_none(guarded: Learner, ended: bool) -> None:
+    simulator = Simulator(guarded.endpoints[0].address)
+    ticket = make_ticket(simulator, endpoint=guarded.endpoints[0].address)
+    simulator.hello(SPEC, ticket=ticket)
+    if ended:
+        simulator.leave()
+        guarded.wait_for(SimulatorLeft, lambda notice: notice.incarnation == simulator.incarnation)
+    thief = Simulator(guarded.endpoints[0].address)
+    thief.incarnation = simulator.incarnation
+
+    thief.send(thief.make_hello(SPEC, ticket=ticket))
+
+    assert thief.closed().code == "ticket_expired"
+    thief.leave()
+    if not ended:  # it plays on
+        simulator.leave()
+        left = guarded.wait_for(SimulatorLeft, lambda notice: notice.number == 41)
+        assert left.code not in {"replaced", "ticket_expired"}
 
 
 @pytest.mark.parametrize("ticket", ["", "garbage", "1.e30.AAAA"])

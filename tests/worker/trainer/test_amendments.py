@@ -93,7 +93,6 @@ def attempt(
         "checkpoint_interval": 128,
     }
     changed(pupil)
-    trained = {"Pupil": {}} if behaviors is None else {name: {"max_steps": end} for name, end in behaviors.items()}
     config: dict[str, Any] = {
         "torch_settings": {"device": "cpu"},
         "behaviors": {"Pupil": pupil}

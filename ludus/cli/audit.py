@@ -1,0 +1,37 @@
+"""`ludus audit`: who changed what on a server."""
+
+import click
+
+from ludus.api import ApiError, Client
+from ludus.cli.client import connected, fail
+from ludus.cli.options import json_option
+from ludus.cli.render import print_json, print_table
+
+
+@click.command()
+@click.option("--filter", "filter_", default="", help='As in: status >= 400 AND actor = "ci".')
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most entries.")
+@json_option
+@connected
+def audit(client: Client, *, filter_: str, limit: int, as_json: bool) -> None:
+    """List the requests that changed something in the project, or tried to, newest first."""
+    try:
+        found = list(client.audit(filter_, limit=limit))
+    except ApiError as error:
+        fail(error)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            f"{each.at:%Y-%m-%d %H:%M:%S}",
+            each.actor,
+            each.status,
+            each.method,
+            each.target,
+            each.client,
+            each.request_id,
+        )
+        for each in found
+    ]
+    print_table(["at (UTC)", "who", "status", "method", "path", "from", "request"], rows)

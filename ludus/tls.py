@@ -1,0 +1,49 @@
+"""The client's side of TLS: whom it trusts, and the certificate that it shows where a server wants one (mTLS)."""
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+CA_VARIABLE: Final = "LUDUS_CA_FILE"
+CERTIFICATE_VARIABLE: Final = "LUDUS_CLIENT_CERTIFICATE"
+KEY_VARIABLE: Final = "LUDUS_CLIENT_KEY"
+
+
+def named_by(variable: str) -> Path | None:
+    """Return the file that a variable of the environment names."""
+    text = os.environ.get(variable)
+    return Path(text) if text else None
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """PEM files."""
+
+    ca_file: Path | None = None
+    """The authority that servers' certificates are signed by; None: those that the system trusts."""
+    certificate: Path | None = None
+    """The client's own, with its chain; with `key`."""
+    key: Path | None = None
+
+    @classmethod
+    def from_environment(cls) -> "ClientTls":
+        """Return what LUDUS_CA_FILE, LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name."""
+        return cls(named_by(CA_VARIABLE), named_by(CERTIFICATE_VARIABLE), named_by(KEY_VARIABLE))
+
+    def context(self) -> ssl.SSLContext | bool:
+        """Return what an HTTP client verifies with. Raises OSError or ssl.SSLError for files that cannot be used."""
+        if self == ClientTls():
+            return True
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key)
+        return context
+
+    def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Return the authority, the key and the certificate, in gRPC's order. Raises OSError."""
+        authority, key, certificate = (
+            None if file is None else file.read_bytes() for file in (self.ca_file, self.key, self.certificate)
+        )
+        return authority, key, certificate

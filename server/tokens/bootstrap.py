@@ -1,0 +1,48 @@
+"""A server's first token, made on its own host: who can write to the database needs nobody's leave."""
+
+from collections.abc import Iterable
+
+from pydantic import TypeAdapter, ValidationError
+
+from server.db import migrate
+from server.db.database import Database
+from server.db.projects import EVERY
+from server.errors import Invalid
+from server.settings import Settings
+from server.tokens.principal import Scope, everything
+from server.tokens.schemas import TokenCreate
+from server.tokens.service import TokenService
+
+ACTOR = "ludus admin"
+"""Who made the token, in the database."""
+
+
+class TokenInvalid(Invalid):
+    """What was asked for is no token."""
+
+    code = "invalid_token"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"Such a token cannot be made: {problem}.")
+
+
+def create_first_token(settings: Settings, name: str, scopes: Iterable[str], project: str = EVERY) -> tuple[str, str]:
+    """Make a token in the settings' database; return its id and its text.
+
+    Raises TokenInvalid, SchemaOutdated, DatabaseUnavailable.
+    """
+    try:
+        wanted = TypeAdapter(TokenCreate).validate_python({"name": name, "scopes": list(scopes), "project": project})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TokenInvalid(f"{first['loc'][0]}: {first['msg']}") from None
+    database = Database.from_settings(settings.database)
+    try:
+        migrate.check(database)
+        with database.write() as session:
+            made = TokenService(session, everything(ACTOR)).create(
+                wanted.name, [Scope(each) for each in wanted.scopes], project=project
+            )
+            return made.token.id, made.text
+    finally:
+        database.close()
