@@ -54,7 +54,7 @@ class Court:
         )
 
     def game(self, *names: str) -> Game:
-        return Game(cast(Stadium, self.stadium), 1, names)
+        return Game(cast("Stadium", self.stadium), 1, names)
 
     def sit(self, game: Game, sitting: int, team: int | None) -> None:
         """Begin a sitting, as the collector does after a reset."""
