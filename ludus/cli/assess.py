@@ -125,7 +125,9 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
         except WaitTimedOut as error:
             present = error.run
         result = _result(client, run.id)
-        line = _waiting(present) if result is None else progress_line(result)
+        line = _state(present) if result is None else progress_line(result)
+        if result is not None and present.state not in TERMINAL_STATES | {"RUNNING"}:
+            line += f"; the run is {_state(present)}"
         if line != said:
             said = line
             click.echo(line, err=True)
@@ -144,7 +146,7 @@ def _result(client: Client, run: str) -> Result | None:
         return None
 
 
-def _waiting(run: Run) -> str:
+def _state(run: Run) -> str:
     return f"{run.state}{f' ({run.stop_detail or run.stop_reason})' if run.stop_reason else ''}"
 
 

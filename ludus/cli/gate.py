@@ -143,7 +143,7 @@ def gate(
     code = _verdict(found)
     if alias is not None and code is Exit.OK:
         assert isinstance(found.result, MatchResult)
-        _promote(client, alias, found.result)
+        promote_to(client, alias, found.result)
     sys.exit(code)
 
 
@@ -231,7 +231,7 @@ def _is_no_alias(name: str) -> bool:
     return "/" in name or name.startswith("ckpt_")
 
 
-def _promote(client: Client, alias: str, result: MatchResult) -> None:
+def promote_to(client: Client, alias: str, result: MatchResult) -> None:
     """Move an alias from the champion that was played to the candidate."""
     try:
         present = client.get_alias(alias).checkpoint_id

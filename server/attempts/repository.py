@@ -6,6 +6,7 @@ that has run out may still be renewed until the reaper has taken the run away: l
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import select, text, update
@@ -25,7 +26,7 @@ from server.db.texts import storable
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.repository import ref as demonstration_ref
-from server.errors import IllegalTransition, LeaseLost
+from server.errors import CheckpointNotFound, IllegalTransition, LeaseLost
 from server.events.repository import Note, lock_run, move, record
 from server.ladders.refs import PlayedMatch
 from server.leases.repository import end_attempt, heed, lapse
@@ -105,14 +106,20 @@ class AttemptLedger:
             return InitialCheckpoints(session).of_run(self._claim.run_id)
 
     def policies(self) -> dict[str, dict[str, Any]]:
-        """Return how the policies were trained that the run assesses, by checkpoint. Not fenced: that never changes."""
+        """Return how the policies were trained that the run assesses, by checkpoint, as far as those still exist.
+
+        Not fenced: that never changes.
+        """
         config = RunConfig.model_validate(self._claim.config)
         if config.assessment is None:
             return {}
         with self._database.read() as session:
             assessed = AssessmentRepository(session)
-            ids = checkpoints_of(config.assessment).values()
-            return {each: assessed.policy(each, config.assessment.behavior) for each in ids}
+            found = {}
+            for each in checkpoints_of(config.assessment).values():
+                with suppress(CheckpointNotFound):
+                    found[each] = assessed.policy(each, config.assessment.behavior)
+            return found
 
     def assessed(self) -> dict[str, Any] | None:
         """Return what earlier attempts have counted of an assessment; None if nothing."""

@@ -412,6 +412,8 @@ class Collector:
         if session is None:
             return  # it has left, and the learner hears of it
         rosters = {roster.team: roster for lane, roster in session.rosters.values() if lane is assessment}
+        if not rosters or (message.team is not None and message.team not in rosters):
+            return  # another one has taken its place, and has not begun to play
         session.own_parameters = from_plain(message.parameters)
         session.reset()
         assessment.sit(rosters, message.incarnation, message.sitting, message.team)

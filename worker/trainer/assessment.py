@@ -143,6 +143,7 @@ class Assessment:
         teams = sorted(team_of(name) for name in notice.behaviors if name.partition("?")[0] == spec)
         if not teams or self.unusable is not None:
             return
+        self.left(notice.incarnation)  # where a newer session takes an older one's place
         if len(teams) != self._judge.teams:
             self._misfit(teams)
             return

@@ -1,0 +1,113 @@
+"""`ludus gate`, `ludus evaluate` and aliases against a real server without workers: whole gates are in tests/e2e."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from ludus.api import Client
+from ludus.cli.client import Failure
+from ludus.cli.exits import Exit
+from ludus.cli.gate import promote_to
+from ludus.records import MatchResult
+from server.attempts.repository import AttemptLedger
+from server.runs.repository import RunQueue
+from tests.factories import make_checkpoint, make_run
+from tests.ludus.cli.conftest import Invoke, as_json
+from tests.server.http.world import World
+
+
+@pytest.fixture(scope="module")
+def saved(world: World) -> list[str]:
+    """Return the ids of three checkpoints of a run, oldest first."""
+    database = world.services.database
+    run_id = make_run(database, name="trained").id
+    claim = RunQueue(database).claim("host/1/1", 600, hint=run_id)
+    assert claim is not None
+    ledger = AttemptLedger(database, claim)
+    return [ledger.checkpoint(make_checkpoint(step, path=f"runs/a/{step}")) for step in (100, 200, 300)]
+
+
+def passed(candidate: str, champion: str) -> MatchResult:
+    counts = {"games": 2, "wins": 2, "draws": 0, "losses": 0, "max_games": 10}
+    bounds = {"elo0": 0.0, "elo1": 1.0, "alpha": 0.05, "beta": 0.05, "llr": 3.0, "llr_lower": -2.9, "llr_upper": 2.9}
+    named = {"kind": "match", "behavior": "CartPole", "candidate": candidate, "champion": champion, "verdict": "pass"}
+    return MatchResult(**named, **counts, **bounds, paired=False)  # type: ignore[arg-type]
+
+
+def test_aliases_are_set_shown_compared_and_removed(cli: Invoke, saved: list[str]) -> None:
+    made = cli("checkpoint", "alias", "set", "champion", "trained/latest")
+    late = cli("checkpoint", "alias", "set", "champion", saved[0], "--expect", saved[1])
+    moved = cli("checkpoint", "alias", "set", "champion", saved[1], "--expect", saved[2], "--json")
+    listed = as_json(cli("checkpoint", "alias", "list", "--json"))
+    shown = cli("checkpoint", "alias", "show", "champion").stdout.strip()
+    cli("checkpoint", "alias", "delete", "champion")
+
+    assert made.stdout == f"champion is {saved[2]}\n"
+    assert late.exit_code == Exit.REFUSED
+    assert "stands for" in late.output
+    assert as_json(moved)["version"] == 2
+    assert [(each["name"], each["checkpoint_id"]) for each in listed] == [("champion", saved[1])]
+    assert shown == saved[1]
+    assert cli("checkpoint", "alias", "show", "champion").exit_code == Exit.REFUSED
+
+
+def test_a_promotion_takes_the_place_of_the_champion_that_was_played(world: World, saved: list[str]) -> None:
+    with Client(world.server) as client:
+        promote_to(client, "first", passed(saved[1], saved[0]))
+        promote_to(client, "first", passed(saved[2], saved[1]))
+
+        assert client.get_alias("first").checkpoint_id == saved[2]
+
+
+def test_a_champion_that_was_exchanged_meanwhile_is_not_overthrown(world: World, saved: list[str]) -> None:
+    with Client(world.server) as client:
+        client.set_alias("contested", saved[1])
+
+        with pytest.raises(Failure, match="passed, but was not promoted") as refused:
+            promote_to(client, "contested", passed(saved[2], saved[0]))
+
+        assert refused.value.exit_code == Exit.REFUSED
+        assert client.get_alias("contested").checkpoint_id == saved[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("gate", "trained/latest", "--elo0", "nan"),
+        ("gate", "trained/latest", "--elo1", "much"),
+        ("evaluate", "trained/latest", "--threshold", "inf"),
+        ("gate", "trained/latest", "--game", "chess"),
+    ],
+)
+def test_wrong_command_lines_are_refused(cli: Invoke, saved: list[str], arguments: tuple[str, ...]) -> None:
+    assert cli(*arguments).exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("gate", "trained/latest", "--against", "trained/latest"), "match.champion: is"),
+        (("gate", "nobody", "--against", "trained/latest"), "match.candidate: there is no alias 'nobody'"),
+        (("evaluate", "trained/latest", "--episodes", "0"), "evaluate.episodes: must be at least 1"),
+    ],
+)
+def test_the_server_refuses_with_the_path(cli: Invoke, saved: list[str], arguments: tuple[str, ...], says: str) -> None:
+    refused = cli(*arguments)
+
+    assert refused.exit_code == Exit.REFUSED
+    assert says in refused.output
+
+
+def test_without_simulators_it_says_how_to_start_some_and_a_time_out_cancels_the_run(
+    cli: Invoke, world: World, saved: list[str], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.xml"
+
+    waited = cli("gate", saved[1], "--against", saved[0], "--name", "idle", "--timeout", "1s", "--junit", str(report))
+
+    assert waited.exit_code == Exit.TIMED_OUT
+    assert "ludus simulate LIBRARY:GAME --run idle" in waited.output
+    with Client(world.server) as client:
+        assert client.get_run("idle").state == "CANCELLED"
+    assert ET.fromstring(report.read_text()).get("errors") == "1"
