@@ -106,9 +106,9 @@ def _problems(named: Mapping[Path, str], found: Mapping[str, Checkpoint | Upload
     for path, each in named.items():
         here, checkpoint = join_path(path), found.get(each)
         if checkpoint is None:
+            uploads = "" if isinstance(path[-1], int) else ", or that `ludus checkpoint upload FILE` prints"
             message = (
-                f"there is no checkpoint {each}; put in the id of one that `ludus checkpoint list RUN` shows, or that "
-                "`ludus checkpoint upload FILE` prints"
+                f"there is no checkpoint {each}; put in the id of one that `ludus checkpoint list RUN` shows{uploads}"
             )
             yield Problem(here, "not_found", message)
         elif isinstance(checkpoint, UploadedCheckpoint):

@@ -18,6 +18,22 @@ from server.training.run import RunConfig
 from server.training.screening import check_count, screen
 
 _TEMPLATE: Final[TypeAdapter[TrainerConfig]] = TypeAdapter(BehaviorConfig)
+_DEVICES: Final = "be cpu, cuda or cuda:N (N is 0 to 999)"
+_CHECKPOINT: Final = "be the id of a checkpoint (ckpt_...)"
+_FORMS: Final = {
+    "device": _DEVICES,
+    "collector_device": _DEVICES,
+    "demonstrations": "be the id of an uploaded demonstration (dem_...)",
+    "initialize_from": _CHECKPOINT,
+    "resume_from": _CHECKPOINT,
+    "candidate": _CHECKPOINT,
+    "champion": _CHECKPOINT,
+    "checkpoint": _CHECKPOINT,
+    "opponents": "be the id of a checkpoint (ckpt_...), or with #NUMBER that of a snapshot in it (ckpt_...#3)",
+    "ladder": "be the name of a ladder: letters, digits, `.`, `_` and `-`, and no `.`, `_` or `-` in front",
+}
+"""What text of a certain form must be, by the key that has it."""
+
 _MISSING: Final = {
     "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`",
     "reward_signals": "has no signal; a behavior needs at least one of extrinsic, curiosity, gail and rnd, as "
@@ -239,12 +255,10 @@ def _problem(item: ErrorDetails, path: Path) -> Problem:
             code, message = "wrong_type", f"must be text, but is {given}"
         case "literal_error":
             code, message = "invalid_value", f"must be {limits['expected']}, but is {given}"
-        case "string_pattern_mismatch" if path[-1] in {"device", "collector_device"}:
-            code, message = "invalid_value", f"must be cpu, cuda or cuda:N (N is 0 to 999), but is {given}"
-        case "string_pattern_mismatch" if path[0] in {"match", "evaluate"}:
-            code, message = "invalid_value", f"must be the id of a checkpoint (ckpt_...), but is {given}"
         case "string_pattern_mismatch":
-            code, message = "invalid_value", f"must be the id of an uploaded demonstration (dem_...), but is {given}"
+            key = path[-2] if isinstance(path[-1], int) else path[-1]
+            expected = _FORMS.get(str(key), f"match {limits['pattern']}")
+            code, message = "invalid_value", f"must {expected}, but is {given}"
         case _:
             code, message = "invalid_value", f"{item['msg']}, but is {given}"
     return Problem(join_path(path), code, message)

@@ -158,6 +158,22 @@ def test_opponents_that_are_no_names_or_named_twice_are_refused(opponents: list[
     assert (problem.path, problem.code) == (f"behaviors.A.self_play.{path}", code)
 
 
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"self_play": {"opponents": ["ckpt_bad"]}}, "(ckpt_...#3)"),
+        ({"self_play": {"ladder": "-"}}, "the name of a ladder"),
+        ({"initialize_from": "bad"}, "the id of a checkpoint (ckpt_...)"),
+        ({"trainer_type": "clone", "demonstrations": ["bad"]}, "the id of an uploaded demonstration (dem_...)"),
+    ],
+)
+def test_what_is_no_id_is_told_what_it_must_be(section: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        resolve({"behaviors": {"A": section}})
+
+    assert words in caught.value.problems[0].message
+
+
 def test_a_checkpoint_that_a_run_plays_against_is_kept_until_that_run_has_ended(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     old, *_ = (ledger.checkpoint(make_checkpoint(path=f"runs/x/1/checkpoints/{number}")) for number in range(3))
