@@ -96,9 +96,7 @@ def attempt(
     trained = {"Pupil": {}} if behaviors is None else {name: {"max_steps": end} for name, end in behaviors.items()}
     config: dict[str, Any] = {
         "torch_settings": {"device": "cpu"},
-        "behaviors": {"Pupil": pupil}
-        if behaviors is None
-        else {n: {**pupil, "max_steps": m} for n, m in behaviors.items()},
+        "behaviors": {name: {**pupil, **steps} for name, steps in trained.items()},
         "environment_parameters": {"difficulty": 1.0, "wind": 0.5},
     }
     job = Job(
