@@ -11,10 +11,11 @@ from server.db.database import Database
 from server.events.repository import EventRepository
 from server.metrics.repository import MetricRepository
 from server.runs.models import Run
+from server.runs.states import RunState
 from tests.factories import make_ledger, read_run
 
 
-@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
 def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
     database = Database(database_url)
     make_ledger(database, name="contended")
@@ -29,13 +30,15 @@ def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
     said = [line.split(maxsplit=1) for writer in writers for line in writer.communicate()[0].splitlines()]
 
     assert [writer.returncode for writer in writers] == [0] * 4
-    acknowledged = {kind: {name.strip() for said_kind, name in said if said_kind == kind} for kind in ("event", "run")}
+    kinds = ("event", "run", "paused")
+    acknowledged = {kind: {name.strip() for said_kind, name in said if said_kind == kind} for kind in kinds}
     points = {name.strip() for kind, name in said if kind == "point"}
     assert {name.split("-")[0] for name in points} == set("0123"), "every writer gets its turn"
     assert not [message for kind, message in said if kind == "refused"]
     with database.read() as session:
         events = EventRepository(session).page(run.id, limit=10**6)
         names = set(session.scalars(select(Run.name)))
+        paused = set(session.scalars(select(Run.name).where(Run.state == RunState.PAUSED, Run.event_seq == 2)))
         histories = {
             number: MetricRepository(session).history(run.id, f"behavior-{number}", "value") for number in range(4)
         }
@@ -44,6 +47,7 @@ def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
     assert {event.message for event in events} >= acknowledged["event"]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert names >= acknowledged["run"]
+    assert paused >= acknowledged["paused"]
     for name in points:
         writer, number = name.split("-")
         history = histories[int(writer)]

@@ -11,8 +11,9 @@ from server.attempts.repository import AttemptLedger
 from server.db.database import Database
 from server.errors import DatabaseUnavailable
 from server.metrics.points import MetricPoint
+from server.runs.service import RunService
 from server.runs.states import RunKind
-from tests.factories import make_run
+from tests.factories import RecordingBell, make_run
 
 
 def say(kind: str, what: object) -> None:
@@ -22,7 +23,7 @@ def say(kind: str, what: object) -> None:
 
 
 def main(url: str, run_id: str, epoch: str, writer: str, seconds: str) -> None:
-    """Write events and metrics of one attempt, and runs, as fast as the database takes them."""
+    """Write events and metrics of one attempt, runs, and their pauses, as fast as the database takes them."""
     database = Database(url)
     ledger = AttemptLedger(database, Claim(run_id, int(epoch), RunKind.TRAIN, "run", {}, 0, None, "worker"))
     end = time.monotonic() + float(seconds)
@@ -35,8 +36,11 @@ def main(url: str, run_id: str, epoch: str, writer: str, seconds: str) -> None:
             say("event", name)
             ledger.metrics([MetricPoint(f"behavior-{writer}", "value", number, 0.0, float(number))])
             say("point", name)
-            make_run(database, name=name)
+            made = make_run(database, name=name)
             say("run", name)
+            with database.write() as session:
+                RunService(session, RecordingBell()).pause(made.id)
+            say("paused", name)
         except DatabaseUnavailable as error:
             say("refused", error)
 

@@ -95,9 +95,7 @@ def attempt(
     changed(pupil)
     config: dict[str, Any] = {
         "torch_settings": {"device": "cpu"},
-        "behaviors": {"Pupil": pupil}
-        if behaviors is None
-        else {n: {**pupil, "max_steps": m} for n, m in behaviors.items()},
+        "behaviors": {name: {**pupil, **steps} for name, steps in trained.items()},
         "environment_parameters": {"difficulty": 1.0, "wind": 0.5},
     }
     job = Job(
