@@ -59,7 +59,7 @@ from worker.trainer.admission import Admission
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
-from worker.trainer.rest import Rest
+from worker.trainer.rest import Rest, can_go_on
 from worker.trainer.superior import Events, Superior
 
 POLL_SECONDS = 0.2
@@ -92,7 +92,7 @@ class Trainer:
         self._next_progress = 0.0
         self._lessons = Lessons(self._config, job.seed, self._learners, superior, self._rating, lessons)
         self._pool = CollectorPool(self._collector_settings(), warm)
-        self._pool.restore(collectors)
+        self._pool.restore(collectors if can_go_on(self._config, collectors) else [])
         self._contest = Contest(
             self._pool, superior, self._learners, reset=self._reset, simulators=lambda: len(self._simulators)
         )
