@@ -34,8 +34,8 @@ class PinkNoise:
         """Everything that the next draws depend on beside the generator: (slots, octaves, columns)."""
         return self._states
 
-    @states.setter
-    def states(self, states: npt.NDArray[np.float32]) -> None:
+    def restore(self, states: npt.NDArray[np.float32]) -> None:
+        """Go on from what `states` was."""
         self._states = states.copy()
 
     def draw(self, slots: npt.NDArray[np.intp], rng: np.random.Generator) -> Floats:

@@ -54,7 +54,7 @@ class Holding:
         lane.tracker.restore_places(kept["places"].tolist())
         lane.rounds.debt.update(dict(kept["advance"]))
         if lane.noise is not None and kept["noise"] is not None:
-            lane.noise.states = kept["noise"]
+            lane.noise.restore(kept["noise"])
 
     # Taking a checkpoint ----------------------------------------------------------------------------------------
 

@@ -226,6 +226,7 @@ class CollectorPool:
         with self._lock:
             for child in self._children:
                 self._launch(child)
+            self._kept = [{**each, "sessions": []} for each in self._kept]  # they are large, and told
             self._thread.start()
             deadline = time.monotonic() + timeout
             while any(child.endpoint is None and child.failure is None for child in self._children):

@@ -480,7 +480,8 @@ class Tracker:
     def take_over(self, roster: Roster, kept: Mapping[str, Any]) -> None:
         """Let a session's agents go on that `keep` returned in a former attempt.
 
-        Open segments whose round is over, or has no room for them any more, are dropped; their episodes go on.
+        Open segments whose round is over or has no room for them any more, and those that are longer than a segment
+        may be now, are dropped; their episodes go on.
         """
         slots = self._own_places(kept["slots"].tolist())
         roster.limit, roster.former_steps = kept["limit"], kept["former_steps"]
@@ -495,7 +496,7 @@ class Tracker:
         self._open_round = None
         begin = 0
         for slot, length, number in zip(slots.tolist(), *kept["records"][:, 5:7].T.tolist(), strict=True):
-            if length and self.rounds.take_over(number, length):
+            if 0 < length <= self._horizon and self.rounds.take_over(number, length):
                 self._write_open(slot, length, [column[begin:] for column in kept["steps_of_segments"]])
             else:
                 self.length[slot] = 0

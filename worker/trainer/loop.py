@@ -64,7 +64,7 @@ from worker.trainer.assessment import Assessment
 from worker.trainer.checkpoints import Checkpoints
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
-from worker.trainer.rest import Rest
+from worker.trainer.rest import Rest, can_go_on
 from worker.trainer.superior import Events, Superior
 
 POLL_SECONDS = 0.2
@@ -101,7 +101,7 @@ class Trainer:
         self._amendments = Amendments(job, superior, self._learners, made)
         self._lessons = Lessons(config, job.seed, self._learners, superior, self._rating, lessons)
         self._pool = CollectorPool(self._collector_settings(), warm)
-        self._pool.restore(collectors)
+        self._pool.restore(collectors if can_go_on(self._config, collectors) else [])
         self._contest = Contest(
             self._pool,
             superior,

@@ -5,10 +5,11 @@ from, and in self-play opponents are drawn anew; there, simulators begin new epi
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from server.training.config import CloneConfig, RunConfig
 from worker.collector.handover import State
 from worker.collector.notices import CollectorDied, HandedOver, Notice
 from worker.learner import BehaviorLearner, Learner
@@ -17,6 +18,14 @@ PATIENCE_SECONDS: Final = 2.0
 """How long simulators are waited for that can go back; those that compute longer begin anew after a resume."""
 ANSWER_SECONDS: Final = 10.0
 """How long a collector may take beyond that, before the checkpoint is written without any of them."""
+
+
+def can_go_on(config: RunConfig, collectors: Sequence[State]) -> bool:
+    """Whether what was handed over is of use: every behavior learns in lockstep now, too."""
+    behaviors = {name for each in collectors for name in each["lanes"]}
+    sections = [config.behavior(name) for name in behaviors]
+    teachers = [section for section in sections if section is not None and not isinstance(section, CloneConfig)]
+    return not config.checkpoint_settings.inference and not any(one.threaded or one.self_play for one in teachers)
 
 
 class Collectors(Protocol):

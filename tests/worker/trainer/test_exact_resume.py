@@ -115,6 +115,20 @@ def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
+def test_a_run_that_is_threaded_now_goes_on_with_new_episodes(tmp_path: Path) -> None:
+    config = document(trainers(show(tmp_path / "shown.npz"))["ppo"])
+    run, game = Run(config, tmp_path), Wanderers()
+    with playing(game, run):
+        first = run.attempt(release_after=1)
+        run.config = document({**trainers(show(tmp_path / "shown.npz"))["ppo"], "threaded": True})
+        last = run.attempt(first.folders[-1])
+
+    assert game.starts == 2
+    assert final_state(last)["Wanderer"]["progress"]["step"] == 512
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.faults
 def test_what_came_after_the_last_checkpoint_is_done_again_after_a_kill(tmp_path: Path) -> None:
     config = document(trainers(show(tmp_path / "shown.npz"))["ppo"])

@@ -16,13 +16,13 @@ from worker.collector.messages import spec_to_text
 from worker.verification.__main__ import main
 
 
-def stored(folder: Path, name: str, **changes: Any) -> tuple[Path, Path]:
+def stored(folder: Path, name: str) -> tuple[Path, Path]:
     """Write a checkpoint of a trainer and its configuration; return both."""
     folder.mkdir(exist_ok=True)
     world = World(name, folder)
     target = folder / "checkpoint"
     target.mkdir()
-    checkpoint.save(target, {"Wanderer": {**world.saved, "spec": spec_to_text(SPEC), **changes}})
+    checkpoint.save(target, {"Wanderer": {**world.saved, "spec": spec_to_text(SPEC)}})
     config = folder / "config.json"
     config.write_text(world.job.config.model_dump_json())
     return target, config
@@ -80,12 +80,14 @@ def test_a_damaged_checkpoint_cannot_be_tried(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_one_of_an_older_release_cannot_be_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, config = stored(tmp_path, "ppo", spec=None)
+    folder, config = stored(tmp_path, "ppo")
     state = checkpoint.load(folder)
     del state["Wanderer"]["spec"]
-    checkpoint.save(folder, state)
+    older = tmp_path / "older"
+    older.mkdir()
+    checkpoint.save(older, state)
 
-    code, _, error = verify(capsys, folder, config)
+    code, _, error = verify(capsys, older, config)
 
     assert code == 2
     assert "an older release wrote it" in error
