@@ -53,6 +53,8 @@ def default_of(field: FieldInfo) -> str:
         return ""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
+    if isinstance(value, tuple):
+        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
