@@ -33,6 +33,8 @@ from server.workers.repository import WorkerRepository
 
 RETENTION_SECONDS = 60.0
 """Pause between two rounds of forgetting."""
+STORE_SECONDS = 5.0
+"""What the artifact store gets to answer when the steward stops."""
 _log = structlog.get_logger(__name__)
 
 
@@ -171,7 +173,7 @@ def main(settings: Settings) -> None:
     database = Database.from_settings(settings.database)
     rating = threading.Thread(target=_until_it_fails, args=(Rater(database), stop), name="rater")
     janitor = Janitor(database, open_store(settings.storage), settings.storage)
-    cleaning = threading.Thread(target=_until_it_fails, args=(janitor, stop), name="janitor")
+    cleaning = threading.Thread(target=_until_it_fails, args=(janitor, stop), name="janitor", daemon=True)
     rating.start()
     cleaning.start()
     try:
@@ -179,7 +181,7 @@ def main(settings: Settings) -> None:
     finally:
         stop.set()
         rating.join()
-        cleaning.join()
+        cleaning.join(STORE_SECONDS)  # whatever it is at, the next steward does it
         database.close()
 
 
