@@ -45,6 +45,8 @@ EXPLAIN_SECONDS = 5.0
 """Pause between two looks at what waiting runs want."""
 RETENTION_SECONDS = 60.0
 """Pause between two rounds of forgetting."""
+STORE_SECONDS = 5.0
+"""What the artifact store gets to answer when the steward stops."""
 _log = structlog.get_logger(__name__)
 
 
@@ -227,7 +229,8 @@ def main(settings: Settings) -> None:
     if database.url.get_backend_name() == "sqlite":
         chores["thaw"] = Thaw(Path(database.url.database or ""), settings.worker.lease_seconds)
     threads = [
-        threading.Thread(target=_until_it_fails, args=(chore, stop), name=name) for name, chore in chores.items()
+        threading.Thread(target=_until_it_fails, args=(chore, stop), name=name, daemon=name == "janitor")
+        for name, chore in chores.items()
     ]
     for thread in threads:
         thread.start()
@@ -235,8 +238,8 @@ def main(settings: Settings) -> None:
         Steward(database, Doorbell(make_celery(settings)), settings, telemetry=telemetry).run(stop)
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        for thread in threads:  # the janitor may wait for a store; whatever it is at, the next steward does it
+            thread.join(STORE_SECONDS if thread.daemon else None)
         database.close()
 
 

@@ -30,7 +30,7 @@ from server.artifacts import ArtifactStore, FileRef
 from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger
 from server.checkpoints.refs import NewCheckpoint
-from server.errors import LeaseLost, LudusError, StorageFull, StorageUnavailable, Unavailable
+from server.errors import LeaseLost, LudusError, StorageFull, StorageRefused, StorageUnavailable, Unavailable
 from server.ladders.refs import PlayedMatch, PlayedSeat
 from server.metrics.points import MetricPoint
 from server.runs.states import Intent, RunState, StopReason
@@ -165,8 +165,11 @@ class Supervisor:
             except StorageFull as error:
                 self._conclude(Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=str(error)))
                 self._settle()
-            except Unavailable as error:
+            except StorageRefused as error:  # charged to the restart budget: waiting alone mends nothing
                 self._conclude(Finished(outcome="lost", detail=str(error)))
+                self._settle()
+            except Unavailable as error:
+                self._conclude(Finished(outcome="released", detail=str(error)))
                 self._settle()
         except LeaseLost as lost:
             log.warning("lease_lost", reason=str(lost))
@@ -643,7 +646,7 @@ class Supervisor:
         """Write down what was copied."""
         try:
             parts = self._keeping_lease(copy)
-        except LudusError as error:
+        except (StorageFull, StorageRefused, StorageUnavailable) as error:
             self._log_refused(error)
             return
         self._log_trouble = ""

@@ -2,11 +2,12 @@
 
 import click
 
-from ludus.api import Client
+from ludus.api import Client, ProblemAnswer
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import Duration, json_option
 from ludus.cli.render import ago, number, print_json, print_table, size
+from ludus.records import CheckpointVerified
 
 
 @click.command()
@@ -60,8 +61,11 @@ def verify(client: Client, *, run: str, checkpoint_id: str | None, as_json: bool
 
     A run is not resumed from a damaged checkpoint. Exits with an error if there is one.
     """
-    ids = [each.id for each in client.checkpoints(run)] if checkpoint_id is None else [checkpoint_id]
-    looked = [client.verify_checkpoint(run, each) for each in ids]
+    if checkpoint_id is None:
+        verified = (_verified_if_there(client, run, each.id) for each in client.checkpoints(run))
+        looked = [each for each in verified if each is not None]
+    else:
+        looked = [client.verify_checkpoint(run, checkpoint_id)]
     if as_json:
         print_json(looked)
     else:
@@ -99,3 +103,13 @@ def prune(client: Client, *, older_than: float | None, max_bytes: int | None, dr
     if rows:
         print_table(["id", "run", "step", "size", "created", "rule"], rows)
     click.echo(f"{'Would delete' if dry_run else 'Deleted'} {len(rows)} checkpoints, {size(gone.bytes)}")
+
+
+def _verified_if_there(client: Client, run: str, checkpoint_id: str) -> CheckpointVerified | None:
+    """Verify a checkpoint; None if retention has deleted it since it was listed."""
+    try:
+        return client.verify_checkpoint(run, checkpoint_id)
+    except ProblemAnswer as error:
+        if error.code in {"checkpoint_deleted", "checkpoint_not_found"}:
+            return None
+        raise

@@ -205,9 +205,13 @@ class Checkpoints:
 
     def finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
         """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended."""
-        self._conclude()
-        self._refused = None
         failed = outcome == "failed"
+        try:
+            self._conclude()
+        except ExportMismatch:
+            if not failed:
+                raise
+        self._refused = None
         folder = self.write(
             "final" if failed or outcome == "succeeded" else "requested",
             models_optional=failed,  # what made updates fail (observations of 1e30) may spoil the check of a model, too
