@@ -1,4 +1,4 @@
-"""A worker that claims until nothing is left: `python -m tests.server.attempts.claimer URL NAME`; prints what it got."""
+"""A worker that claims until nothing is left: `python -m tests.server.attempts.claimer URL NAME`; prints its claims."""
 
 import sys
 
