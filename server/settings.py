@@ -277,6 +277,11 @@ class WorkerSettings(Group):
         default=[],
         description='What runs can ask for in `resources.labels`, as JSON: `["a100", "linux"]`.',
     )
+    outage_seconds: Seconds = Field(
+        default=300,
+        description="How long a run trains on while its worker can't reach the database. What it reports waits; a run "
+        "that was given to another worker meanwhile ends as soon as the database says so.",
+    )
     trainer_memory_bytes: int | None = Field(
         default=None,
         ge=1,

@@ -472,15 +472,17 @@ class FrameReader:
 
 
 class SupervisorLink:
-    """The supervisor's end: synchronous, used from one thread."""
+    """The supervisor's end: synchronous. Only `send` may be used from several threads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._sending = threading.Lock()
         self._reader = FrameReader(connection)
 
     def send(self, message: Job | Beat | Order) -> None:
         """Send one message. Raises `LinkClosed` if the trainer is gone or does not read."""
-        _send(self._connection, message, SEND_SECONDS)
+        with self._sending:
+            _send(self._connection, message, SEND_SECONDS)
 
     def receive(self, timeout: float) -> ToSupervisor | None:
         """Return the next message, or None after `timeout` seconds. Raises `LinkClosed`."""

@@ -2,12 +2,14 @@
 
 The supervisor holds the lease. It hands the job to a trainer, renews the lease, passes intents down (pause, stop,
 cancel, hand back) and what else users want (changes, a checkpoint), and writes what the trainer reports to the
-database and the artifact store. Writes that find the database out of reach wait in order and are tried again while the
-lease lasts; when it has run out, by the supervisor's own clock or by the database's word, the trainer is ended at once
-and nothing more is written: another worker may be at work already.
+database and the artifact store. Writes that find the database out of reach wait in order and are tried again, for
+`outage_seconds` at most: an outage takes no run away from anybody (the steward can't read either), so the trainer
+learns on. When the database says that the run is another worker's, the trainer is ended at once; nothing was written
+meanwhile, because every write carries its epoch.
 
 Threads: everything runs on the task's thread except the copying to and from the artifact store, which has one thread of
-its own so that a slow disk or network does not cost the lease.
+its own so that a slow disk or network does not cost the lease, and the signs of life for the trainer, so that a database
+that answers slowly does not cost the trainer. A supervisor that is frozen gives none.
 """
 
 import contextlib
@@ -16,7 +18,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -182,7 +184,8 @@ class Supervisor:
         trainer = warm.take(self._prepared())
         log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
         try:
-            ending = self._watch(trainer)
+            with self._pulse(trainer):
+                ending = self._watch(trainer)
             if self._finished is not None:
                 self._await_exit(trainer)
         finally:
@@ -192,6 +195,24 @@ class Supervisor:
         self._settle()
         log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason)
 
+    @contextlib.contextmanager
+    def _pulse(self, trainer: TrainerProcess) -> Iterator[None]:
+        """Tell the trainer that its supervisor lives, whatever the database does."""
+        over = threading.Event()
+
+        def beat() -> None:
+            with contextlib.suppress(LinkClosed):  # `receive` says so
+                while not over.wait(self._settings.heartbeat_seconds):
+                    trainer.link.send(Beat())
+
+        thread = threading.Thread(target=beat, name="pulse", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def _ports(self) -> AbstractContextManager[None]:
         """Keep the fixed port that the run asks for, if it does. Raises `PortTaken`."""
         port = RunConfig.model_validate(self._claim.config).simulators.unity_port
@@ -200,12 +221,12 @@ class Supervisor:
     def _prepared(self) -> Job:
         """Fetch what the trainer needs, and keep the lease meanwhile: checkpoints may be large, stores far away."""
         fetching = self._copier.submit(self._job)
-        lease_until = time.monotonic() + self._settings.lease_seconds
+        give_up = time.monotonic() + self._settings.outage_seconds
         while not wait([fetching], timeout=self._settings.heartbeat_seconds).done:
             now = time.monotonic()
             if self._beat() is not None:
-                lease_until = now + self._settings.lease_seconds
-            elif now >= lease_until:
+                give_up = now + self._settings.outage_seconds
+            elif now >= give_up:
                 raise LeaseLost(self._claim.run_id, self._claim.epoch)
         return fetching.result()
 
@@ -296,7 +317,7 @@ class Supervisor:
     def _watch(self, trainer: TrainerProcess) -> Finished:
         """Serve the trainer until it has said its last word or is gone. Raises `LeaseLost`."""
         beat_every = self._settings.heartbeat_seconds
-        lease_until = time.monotonic() + self._settings.lease_seconds
+        give_up = time.monotonic() + self._settings.outage_seconds
         next_beat = next_log = 0.0
         started = last_word = time.monotonic()
         while True:
@@ -305,11 +326,11 @@ class Supervisor:
                 next_beat = now + beat_every
                 intent = self._beat()
                 if intent is not None:
-                    lease_until = now + self._settings.lease_seconds
+                    give_up = now + self._settings.outage_seconds
                     self._obey(trainer, intent)
                     self._pass_wishes(trainer)
                     self._weigh(trainer)
-            if now >= lease_until:
+            if now >= give_up:
                 raise LeaseLost(self._claim.run_id, self._claim.epoch)
             try:
                 message = trainer.link.receive(0.1)
@@ -351,7 +372,6 @@ class Supervisor:
 
     def _obey(self, trainer: TrainerProcess, intent: Intent) -> None:
         try:
-            trainer.link.send(Beat())
             match intent:
                 case Intent.NONE:
                     if self._stopping() and self._command is None:
@@ -556,15 +576,15 @@ class Supervisor:
 
     def _await_copies(self, trainer: TrainerProcess) -> None:
         """Take over the checkpoints that are still copied, and keep the lease meanwhile. Raises `LeaseLost`."""
-        lease_until = time.monotonic() + self._settings.lease_seconds
+        give_up = time.monotonic() + self._settings.outage_seconds
         next_beat = 0.0
         while self._copies:
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + self._settings.heartbeat_seconds
                 if self._beat() is not None:
-                    lease_until = now + self._settings.lease_seconds
-            if now >= lease_until:
+                    give_up = now + self._settings.outage_seconds
+            if now >= give_up:
                 raise LeaseLost(self._claim.run_id, self._claim.epoch)
             wait([self._copies[0][1]], timeout=0.1)
             self._flush(trainer)
@@ -612,8 +632,8 @@ class Supervisor:
                 assert_never(finished.outcome)
 
     def _settle(self) -> None:
-        """Write everything that waits, as long as the lease allows."""
-        deadline = time.monotonic() + self._settings.lease_seconds
+        """Write everything that waits, as long as the database is waited for."""
+        deadline = time.monotonic() + self._settings.outage_seconds
         while self._writes:
             try:
                 self._writes[0]()

@@ -112,12 +112,10 @@ class Cluster:
         """Return the process that holds the lease on a run."""
 
         def holder() -> psutil.Process | None:
-            with self.client() as client:
+            with self.client() as client, contextlib.suppress(ApiError, psutil.NoSuchProcess):
                 attempt = max(client.attempts(run), key=lambda each: each.epoch, default=None)
-            if attempt is None or attempt.ended_at is not None:
-                return None
-            with contextlib.suppress(psutil.NoSuchProcess):
-                return psutil.Process(int(attempt.worker_id.split("/")[1]))
+                if attempt is not None and attempt.ended_at is None:
+                    return psutil.Process(int(attempt.worker_id.split("/")[1]))
             return None
 
         return eventually(holder, "a worker has the run", 60)

@@ -1,5 +1,6 @@
 """What can happen to the parts of a deployment: each leaves the run going on, or going on again."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from ludus.api import ApiError
+from ludus.records import Attempt
 from tests.chaos.cluster import LEASE_SECONDS, WORKERS, Cluster, Simulators
 from tests.e2e.stack import eventually
 
@@ -20,6 +23,16 @@ class Scene:
     cluster: Cluster
     run: str
     simulators: Simulators
+
+    def attempts(self) -> list[Attempt]:
+        """Return the run's attempts, as soon as the API answers."""
+
+        def look() -> list[Attempt] | None:
+            with self.cluster.client() as client, contextlib.suppress(ApiError):
+                return client.attempts(self.run)
+            return None
+
+        return eventually(look, "the API answers", 60)
 
 
 Disturbance = Callable[[Scene], None]
@@ -72,7 +85,8 @@ def freeze_the_supervisor(scene: Scene) -> None:
     slot = scene.cluster.slot(scene.run)
     slot.suspend()
     next_attempt(scene)
-    slot.resume()
+    with contextlib.suppress(psutil.NoSuchProcess):  # it froze in the middle of a write to SQLite, and was ended
+        slot.resume()
 
 
 def kill_the_worker(scene: Scene) -> None:
@@ -113,28 +127,29 @@ def frozen(scene: Scene, name: str) -> None:
     process = scene.cluster.service(name)
     process.send_signal(signal.SIGSTOP)
     time.sleep(FROZEN_SECONDS)
-    process.send_signal(signal.SIGCONT)
+    with contextlib.suppress(psutil.NoSuchProcess):  # likewise
+        process.send_signal(signal.SIGCONT)
 
 
 def next_attempt(scene: Scene) -> None:
     """Wait until another attempt has begun."""
-    with scene.cluster.client() as client:
-        before = max(attempt.epoch for attempt in client.attempts(scene.run) if attempt.ended_at or attempt.epoch)
-        if any(attempt.ended_at is None and attempt.epoch == before for attempt in client.attempts(scene.run)):
-            eventually(lambda: client.get_run(scene.run).epoch > before, "another attempt", 90)
+    newest = max(scene.attempts(), key=lambda each: each.epoch)
+    if newest.ended_at is None:
+        eventually(lambda: max(each.epoch for each in scene.attempts()) > newest.epoch, "another attempt", 120)
 
 
 def going_on(scene: Scene, steps: int = 600) -> None:
     """Wait until the run has come further than ever before."""
-    with scene.cluster.client() as client:
-        goal = max(attempt.step for attempt in client.attempts(scene.run)) + steps
+    goal = max(each.step for each in scene.attempts()) + steps
 
-        def further() -> bool:
+    def further() -> bool:
+        with scene.cluster.client() as client, contextlib.suppress(ApiError):
             run = client.get_run(scene.run)
             assert run.state not in {"FAILED", "CANCELLED"}, f"{run.state}: {run.stop_reason} {run.stop_detail}"
             return run.step >= goal
+        return False
 
-        eventually(further, f"step {goal}", 120)
+    eventually(further, f"step {goal}", 180)
 
 
 TO_PROCESSES: Mapping[str, Disturbance] = {

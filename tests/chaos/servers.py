@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psycopg
@@ -134,12 +134,13 @@ class Cable:
         self._target = target
         self._open: list[socket.socket] = []
         self._blocked: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
         self._server: socket.socket | None = None
 
     def mend(self) -> None:
         """Let connections in."""
         self._server = socket.create_server(self._listen)
-        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
+        self._begin(self._accept, self._server)
 
     def cut(self) -> None:
         """End all connections, and refuse new ones."""
@@ -150,12 +151,23 @@ class Cable:
         for connection in self._open:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for connection in self._open:
+            connection.close()
         self._open.clear()
+        self._threads.clear()
+        self._blocked.clear()
 
     def block(self) -> int:
         """Let nothing more through on the connections that are open now; return how many they are."""
         self._blocked.update(self._open)
         return len(self._open) // 2
+
+    def _begin(self, target: Callable[..., None], *ends: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=ends, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self, server: socket.socket) -> None:
         while True:
@@ -171,7 +183,7 @@ class Cable:
             far.settimeout(None)
             self._open += [near, far]
             for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+                self._begin(self._carry, source, sink)
 
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):

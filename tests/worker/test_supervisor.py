@@ -1,6 +1,8 @@
 """The supervisor's side of an attempt, with a trainer that does as a test wants."""
 
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -23,6 +25,7 @@ from server.checkpoint_requests.repository import CheckpointRequestRepository
 from server.checkpoint_requests.service import CheckpointRequestService
 from server.checkpoints.models import Checkpoint
 from server.db.database import Database
+from server.db.frozen import frozen_writer
 from server.errors import StorageUnavailable
 from server.events.repository import EventRepository
 from server.ladders.models import LadderMatch, LadderSeat
@@ -262,6 +265,10 @@ def test_a_frozen_supervisor_loses_its_trainer_within_a_lease_and_writes_nothing
             time.sleep(0.05)
 
         process.send_signal(signal.SIGSTOP)
+        while frozen_writer(Path(database.url.database or "")) == process.pid:  # SQLite: nobody could write then
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+            process.send_signal(signal.SIGSTOP)
         frozen = time.monotonic()
         while psutil.pid_exists(trainer) and psutil.Process(trainer).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() - frozen < LEASE_SECONDS + 1, "a lease, and what a busy machine adds"
@@ -605,3 +612,49 @@ def claim_of(database: Database, run: str) -> Claim:
     """The claim under which a run is held, for what its trainer would have brought about."""
     found = read_run(database, run)
     return Claim(run, found.epoch, RunKind.TRAIN, "run", {}, 0, None, "worker-1")
+
+
+def test_an_outage_of_the_database_longer_than_a_lease_costs_neither_the_trainer_nor_what_it_said(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    path = tmp_path / "ludus.db"
+    shutil.copy(sqlite_template, path)
+    database = Database(f"sqlite:///{path}", synchronous="NORMAL", busy_seconds=0.2)
+    run = make_run(database, name="run")
+    outage = threading.Timer(1.0, keep_away, (path, 2 * LEASE_SECONDS))
+    outage.start()
+
+    supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", COUNTS)
+
+    outage.join()
+    with database.read() as session:
+        said = session.scalars(select(Event.message).where(Event.type == "counted").order_by(Event.seq)).all()
+    ended = read_run(database, run.id)
+    assert (ended.state, ended.epoch) == (RunState.SUCCEEDED, 1)
+    assert said == [str(number) for number in range(100)], "what was reported during the outage waited, in order"
+    database.close()
+
+
+COUNTS = f"""
+import os, socket, sys, time
+from worker.link import EventRecord, Finished, Listening, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), lambda reason: os._exit(9))
+job = link.await_job()
+link.start(job.lease_seconds)
+link.post(Listening(endpoints=[]))
+for number in range(100):
+    link.post(EventRecord(name="counted", message=str(number)))
+    time.sleep({(2 * LEASE_SECONDS + 3) / 100})
+link.post(Finished(outcome="succeeded", reason="completed"))
+link.close()
+"""
+"""A trainer that reports all the time, for longer than the outage, and ends if its supervisor is silent for a lease."""
+
+
+def keep_away(path: Path, seconds: float) -> None:
+    """Hold SQLite's write lock for so long."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+    connection.execute("BEGIN IMMEDIATE")
+    time.sleep(seconds)
+    connection.rollback()
+    connection.close()

@@ -74,6 +74,8 @@ One that needs more, because more agents than that act at once, asks again."""
 CLOSE_SECONDS = 5.0
 RESTART_DELAYS = (0.0, 0.5, 2.0, 5.0, 10.0)
 """Pauses before a collector is started again, by how often it has died within the last minute."""
+START_SECONDS = 30.0
+"""How long a collector may take until it listens."""
 SILENCE_SECONDS = 15.0
 """A collector that has said nothing for so long has frozen; loading a policy onto a GPU takes seconds."""
 COLLECTOR_DIED = "collector_died"
@@ -221,7 +223,7 @@ class CollectorPool:
 
     # The learner's methods --------------------------------------------------------------------------------------
 
-    def start(self, timeout: float = 30.0) -> list[Endpoint]:
+    def start(self, timeout: float = START_SECONDS) -> list[Endpoint]:
         """Start the processes and return where they listen. Raises CollectorStartError (no free port, ...)."""
         with self._lock:
             for child in self._children:
@@ -466,6 +468,7 @@ class CollectorPool:
         if child.warm is None:
             child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
         self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
+        child.heard_at = time.monotonic()
         child.parameter_set = self._settings.parameter_set
         # A collector that is started again has lost its simulators' episodes: they begin anew.
         kept = bool(self._kept) and child.generation == 0
@@ -551,9 +554,10 @@ class CollectorPool:
 
     def _end_silent(self, now: float) -> None:
         """Kill collectors that have frozen; their end is then noticed like any other."""
-        for child in self._listening():
-            if child.warm is not None and now - child.heard_at > SILENCE_SECONDS:
-                log.warning("collector_silent", index=child.index, seconds=SILENCE_SECONDS)
+        for child in self._children:
+            patience = START_SECONDS if child.endpoint is None else SILENCE_SECONDS
+            if child.warm is not None and now - child.heard_at > patience:
+                log.warning("collector_silent", index=child.index, seconds=patience)
                 child.heard_at = now
                 child.warm.process.kill()
 

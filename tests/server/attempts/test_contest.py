@@ -11,11 +11,9 @@ from server.db.database import Database
 from tests.conftest import POSTGRES_URL
 from tests.factories import make_run
 
-PROCESSES = 8
 
-
-def contest(url: str, runs: int) -> list[list[str]]:
-    """Let 8 processes claim so many runs; return the lines that each has printed."""
+def contest(url: str, runs: int, workers: int) -> list[list[str]]:
+    """Let so many processes claim so many runs; return the lines that each has printed."""
     database = Database(url, synchronous="NORMAL")
     columns = [column.name for column in type(make_run(database)).__table__.columns]
     chosen = ", ".join({"id": "'run_' || i", "owner": "'owner' || (i % 5)"}.get(name, name) for name in columns)
@@ -29,21 +27,21 @@ def contest(url: str, runs: int) -> list[list[str]]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for number in range(PROCESSES)
+        for number in range(workers)
     ]
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     printed = [process.communicate()[0].splitlines() for process in processes]
-    assert [process.returncode for process in processes] == [0] * PROCESSES
+    assert [process.returncode for process in processes] == [0] * workers
     with database.read() as session:
         attempts = session.execute(text("SELECT run_id, worker_id FROM attempts")).all()
         events = session.execute(text("SELECT count(*) FROM events WHERE type = 'run_claimed'")).scalar_one()
         epochs = session.execute(text("SELECT min(epoch), max(epoch), count(*) FROM runs")).one()
     database.close()
     by_worker = Counter(worker for _, worker in attempts)
-    assert [by_worker[f"worker-{number}"] for number in range(PROCESSES)] == [len(lines) for lines in printed]
+    assert [by_worker[f"worker-{number}"] for number in range(workers)] == [len(lines) for lines in printed]
     assert (len(attempts), events, tuple(epochs)) == (runs, runs, (1, 1, runs))
     return printed
 
@@ -56,7 +54,7 @@ def once_each(printed: list[list[str]], runs: int) -> None:
 
 
 def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -> None:
-    once_each(contest(database_url, 200), 200)
+    once_each(contest(database_url, 100, workers=3), 100)
 
 
 @pytest.mark.postgres
@@ -66,4 +64,4 @@ def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -
 @pytest.mark.skipif(POSTGRES_URL is None, reason="needs LUDUS_TEST_POSTGRES_URL")
 def test_ten_thousand_contested_claims_have_one_winner_each(postgresql_url: object) -> None:
     url = postgresql_url.render_as_string(hide_password=False)  # type: ignore[attr-defined]
-    once_each(contest(url, 10_000), 10_000)
+    once_each(contest(url, 10_000, workers=8), 10_000)

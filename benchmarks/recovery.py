@@ -1,0 +1,71 @@
+"""Recovery: from kill -9 of a trainer, and of a worker, until an action is answered again; and what was lost.
+
+    python -m benchmarks.recovery [--rounds 5]
+
+Starts `ludus up` with the default lease and one CartPole run. The bars: a trainer is replaced on the same worker within
+5 s, a worker within its lease and 15 s, and at most one checkpoint interval of steps is learnt again.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ludus.api import Client
+from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+
+INTERVAL = 1000
+"""Steps between two checkpoints."""
+
+
+def recover(client: Client, run: str, kill: Callable[[], object]) -> tuple[float, int]:
+    """Kill, and return the seconds until steps are counted in the next attempt, and the steps that were lost."""
+    epoch = client.get_run(run).epoch
+    before = client.get_run(run).step
+    kill()
+    began = time.monotonic()
+    eventually(lambda: client.get_run(run).epoch > epoch, "another attempt", 60)
+    attempt = eventually(lambda: next((one for one in client.attempts(run) if one.epoch > epoch), None), "it")
+    begin = attempt.step
+    eventually(lambda: client.get_run(run).step > begin, "an action is answered", 60)
+    return time.monotonic() - began, max(0, before - begin)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        stack = LudusUp(Path(folder), LUDUS_WORKER__HEARTBEAT_SECONDS="0.5", LUDUS_STEWARD__RESTART_BUDGET="1000")
+        try:
+            with stack.client() as client:
+                run = client.create_run(cartpole(max_steps=10**8, checkpoint_interval=INTERVAL))
+                player = Player(stack, run.id)
+
+                def trainer() -> None:
+                    max(stack.processes("worker.trainer"), key=lambda each: each.cpu_times().user).kill()
+
+                def worker() -> None:
+                    stack.children()["worker"].kill()
+
+                for name, kill in (("trainer", trainer), ("worker", worker)):
+                    results = []
+                    for _ in range(options.rounds):
+                        wait_for_step(client, run, client.get_run(run.id).step + 2 * INTERVAL, 120)
+                        time.sleep(6)  # the next interpreter is warm after that
+                        results.append(recover(client, run.id, kill))
+                    seconds, lost = zip(*results, strict=True)
+                    print(
+                        f"kill -9 of the {name}: steps again after {statistics.median(seconds):.1f} s in the median, "
+                        f"{max(seconds):.1f} s at most; {max(lost)} steps lost at most, one interval is {INTERVAL}"
+                    )
+                player.kill()
+        finally:
+            stack.stop()
+
+
+if __name__ == "__main__":
+    main()

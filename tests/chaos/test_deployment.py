@@ -1,0 +1,224 @@
+"""The chaos suite: a deployment on PostgreSQL and Redis with two workers loses every part, its servers and its network.
+
+One run trains through all of it. Afterwards it is held to account for everything that a client was told, and another
+run with the same configuration, undisturbed, has come no further with as many steps.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import structlog
+
+from server.queue import Doorbell, make_celery
+from server.settings import Settings
+from tests.chaos.cluster import WORKERS, Cluster, Simulators
+from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
+from tests.chaos.servers import Cable, Postgres, Redis, free_port
+from tests.chaos.witness import METRIC, Witness
+from tests.e2e.stack import cartpole, eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
+log = structlog.get_logger()
+
+OUTAGE_SECONDS = 5.0
+NETWORK = "127.0.0.2"
+"""Under this name simulators and the gateway reach collectors, through cables that can be cut."""
+COLLECTOR_PORTS = 4
+"""Ports of each worker's collectors."""
+CONFIG = cartpole(max_steps=10**7)
+for _schedule in ("learning_rate_schedule", "beta_schedule", "epsilon_schedule"):
+    CONFIG["behaviors"]["CartPole"]["hyperparameters"][_schedule] = "constant"  # runs of other lengths learn alike
+
+
+class Deployment:
+    """A cluster on servers of its own, with a disk for artifacts and cables to its collectors."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.postgres, self.redis = Postgres(folder), Redis()
+        self.postgres.start()
+        self.redis.start()
+        self.disk = folder / "disk"
+        self.disk.mkdir()
+        self.full = self._mount()
+        self.cables: list[Cable] = []
+        workers: dict[str, Mapping[str, str]] = {}
+        for name in WORKERS:
+            first = free_port()
+            ports = range(first, first + COLLECTOR_PORTS)
+            self.cables += [Cable((NETWORK, port), ("127.0.0.1", port)) for port in ports]
+            workers[name] = {
+                "LUDUS_WORKER__PORT_RANGE": f"[{first}, {ports[-1]}]",
+                "LUDUS_WORKER__ADVERTISE_HOST": NETWORK,
+            }
+        for cable in self.cables:
+            cable.mend()
+        self.queue_cable = Cable((NETWORK, self.redis.port), ("127.0.0.1", self.redis.port))
+        self.queue_cable.mend()
+        self.settings = {
+            "LUDUS_DATABASE__URL": self.postgres.url,
+            "LUDUS_QUEUE__BROKER_URL": f"redis://{NETWORK}:{self.redis.port}/0",
+            "LUDUS_STORAGE__ROOT": str(self.disk),
+            "LUDUS_WORKER__STALL_SECONDS": "6",
+        }
+        self.cluster = Cluster(folder / "home", workers, **self.settings)
+
+    def _mount(self) -> bool:
+        """Put the artifacts on a small file system of their own, where this is allowed; tell whether it was."""
+        command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(self.disk)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def stop(self) -> None:
+        """Leave nothing behind."""
+        self.cluster.stop()
+        for cable in [*self.cables, self.queue_cable]:
+            cable.cut()
+        self.redis.crash()
+        self.postgres.crash()
+        if self.full:
+            subprocess.run(["umount", str(self.disk)], check=False)
+
+    # what can happen to it, besides what can happen to its processes -----------------------------------------------
+
+    def crash_postgresql(self, scene: Scene) -> None:
+        """The database is gone for longer than a lease; no healthy run is taken from its worker for that."""
+        with self.cluster.client() as client:
+            epoch = client.get_run(scene.run).epoch
+        self.postgres.crash()
+        time.sleep(OUTAGE_SECONDS)
+        self.postgres.start()
+        going_on(scene)
+        with self.cluster.client() as client:
+            ended = [one for one in client.attempts(scene.run) if one.epoch == epoch and one.outcome == "lease_expired"]
+        assert not ended, "an outage of the database takes no run away"
+
+    def crash_redis(self, scene: Scene) -> None:
+        """Every message is lost, and a run that was just created all the same begins."""
+        with self.cluster.client() as client:
+            self.redis.crash()
+            orphan = client.create_run(CONFIG, name="its-message-is-lost").id
+            self.redis.start()
+            eventually(lambda: client.get_run(orphan).epoch > 0, "the other worker takes it", 60)
+            client.cancel(orphan)
+            client.wait(orphan, timeout=60)
+
+    def double_messages(self, scene: Scene) -> None:
+        """Messages come again and again, late, and of runs that have ended long ago."""
+        bell = Doorbell(make_celery(Settings(home=self.folder, queue={"broker_url": self.redis.url})))  # type: ignore[arg-type]
+        for _ in range(20):
+            bell.ring(scene.run)
+            bell.ring("run_of_long_ago")
+        eventually(lambda: bell.pending() == 0, "they are heard")
+
+    def forget_connections(self, scene: Scene) -> None:
+        """Packets of the connections to Redis vanish; workers notice that they hear nothing, and start anew."""
+        assert self.queue_cable.block() > 0
+        self.crash_redis(scene)
+
+    def cut_cables(self, scene: Scene) -> None:
+        """Nobody reaches the collectors for a while, neither simulators nor the gateway."""
+        for cable in self.cables:
+            cable.cut()
+        time.sleep(OUTAGE_SECONDS)
+        for cable in self.cables:
+            cable.mend()
+
+    def fill_the_disk(self, scene: Scene) -> None:
+        """Checkpoints find no room, which costs them and nothing else."""
+        if not self.full:
+            log.warning("not_filled", why="mounting a small disk needs root")
+            return
+        filler = self.disk / "filler"
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(b"x" * 4096)
+
+        def failed() -> bool:
+            with self.cluster.client() as client:
+                return any(event.type == "checkpoint_failed" for event in client.list_events(scene.run))
+
+        eventually(failed, "a checkpoint finds no room", 60)
+        filler.unlink()
+
+        def saved_again() -> bool:
+            with self.cluster.client() as client:
+                events = [event.type for event in client.list_events(scene.run)]
+            return "checkpoint_saved" in events[len(events) - 1 - events[::-1].index("checkpoint_failed") :]
+
+        eventually(saved_again, "a checkpoint is saved again", 60)
+
+    def disturbances(self) -> Mapping[str, Callable[[Scene], None]]:
+        """Everything, in turn."""
+        return {
+            **TO_PROCESSES,
+            "PostgreSQL crashes": self.crash_postgresql,
+            "Redis crashes": self.crash_redis,
+            "messages come again and late": self.double_messages,
+            "connections to Redis are forgotten": self.forget_connections,
+            "the network to the collectors is cut": self.cut_cables,
+            "the disk is full": self.fill_the_disk,
+        }
+
+
+@pytest.fixture
+def deployment() -> Iterator[Deployment]:
+    folder = Path(tempfile.gettempdir()) / f"ludus-chaos-{secrets.token_hex(4)}"
+    folder.mkdir(mode=0o755)  # PostgreSQL's own user has to come in
+    running = Deployment(folder)
+    try:
+        yield running
+    finally:
+        running.stop()
+        if os.environ.get("LUDUS_TEST_KEEP") is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_deployment_loses_each_of_its_parts_and_nothing_that_was_told(deployment: Deployment) -> None:
+    cluster = deployment.cluster
+    with cluster.client() as client:
+        run = client.create_run(CONFIG).id
+        witness = Witness(cluster.api, run)
+        simulators = Simulators(cluster, run)
+        scene = Scene(cluster, run, simulators)
+        try:
+            going_on(scene)
+            for name, disturb in deployment.disturbances().items():
+                began = time.monotonic()
+                disturb(scene)
+                going_on(scene)
+                log.info("survived", fault=name, seconds=round(time.monotonic() - began, 1))
+            client.stop(run)
+            ended = client.wait(run, timeout=90)
+            time.sleep(1)
+        finally:
+            witness.stop()
+            simulators.stop()
+        assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "user")
+        witness.hold_to_account(client, deployment.folder)
+
+        undisturbed = client.create_run(CONFIG, overrides={"behaviors.CartPole.max_steps": ended.step}).id
+        simulators = Simulators(cluster, undisturbed)
+        try:
+            finished = client.wait(undisturbed, timeout=600)
+        finally:
+            simulators.stop()
+        assert (finished.state, finished.stop_reason, finished.epoch) == ("SUCCEEDED", "completed", 1)
+        reached, without = (_reward(deployment, each) for each in (run, undisturbed))
+        log.info("compared", disturbed=reached, undisturbed=without, steps=ended.step)
+        assert reached > 0.6 * without
+
+
+def _reward(deployment: Deployment, run: str) -> float:
+    """Return the mean return that a run has reached at its end."""
+    with deployment.cluster.client() as client:
+        (series,) = client.series(run, METRIC, points=20)
+    values = [value for value in series.values[-4:] if value is not None]
+    return sum(values) / len(values)

@@ -1,0 +1,109 @@
+"""Celery on a real Redis: what its users report as traps does not happen here."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from server.db.database import Database
+from server.db.migrate import upgrade_database
+from server.queue import Doorbell, make_celery
+from server.settings import Settings
+from tests.chaos.servers import Cable, Redis
+from tests.e2e.stack import LUDUS, environment, eventually
+from tests.factories import make_run, read_run
+
+pytestmark = [pytest.mark.redis]
+
+SLOW = """
+import sys, time
+from server.queue import TaskName, make_celery
+from server.settings import Settings
+celery = make_celery(Settings(home=sys.argv[1], queue={"broker_url": sys.argv[2]}))
+celery.conf.broker_transport_options["visibility_timeout"] = 1
+
+@celery.task(name=TaskName.TRAIN)
+def train(run_id):
+    with open(f"{sys.argv[1]}/heard", "a") as file:
+        file.write(f"{run_id}\\n")
+    time.sleep(float(run_id))
+
+celery.worker_main(["worker", "--pool=prefork", "--concurrency=1", "--without-gossip", "--without-mingle",
+                    "--without-heartbeat", "--loglevel=ERROR"])
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    running = Redis()
+    running.start()
+    yield running
+    running.crash()
+
+
+@pytest.fixture
+def bell(server: Redis, tmp_path: Path) -> Doorbell:
+    return Doorbell(make_celery(Settings(home=tmp_path, queue={"broker_url": server.url})))  # type: ignore[arg-type]
+
+
+def test_a_task_that_outlasts_the_visibility_time_out_is_not_delivered_again_nor_the_next_one_fetched_ahead(
+    server: Redis, bell: Doorbell, tmp_path: Path
+) -> None:
+    heard = tmp_path / "heard"
+    worker = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path), server.url])
+    try:
+        bell.ring("15")  # kombu looks for what is overdue every 10 s
+        eventually(heard.exists, "the message is heard")
+        bell.ring("0")
+        time.sleep(2)
+        assert bell.pending() == 1, "nobody holds a message that it can't work on"
+        client = redis.Redis(port=server.port)
+        assert all(key.startswith(b"ludus:") for key in client.scan_iter() if b"kombu" not in key)
+        client.close()
+        eventually(lambda: "0" in heard.read_text().split(), "the next one", 30)
+    finally:
+        worker.terminate()
+        worker.wait(30)
+
+    assert heard.read_text().split() == ["15", "0"]
+
+
+def test_a_worker_whose_connection_is_forgotten_starts_anew_and_takes_the_run(server: Redis, tmp_path: Path) -> None:
+    cable = Cable(("127.0.0.2", server.port), ("127.0.0.1", server.port))
+    cable.mend()
+    url = f"redis://127.0.0.2:{server.port}/0"
+    settings = Settings(home=tmp_path, queue={"broker_url": url})  # type: ignore[arg-type]
+    database = Database.from_settings(settings.database)
+    upgrade_database(database)
+    log = (tmp_path / "worker.log").open("wb")
+    extra = {"LUDUS_HOME": str(tmp_path), "LUDUS_QUEUE__BROKER_URL": url, "LUDUS_WORKER__STALL_SECONDS": "3"}
+    worker = subprocess.Popen([*LUDUS, "worker"], env=environment(**extra), stdout=log, stderr=log, cwd=tmp_path)
+    bell = Doorbell(make_celery(settings))
+    try:
+        eventually(lambda: _somebody_listens(server), "the worker listens", 60)
+        cable.block()  # what is open stays open, and nothing comes through any more
+        run = make_run(database)
+        for _ in range(3):  # the first one is given to the connection that nobody hears
+            bell.ring(run.id)
+        eventually(lambda: read_run(database, run.id).epoch > 0, "the run is claimed", 90)
+        assert worker.poll() is None, "it is the same process"
+    finally:
+        worker.terminate()
+        worker.wait(90)
+        log.close()
+        cable.cut()
+        database.close()
+    assert b"queue_stalled" in (tmp_path / "worker.log").read_bytes()
+
+
+def _somebody_listens(server: Redis) -> bool:
+    """Tell whether a client waits for messages."""
+    client = redis.Redis(port=server.port)
+    try:
+        return any(each["cmd"] == "brpop" for each in client.client_list())
+    finally:
+        client.close()
