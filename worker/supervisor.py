@@ -8,8 +8,8 @@ learns on. When the database says that the run is another worker's, the trainer 
 meanwhile, because every write carries its epoch.
 
 Threads: everything runs on the task's thread except the copying to and from the artifact store, which has one thread of
-its own so that a slow disk or network does not cost the lease, and the signs of life for the trainer, so that a database
-that answers slowly does not cost the trainer. A supervisor that is frozen gives none.
+its own so that a slow disk or network does not cost the lease, and the signs of life for the trainer, so that a
+database that answers slowly does not cost the trainer. A supervisor that is frozen gives none.
 """
 
 import contextlib

@@ -93,6 +93,7 @@ def attempt(
         "checkpoint_interval": 128,
     }
     changed(pupil)
+    trained = {"Pupil": {}} if behaviors is None else {name: {"max_steps": end} for name, end in behaviors.items()}
     config: dict[str, Any] = {
         "torch_settings": {"device": "cpu"},
         "behaviors": {name: {**pupil, **steps} for name, steps in trained.items()},
