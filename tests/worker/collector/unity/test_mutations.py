@@ -18,7 +18,7 @@ from tests.worker.collector.unity.players import Seat, eventually, number_of
 from tests.worker.collector.unity.raw import GOODBYE, SECOND_CALL, Raw, agents, introduction
 from worker.collector.notices import CollectorDied, SimulatorLeft
 
-EXAMPLES = 600
+EXAMPLES = 200
 CALLS = 6
 """Mutated calls of each example, at most."""
 GROWTH = 24 << 20
