@@ -93,6 +93,12 @@ def unreachable(details: str, address: str, *, tls: bool) -> Failure:
     if "ssl" in text or "handshake" in text:
         sentence = f"the TLS connection to {address} failed" if tls else f"{address} wants TLS"
         return Failure("tls_mismatch", f"{sentence} ({details})", permanent=True)
+    if tls and "socket closed" in text:
+        sentence = (
+            f"{address} closed the TLS connection; it may want a certificate of this client, which "
+            "LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name"
+        )
+        return Failure("unavailable", sentence, permanent=False)
     if any(word in text for word in ("dns", "name or service", "domain name", "address lookup", "nodename")):
         return Failure("unknown_host", f"the host name in {address!r} cannot be resolved", permanent=False)
     if any(word in text for word in ("http1", "http2 header", "content-type", "http status")):

@@ -623,7 +623,7 @@ class ScopeMissing(Forbidden):
 
     def __init__(self, scope: str, *, everywhere: bool = False) -> None:
         where = " in all projects (`*`)" if everywhere else ""
-        super().__init__(f"This needs a token with the scope {scope!r}{where}. Ask an administrator for one.")
+        super().__init__(f"This needs a token with the scope {str(scope)!r}{where}. Ask an administrator for one.")
         self.scope = scope
 
 

@@ -19,7 +19,14 @@ class NameConvertor(StringConvertor):
     regex = "[^/:]+"
 
 
+class TokenConvertor(StringConvertor):
+    """`{token:token}` in a path: an id of a token, and never `/v1/tokens/self`."""
+
+    regex = "tok_[0-9a-z]+"
+
+
 register_url_convertor("name", NameConvertor())
+register_url_convertor("token", TokenConvertor())
 
 RunKey = Annotated[
     str, Path(max_length=200, pattern=NAME, description="A run's id, or a name: the newest run of that name.")

@@ -10,7 +10,7 @@ from server.http import filters
 from server.http.access import VisitDep, needs
 from server.http.bodies import BodyDep, declare_json
 from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.http.fields import NAME, RunKey
+from server.http.fields import RunKey
 from server.http.filters import EQUALITY, Field
 from server.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
@@ -47,7 +47,7 @@ TOKENS = ListForm(
 )
 CREATED = (ProjectForbidden, RunNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS)
 
-TokenKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A token's id.")]
+TokenKey = Annotated[str, Path(max_length=40, pattern=r"^tok_[0-9a-z]+$", description="A token's id.")]
 
 
 @router.post(
@@ -101,7 +101,7 @@ def get_own_token(visit: VisitDep) -> PrincipalRead:
 
 
 @router.get(
-    "/{token:name}", response_model=TokenRead, responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN)
+    "/{token:token}", response_model=TokenRead, responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN)
 )
 def get_token(token: TokenKey, database: DatabaseDep) -> TokenRead:
     """Return one token, without its secret."""
@@ -110,7 +110,7 @@ def get_token(token: TokenKey, database: DatabaseDep) -> TokenRead:
 
 
 @router.delete(
-    "/{token:name}",
+    "/{token:token}",
     status_code=204,
     response_class=Response,
     responses={204: {"description": "It does not hold any more."}, **problems(TokenNotFound)},

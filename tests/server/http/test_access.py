@@ -28,13 +28,15 @@ IDS = [f"{method} {route.path}" for method, route in GUARDED]
 EXCEPTIONS = {
     "GET /v1/tokens": (Scope.ADMIN, False),
     "POST /v1/tokens": (Scope.ADMIN, False),
-    "GET /v1/tokens/{token:name}": (Scope.ADMIN, False),
-    "DELETE /v1/tokens/{token:name}": (Scope.ADMIN, False),
+    "GET /v1/tokens/{token:token}": (Scope.ADMIN, False),
+    "DELETE /v1/tokens/{token:token}": (Scope.ADMIN, False),
     "GET /v1/tokens/self": (None, False),
     "GET /v1/audit": (Scope.ADMIN, False),
     "GET /v1/workers": (Scope.ADMIN, True),
 }
 """All other routes need `read` to GET, and `run` for everything else."""
+NOWHERE = {"epoch": "1", "version": "1", "token": "tok_0"}
+"""Parameters of paths that 'nothing' is none for."""
 BODIES: dict[str, Any] = {
     "PATCH /v1/runs/{run:name}/environment_parameters": {"parameters": {"mass": {"value": 1.0}}},
     "POST /v1/demonstrations/{demonstration:name}:subsample": {"count": 1},
@@ -70,7 +72,7 @@ def filled(route: APIRoute, **values: str) -> str:
     """Return the path of a route with these values, or names that nothing has."""
     return re.sub(
         r"\{(\w+)(:\w+)?\}",
-        lambda found: values.get(found[1], "1" if found[1] in {"epoch", "version"} else "nothing"),
+        lambda found: values.get(found[1], NOWHERE.get(found[1], "nothing")),
         route.path,
     )
 

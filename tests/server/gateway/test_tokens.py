@@ -1,0 +1,108 @@
+"""Simulators' tokens: of a project, of one run, revoked, and those that are for something else."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import update
+
+from ludus.wire import simulation_pb2 as pb
+from ludus.wire.options import REASON_METADATA
+from server.db.database import Database
+from server.gateway.main import CannotServe, check
+from server.gateway.service import FAILURES_PER_MINUTE
+from server.runs.models import Run
+from server.settings import GatewaySettings
+from server.tokens.models import Token
+from server.tokens.principal import Scope, everything
+from server.tokens.service import TokenService
+from tests.server.gateway.conftest import KEY, GatewayThread, add_run
+
+
+@pytest.fixture
+def gateway(database: Database) -> Iterator[GatewayThread]:
+    settings = GatewaySettings(port=0, require_token=True, ticket_key=SecretStr(KEY))
+    with GatewayThread(settings, database) as thread:
+        yield thread
+
+
+def token(database: Database, scope: Scope = Scope.SIMULATE, project: str = "default", **fields: Any) -> str:
+    with database.write() as session:
+        return TokenService(session, everything("test")).create("t", [scope], project=project, **fields).text
+
+
+def reason(gateway: GatewayThread, **fields: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as error:
+        gateway.join(**fields)
+    call: Any = error.value
+    return call.code(), dict(call.trailing_metadata())[REASON_METADATA]
+
+
+@pytest.mark.parametrize("scope", [Scope.SIMULATE, Scope.RUN, Scope.ADMIN])
+def test_a_token_for_simulators_joins_runs_of_its_project(gateway: GatewayThread, scope: Scope) -> None:
+    run = add_run(gateway.database, "worker-1:41000")
+
+    assert gateway.join(token=token(gateway.database, scope)).assignment.run_id == run
+
+
+def test_a_token_for_looking_joins_nothing(gateway: GatewayThread) -> None:
+    add_run(gateway.database, "worker-1:41000")
+
+    refused = reason(gateway, token=token(gateway.database, Scope.READ))
+
+    assert refused == (grpc.StatusCode.PERMISSION_DENIED, "scope_missing")
+
+
+def test_a_run_of_another_project_is_not_there(gateway: GatewayThread) -> None:
+    run = add_run(gateway.database, "worker-1:41000")
+    with gateway.database.write() as session:
+        session.execute(update(Run).where(Run.id == run).values(project="ours"))
+
+    for name in (run, "catch"):
+        refused = reason(gateway, run=name, token=token(gateway.database, project="theirs"))
+        assert refused == (grpc.StatusCode.NOT_FOUND, "run_not_found")
+    assert gateway.join(token=token(gateway.database, project="ours")).assignment.run_id == run
+    assert gateway.join(token=token(gateway.database, project="*")).assignment.run_id == run
+
+
+def test_a_token_of_one_run_joins_and_reports_on_no_other(gateway: GatewayThread) -> None:
+    mine, other = add_run(gateway.database, "worker-1:41000"), add_run(gateway.database, "worker-1:41001", name="pong")
+    bound = token(gateway.database, run=mine)
+
+    assert gateway.join(run="catch", token=bound).assignment.run_id == mine
+    assert reason(gateway, run=other, token=bound) == (grpc.StatusCode.PERMISSION_DENIED, "run_forbidden")
+    report = pb.ReportRequest(run=other, incarnation="one", code="crashed", sentence="It crashed.")
+    with pytest.raises(grpc.RpcError) as error:
+        gateway.stub.Report(report, metadata=[("authorization", f"Bearer {bound}")], timeout=10)
+    assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]  # it is a call, too
+
+
+def test_a_revoked_token_joins_no_more_within_seconds(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.tokens.checker.REMEMBERED_SECONDS", 0.0)
+    add_run(gateway.database, "worker-1:41000")
+    given = token(gateway.database)
+    gateway.join(token=given)
+
+    with gateway.database.write() as session:
+        session.execute(update(Token).values(revoked_at=1.0))
+
+    assert reason(gateway, token=given) == (grpc.StatusCode.UNAUTHENTICATED, "token_refused")
+
+
+def test_an_address_that_guesses_is_not_heard_any_more(gateway: GatewayThread) -> None:
+    add_run(gateway.database, "worker-1:41000")
+    known = token(gateway.database)
+    gateway.join(token=known)
+
+    refusals = [reason(gateway, token=f"guess-{n}")[1] for n in range(FAILURES_PER_MINUTE + 2)]
+
+    assert refusals == ["unauthenticated"] * FAILURES_PER_MINUTE + ["too_many_requests"] * 2
+    gateway.join(token=known)
+
+
+def test_a_gateway_that_demands_tokens_may_listen_to_the_world() -> None:
+    check(GatewaySettings(host="0.0.0.0", require_token=True))
+    with pytest.raises(CannotServe, match="REQUIRE_TOKEN"):
+        check(GatewaySettings(host="0.0.0.0"))
