@@ -162,7 +162,9 @@ class Tailer:
     def _advance(self, feed: Feed, head: Head) -> None:
         """Take in what is new. The first look at a run only learns where it stands: its past is in the database."""
         if feed.head is not None and head.seq > feed.head.seq:
-            fresh = tuple(self._source.after(feed.run_id, feed.head.seq, RING_SIZE))
+            # What was appended between the last look at the head and the reading of events is in the ring already.
+            known = feed.ring[-1].seq if feed.ring else feed.head.seq
+            fresh = tuple(self._source.after(feed.run_id, known, RING_SIZE))
             feed.ring = (feed.ring + fresh)[-RING_SIZE:]
             if fresh and fresh[-1].seq < head.seq:
                 feed.ring = ()  # more than a ring at once: watchers read it from the database

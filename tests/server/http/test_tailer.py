@@ -125,3 +125,27 @@ def test_closing_lets_waiters_go_and_ends_the_thread() -> None:
     waiter.join(2)
     assert not waiter.is_alive()
     eventually(lambda: not tailer.running)
+
+
+class BusyEvents(MemoryEvents):
+    """Events of which another one is appended whenever somebody is about to read them."""
+
+    def after(self, run_id: str, seq: int, limit: int) -> Sequence[Entry]:
+        if self.logs[run_id].seq < 20:
+            self.append(run_id)
+        return super().after(run_id, seq, limit)
+
+
+def test_an_event_that_is_appended_between_the_two_readings_is_told_once() -> None:
+    events = BusyEvents()
+    events.append("a", 3)
+    tailer = Tailer(events, interval_seconds=0.005)
+    with tailer.watch("a", lambda: None) as feed:
+        eventually(lambda: feed.head is not None)
+        events.append("a")
+        eventually(lambda: feed.head is not None and feed.head.seq == 20)
+        told = feed.since(3)
+    tailer.close()
+
+    assert told is not None
+    assert [entry.seq for entry in told] == list(range(4, 21))
