@@ -61,13 +61,10 @@ class Deployment:
             }
         for cable in self.cables:
             cable.mend()
-        self.queue_cable = Cable((NETWORK, self.redis.port), ("127.0.0.1", self.redis.port))
-        self.queue_cable.mend()
         self.settings = {
             "LUDUS_DATABASE__URL": self.postgres.url,
-            "LUDUS_QUEUE__BROKER_URL": f"redis://{NETWORK}:{self.redis.port}/0",
+            "LUDUS_QUEUE__BROKER_URL": self.redis.url,
             "LUDUS_STORAGE__ROOT": str(self.disk),
-            "LUDUS_WORKER__STALL_SECONDS": "6",
         }
         self.cluster = Cluster(folder / "home", workers, **self.settings)
 
@@ -79,7 +76,7 @@ class Deployment:
     def stop(self) -> None:
         """Leave nothing behind."""
         self.cluster.stop()
-        for cable in [*self.cables, self.queue_cable]:
+        for cable in self.cables:
             cable.cut()
         self.redis.crash()
         self.postgres.crash()
@@ -117,11 +114,6 @@ class Deployment:
             bell.ring(scene.run)
             bell.ring("run_of_long_ago")
         eventually(lambda: bell.pending() == 0, "they are heard")
-
-    def forget_connections(self, scene: Scene) -> None:
-        """Packets of the connections to Redis vanish; workers notice that they hear nothing, and start anew."""
-        assert self.queue_cable.block() > 0
-        self.crash_redis(scene)
 
     def cut_cables(self, scene: Scene) -> None:
         """Nobody reaches the collectors for a while, neither simulators nor the gateway."""
@@ -162,7 +154,6 @@ class Deployment:
             "PostgreSQL crashes": self.crash_postgresql,
             "Redis crashes": self.crash_redis,
             "messages come again and late": self.double_messages,
-            "connections to Redis are forgotten": self.forget_connections,
             "the network to the collectors is cut": self.cut_cables,
             "the disk is full": self.fill_the_disk,
         }
