@@ -35,6 +35,7 @@ def upgrade() -> None:
     op.create_table(
         "checkpoint_aliases",
         sa.Column("name", sa.String(200).with_variant(sa.String(200, collation="C"), "postgresql"), nullable=False),
+        sa.Column("project", sa.String(64), nullable=False, server_default="default"),
         sa.Column("checkpoint_id", sa.String(40), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
@@ -45,7 +46,7 @@ def upgrade() -> None:
             name=op.f("fk_checkpoint_aliases_checkpoint_id_checkpoints"),
             ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_checkpoint_aliases")),
+        sa.PrimaryKeyConstraint("name", "project", name=op.f("pk_checkpoint_aliases")),
     )
     op.create_index(op.f("ix_checkpoint_aliases_checkpoint_id"), "checkpoint_aliases", ["checkpoint_id"])
 

@@ -3,7 +3,7 @@
 Why: who may do what is kept in the database, each row belongs to a project, and every change leaves an entry. The
 previous release knows none of it and works on in the project `default`, which the new columns have for its rows.
 
-Revision: 0007, after 0005
+Revision: 0007, after 0006
 """
 
 import sqlalchemy as sa

@@ -3,7 +3,7 @@
 Why: events are the outbox. A cursor per run says how far its events have become deliveries, so that nothing has to be
 written beside an event, and the previous release, which knows none of these tables, works on with them.
 
-Revision: 0008, after 0005
+Revision: 0008, after 0007
 """
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ def upgrade() -> None:
     op.create_table(
         "webhooks",
         sa.Column("id", sa.String(40), nullable=False),
+        sa.Column("project", sa.String(64), nullable=False, server_default="default"),
         sa.Column("url", sa.Text(), nullable=False),
         sa.Column("description", sa.Text(), nullable=False),
         sa.Column("events", sa.JSON().with_variant(sa.dialects.postgresql.JSONB(), "postgresql"), nullable=False),

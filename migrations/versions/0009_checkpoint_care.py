@@ -4,7 +4,7 @@ Why: retention keeps the best and the pinned ones, passes over damaged ones, and
 that they are to go, so that it can be interrupted anywhere. The previous release fills none of these columns, and
 removes files before it marks a row; they are removed once more then, which does no harm.
 
-Revision: 0009, after 0005
+Revision: 0009, after 0008
 """
 
 import sqlalchemy as sa

@@ -4,7 +4,7 @@ Why: what users change in a run is kept step by step, so that its trainer does i
 a request for a checkpoint outlives the worker that should write it. The previous release knows none of these tables: it
 trains with `runs.config`, which is the changed configuration, and writes no checkpoints on request.
 
-Revision: 0010, after 0005
+Revision: 0010, after 0009
 """
 
 import sqlalchemy as sa

@@ -3,7 +3,7 @@
 Why: a free slot takes the best run that it may run (priority, then the owner with the fewest, then age), and must find
 it without reading all that wait. The previous release leaves the columns at their defaults and claims as before.
 
-Revision: 0011, after 0005
+Revision: 0011, after 0010
 """
 
 import sqlalchemy as sa

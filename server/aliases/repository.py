@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import ClassVar
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -11,6 +11,7 @@ from server.aliases.models import CheckpointAlias
 from server.checkpoints.models import Checkpoint
 from server.db.clock import now
 from server.db.keyset import Columns, select_page
+from server.db.projects import DEFAULT, project_of
 from server.errors import AliasNotFound, CheckpointNotFound
 from server.listing import ListQuery, Order, Page
 
@@ -18,7 +19,7 @@ BY_NAME = ListQuery(Order("name", descending=False))
 
 
 class AliasRepository:
-    """Aliases. Never commits."""
+    """Aliases of the session's project; of the first one where it has none. Never commits."""
 
     COLUMNS: ClassVar[Columns] = {
         "name": CheckpointAlias.name,
@@ -32,19 +33,19 @@ class AliasRepository:
 
     def get(self, name: str) -> CheckpointAlias:
         """Return one alias. Raises AliasNotFound."""
-        found = self._session.get(CheckpointAlias, name)
+        found = self._session.scalars(self._own().where(CheckpointAlias.name == name)).one_or_none()
         if found is None:
             raise AliasNotFound(name)
         return found
 
     def lock(self, name: str) -> CheckpointAlias | None:
         """Return an alias that nobody else moves before the commit; None if there is none."""
-        query = select(CheckpointAlias).where(CheckpointAlias.name == name).with_for_update()
+        query = self._own().where(CheckpointAlias.name == name).with_for_update()
         return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 
     def list(self, query: ListQuery = BY_NAME) -> Page[CheckpointAlias]:
         """Return a page of aliases."""
-        return select_page(self._session, select(CheckpointAlias), query, self.COLUMNS, CheckpointAlias.name)
+        return select_page(self._session, self._own(), query, self.COLUMNS, CheckpointAlias.name)
 
     def named(self, checkpoints: Collection[str]) -> set[str]:
         """Return those of these checkpoints that an alias stands for."""
@@ -63,10 +64,16 @@ class AliasRepository:
         """Make an alias; None if somebody else has made it at this moment."""
         dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
         values = dialect.insert(CheckpointAlias).values(
-            name=name, checkpoint_id=checkpoint_id, version=1, created_at=now(), moved_at=now()
+            name=name,
+            project=self._project,
+            checkpoint_id=checkpoint_id,
+            version=1,
+            created_at=now(),
+            moved_at=now(),
         )
-        made = values.on_conflict_do_nothing(index_elements=[CheckpointAlias.name]).returning(CheckpointAlias.name)
-        return None if self._session.scalar(made) is None else self._session.get_one(CheckpointAlias, name)
+        key = [CheckpointAlias.name, CheckpointAlias.project]
+        made = values.on_conflict_do_nothing(index_elements=key).returning(CheckpointAlias.name)
+        return None if self._session.scalar(made) is None else self.get(name)
 
     def move(self, alias: CheckpointAlias, checkpoint_id: str) -> CheckpointAlias:
         """Let a locked alias stand for another checkpoint."""
@@ -81,3 +88,10 @@ class AliasRepository:
         """Remove an alias; the checkpoint stays."""
         self._session.delete(alias)
         self._session.flush()
+
+    def _own(self) -> Select[tuple[CheckpointAlias]]:
+        return select(CheckpointAlias).where(CheckpointAlias.project == self._project)
+
+    @property
+    def _project(self) -> str:
+        return project_of(self._session) or DEFAULT

@@ -300,7 +300,7 @@ class DeliveryRepository:
 
 
 def _covered(run: Run, event: Event, wish: Wish) -> bool:
-    return wish.covers(run.id, run.tags, event.type, event.at)
+    return wish.covers(run.project, run.id, run.tags, event.type, event.at)
 
 
 def _row(run: Run, event: Event, wish: Wish) -> dict[str, Any]:

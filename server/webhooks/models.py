@@ -6,13 +6,14 @@ from sqlalchemy import Boolean, Double, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import CLUSTERED, Base, Json, Timestamp
+from server.db.projects import Owned
 
 PENDING_SQL = "state = 'pending'"
 """Deliveries that are not over. Queries use these words, so that SQLite sees that the index below applies."""
 
 
-class Webhook(Base):
-    """An address that is told of events."""
+class Webhook(Owned, Base):
+    """An address that is told of the events of its project's runs."""
 
     __tablename__ = "webhooks"
 

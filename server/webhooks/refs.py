@@ -34,6 +34,8 @@ class Wish:
     """Which events a webhook wants."""
 
     webhook_id: str
+    project: str
+    """Whose runs' events."""
     events: Sequence[str]
     """Patterns of event types; `*` stands for anything."""
     run_id: str | None
@@ -41,10 +43,11 @@ class Wish:
     since: float
     """Events from this time on, in seconds since 1970-01-01 UTC, on the database's clock."""
 
-    def covers(self, run_id: str, tags: Sequence[str], event_type: str, at: float) -> bool:
+    def covers(self, project: str, run_id: str, tags: Sequence[str], event_type: str, at: float) -> bool:
         """Whether an event of a run is meant."""
         return (
             at >= self.since
+            and self.project == project
             and self.run_id in {None, run_id}
             and (self.tag is None or self.tag in tags)
             and any(matches(pattern, event_type) for pattern in self.events)

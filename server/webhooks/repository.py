@@ -84,4 +84,4 @@ class WebhookRepository:
         """Return what the enabled webhooks want to hear of; with `lock` none of them is deleted before the commit."""
         query = select(Webhook).where(Webhook.enabled).order_by(Webhook.id)
         found = self._session.scalars(query.with_for_update(read=True, key_share=True) if lock else query)
-        return [Wish(each.id, tuple(each.events), each.run_id, each.tag, each.since) for each in found]
+        return [Wish(each.id, each.project, tuple(each.events), each.run_id, each.tag, each.since) for each in found]
