@@ -89,7 +89,7 @@ class AliasRepository:
         self._session.delete(alias)
         self._session.flush()
 
-    def _own(self) -> Select[tuple[CheckpointAlias]]:
+    def _own(self) -> Select[CheckpointAlias]:
         return select(CheckpointAlias).where(CheckpointAlias.project == self._project)
 
     @property
