@@ -102,7 +102,7 @@ class Supervisor:
         self._writes: deque[Callable[[], None]] = deque()
         self._copies: deque[tuple[CheckpointWritten, Future[tuple[str, list[FileRef]]]]] = deque()
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="artifacts")
-        self._step = 0
+        self._step = claim.resume.step if claim.resume is not None else 0
         self._edit = 0
         """Newest edit of environment parameters that the trainer was told of."""
         self._command: Action | None = None
