@@ -28,7 +28,7 @@ def recover(client: Client, run: str, kill: Callable[[], object]) -> tuple[float
     began = time.monotonic()
     eventually(lambda: client.get_run(run).epoch > epoch, "another attempt", 60)
     attempt = eventually(lambda: next((one for one in client.attempts(run) if one.epoch > epoch), None), "it")
-    begin = attempt.step
+    begin = 0 if attempt.resumed_from is None else client.get_checkpoint(run, attempt.resumed_from).step
     eventually(lambda: client.get_run(run).step > begin, "an action is answered", 60)
     return time.monotonic() - began, max(0, before - begin)
 

@@ -136,7 +136,7 @@ class Supervisor:
         self._log_copy: Future[list[tuple[str, str, int]]] | None = None
         self._log_trouble = ""
         """What the store said last of the log."""
-        self._step = 0
+        self._step = claim.resume.step if claim.resume is not None else 0
         self._edit = 0
         """Newest edit of environment parameters that the trainer was told of."""
         self._amendment = max((each.seq for each in claim.amendments), default=0)
