@@ -8,7 +8,7 @@ import numpy as np
 from ludus.wire import options, specs
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
-from server.errors import DatabaseUnavailable, LudusError, RunNotFound
+from server.errors import DatabaseUnavailable, LudusError, RunNotFound, TokenRefused
 from server.gateway import calls
 from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
@@ -50,7 +50,9 @@ def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
         for error in vars(gateway_errors).values()
         if isinstance(error, type) and issubclass(error, LudusError) and error.__module__ == gateway_errors.__name__
     ]
-    expected = {error.code: STATUS[error.kind].name for error in [*refusals, RunNotFound, DatabaseUnavailable]}
+    expected = {
+        error.code: STATUS[error.kind].name for error in [*refusals, RunNotFound, TokenRefused, DatabaseUnavailable]
+    }
 
     table = rows(section("3. Joining").partition("**Errors.**")[2])
     documented = {cells[0].strip("`"): cells[1] for cells in table if cells[0].startswith("`") and "†" not in cells[0]}
