@@ -14,6 +14,7 @@ from server.amendments.service import AmendmentService
 from server.checkpoint_requests.repository import CheckpointRequestRepository
 from server.checkpoints.repository import InitialCheckpoints
 from server.db.database import Session, after_commit
+from server.db.projects import DEFAULT, project_of
 from server.demonstrations.repository import DemonstrationRepository
 from server.errors import IllegalTransition, Problem, RunEnding, RunNotPaused
 from server.events.repository import Note, record
@@ -60,7 +61,7 @@ class RunService:
 
         What kind of run it is, its configuration says. `demonstrations` and `checkpoints` are the ids that it names,
         which exist, and `ladder` the id of the one that it names; `warnings` about it become events. `owner` is whom
-        the run counts for where workers are shared.
+        the run counts for where workers are shared; its project, if none is named.
         """
         seed = config.get("seed")
         if seed is None:
@@ -72,7 +73,7 @@ class RunService:
             name=name,
             tags=tags,
             priority=priority,
-            owner=owner,
+            owner=owner or project_of(self._session) or DEFAULT,
             kind=RunKind.of(config),
             config_name=config_name,
             config_version=config_version,
