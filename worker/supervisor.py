@@ -181,7 +181,7 @@ class Supervisor:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _execute(self, warm: WarmTrainer) -> None:
-        trainer = warm.take(self._prepared())
+        trainer = warm.take(self._job())
         log.info("trainer_started", pid=trainer.pid, epoch=self._claim.epoch)
         try:
             with self._pulse(trainer):
@@ -217,18 +217,6 @@ class Supervisor:
         """Keep the fixed port that the run asks for, if it does. Raises `PortTaken`."""
         port = RunConfig.model_validate(self._claim.config).simulators.unity_port
         return nullcontext() if port is None else hold_port(port)
-
-    def _prepared(self) -> Job:
-        """Fetch what the trainer needs, and keep the lease meanwhile: checkpoints may be large, stores far away."""
-        fetching = self._copier.submit(self._job)
-        give_up = time.monotonic() + self._settings.outage_seconds
-        while not wait([fetching], timeout=self._settings.heartbeat_seconds).done:
-            now = time.monotonic()
-            if self._beat() is not None:
-                give_up = now + self._settings.outage_seconds
-            elif now >= give_up:
-                raise LeaseLost(self._claim.run_id, self._claim.epoch)
-        return fetching.result()
 
     def _job(self) -> Job:
         self._scratch.mkdir(parents=True, exist_ok=True)
@@ -301,15 +289,15 @@ class Supervisor:
 
     def _keeping_lease(self, work: Future[Result]) -> Result:
         """Wait for work on the other thread and keep the lease. Raises LeaseLost, and what the work raises."""
-        lease_until = time.monotonic() + self._settings.lease_seconds
+        give_up = time.monotonic() + self._settings.outage_seconds
         next_beat = time.monotonic() + self._settings.heartbeat_seconds
         while not work.done():
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + self._settings.heartbeat_seconds
                 if self._beat() is not None:
-                    lease_until = now + self._settings.lease_seconds
-            if now >= lease_until:
+                    give_up = now + self._settings.outage_seconds
+            if now >= give_up:
                 raise LeaseLost(self._claim.run_id, self._claim.epoch)
             wait([work], timeout=0.1)
         return work.result()
