@@ -47,7 +47,7 @@ from server.training.parameters import (
 )
 from server.training.presets import list_presets, read_preset
 from server.training.problems import CODES
-from server.training.run import CheckpointSettings, RunConfig, SimulatorsConfig, TorchSettings
+from server.training.run import CheckpointSettings, KeepBest, Resources, RunConfig, SimulatorsConfig, TorchSettings
 from server.training.screening import MAX_PROBLEMS
 from server.training.selfplay import SelfPlaySettings
 from server.training.unsupported import UNSUPPORTED
@@ -86,8 +86,10 @@ PATHS: Final[Mapping[type[Section], str]] = {
     Lesson: "environment_parameters.NAME.curriculum",
     CompletionCriteria: "environment_parameters.NAME.curriculum.completion_criteria",
     CheckpointSettings: "checkpoint_settings",
+    KeepBest: "checkpoint_settings.keep_best",
     TorchSettings: "torch_settings",
     SimulatorsConfig: "simulators",
+    Resources: "resources",
     MatchSettings: "match",
     EvaluateSettings: "evaluate",
 }

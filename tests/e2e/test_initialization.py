@@ -90,4 +90,4 @@ def test_a_run_whose_checkpoint_is_damaged_fails_with_the_reason(
 
     assert (ended.state, ended.stop_reason) == ("FAILED", "trainer_error")
     assert ended.stop_detail is not None
-    assert "checkpoint.pt has the SHA-256" in ended.stop_detail
+    assert "checkpoint.pt (21 bytes) has the SHA-256" in ended.stop_detail

@@ -130,6 +130,7 @@ def test_one_command_trains_and_writes_what_mlagents_would(learns: list[Learn], 
     assert (tmp_path / "results" / "second" / "CartPole" / "CartPole-512.onnx").exists()
 
 
+@pytest.mark.faults
 def test_ctrl_c_saves_everything_and_resume_goes_on_from_there_learning_or_not(
     learns: list[Learn], tmp_path: Path
 ) -> None:

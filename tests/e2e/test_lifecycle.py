@@ -79,6 +79,7 @@ def test_a_run_pauses_is_changed_goes_on_with_the_same_game_is_saved_and_branche
     assert player.process.wait(30) != 0, "the game was told that there is nothing to wait for any more"
 
 
+@pytest.mark.faults
 def test_unity_games_live_through_a_pause(stack: LudusUp, client: Client, tmp_path: Path) -> None:
     run = client.create_run(walking())
     games = Games(stack, run.id, tmp_path, WALKER)

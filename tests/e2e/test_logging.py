@@ -25,6 +25,7 @@ def read_lines(text: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.faults
 def test_every_line_is_json_and_a_crashed_attempts_log_is_kept_and_served(
     stack: LudusUp, client: Client, play: Callable[..., Player]
 ) -> None:

@@ -101,13 +101,14 @@ class Checkpoints:
 
     def write_wanted(self) -> None:
         """Begin the checkpoint that somebody wants, once there is anything to save; say so if there never will be."""
-        if self._wanted is None or self._writing is not None or not (self._learners or self._plays):
+        if self._wanted is None or not (self._learners or self._plays):
             return
         request, self._wanted = self._wanted, None
         if self._plays:
             why = "the run plays without learning, and has nothing to save"
             self._superior.post(CheckpointDeclined(request=request, detail=why))
             return
+        self._conclude()
         self._begin("requested", request=request)
         if not self._copied:
             self._conclude()

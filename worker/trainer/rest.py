@@ -14,7 +14,7 @@ from worker.collector.handover import State
 from worker.collector.notices import CollectorDied, HandedOver, Notice
 from worker.learner import BehaviorLearner, Learner
 
-PATIENCE_SECONDS: Final = 2.0
+PATIENCE_SECONDS: Final = 10.0
 """How long simulators are waited for that can go back; those that compute longer begin anew after a resume."""
 ANSWER_SECONDS: Final = 10.0
 """How long a collector may take beyond that, before the checkpoint is written without any of them."""

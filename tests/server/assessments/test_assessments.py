@@ -8,7 +8,7 @@ import pytest
 
 from server.attempts.repository import AttemptLedger
 from server.runs.repository import RunQueue
-from tests.factories import make_checkpoint, make_run
+from tests.factories import give_up, make_checkpoint, make_run
 from tests.server.http.world import World, open_world
 
 NETWORK = {"hidden_units": 48, "num_layers": 3}
@@ -112,7 +112,7 @@ def test_a_checkpoint_whose_files_are_gone_is_refused_with_its_path(world: World
     assert claim is not None
     ledger = AttemptLedger(database, claim)
     gone = ledger.checkpoint(make_checkpoint(100, path="runs/b/100"))
-    ledger.checkpoint_deleted(gone)
+    give_up(database, gone)
 
     assert "removed by retention" in problems(create(http, {"evaluate": {"checkpoint": gone}}))["evaluate.checkpoint"]
 

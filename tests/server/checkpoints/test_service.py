@@ -12,6 +12,7 @@ from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, published
 from server.db.database import Database
 from server.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
+from server.retention.holds import held
 from server.runs.service import RunService
 from server.runs.states import RunState, StopReason
 from server.training.config import resolve
@@ -124,7 +125,7 @@ def test_opponents_that_cannot_be_are_told_with_their_paths(database: Database, 
     ledger = make_ledger(database, name="run")
     several = ledger.checkpoint(make_checkpoint(steps={"Hider": 500, "Seeker": 500}))
     gone = ledger.checkpoint(make_checkpoint(path="runs/x/1/checkpoints/2"))
-    ledger.checkpoint_deleted(gone)
+    give_up(database, gone)
     uploaded = add(database, tmp_path)
 
     with pytest.raises(InvalidConfig) as caught:
@@ -183,11 +184,13 @@ def test_a_checkpoint_that_a_run_plays_against_is_kept_until_that_run_has_ended(
         run = RunService(session, RecordingBell()).create(config.model_dump(mode="json"), checkpoints=named)
         run_id = run.id
 
-    assert old not in {each.id for each in ledger.expired_checkpoints(1)}
+    with database.read() as session:
+        assert held(session, [old]) == {old}
 
     with database.write() as session:
         RunService(session, RecordingBell()).cancel(run_id)
-    assert old in {each.id for each in ledger.expired_checkpoints(1)}
+    with database.read() as session:
+        assert held(session, [old]) == set()
 
 
 def resume(database: Database, checkpoint: str) -> list[str]:

@@ -118,6 +118,7 @@ def _type(body: bytes) -> str:
 def test_what_happened_before_a_webhook_was_made_is_not_told(database: Database, receiver: Receiver) -> None:
     run = make_run(database)
     happen(database, run.id, "before")
+    time.sleep(0.01)  # SQLite's clock has milliseconds
     subscribe(database, receiver.url)
     happen(database, run.id, "after")
     sender = Sender(database, settings())

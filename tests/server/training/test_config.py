@@ -221,6 +221,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
             "inference": False,
             "results_dir": "results",
             "resume_from": None,
+            "keep_best": None,
         },
         "torch_settings": {
             "device": None,
@@ -233,10 +234,12 @@ def test_defaults_are_those_of_ml_agents() -> None:
         "seed": None,
         "simulators": {
             "grace_seconds": 60.0,
+            "auto_resume": True,
             "startup_timeout_seconds": 600.0,
             "step_timeout_seconds": 60.0,
             "unity_port": None,
         },
+        "resources": {"gpu": 0, "labels": []},
         "match": None,
         "evaluate": None,
     }

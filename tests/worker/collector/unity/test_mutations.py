@@ -115,7 +115,7 @@ def test_damaged_messages_neither_end_nor_grow_a_collector_nor_disturb_others(de
     send()
     first.close()
 
-    assert sent > 1000, "beside the handshakes"
+    assert sent > EXAMPLES, "beside the handshakes"
     assert not desk.heard(CollectorDied)
     assert not any(notice.code == "internal_error" for notice in desk.heard(SimulatorLeft)), desk.notices[-20:]
     # The first hundreds fill pools and caches.
