@@ -22,12 +22,15 @@ from tests.e2e.test_board_game import CONFIG, TICTACTOE
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
 
 
-def trained(client: Client, play: Callable[..., Player], name: str, steps: int, interval: int) -> list[str]:
+def trained(
+    client: Client, play: Callable[..., Player], name: str, steps: int, interval: int, **section: Any
+) -> list[str]:
     """Train tic-tac-toe against random players; return the run's checkpoints, oldest first."""
     behavior = CONFIG["behaviors"]["tictactoe"] | {  # type: ignore[index]
         "max_steps": steps,
         "checkpoint_interval": interval,
         "keep_checkpoints": 100,
+        **section,
     }
     run = client.create_run(CONFIG | {"behaviors": {"tictactoe": behavior}}, name=name)
     for team in (0, 1):
@@ -194,7 +197,8 @@ def test_an_evaluation_plays_its_episodes_and_decides(
 def test_a_trained_policy_passes_the_gate_against_its_own_older_snapshot(
     stack: LudusUp, client: Client, play: Callable[..., Player]
 ) -> None:
-    checkpoints = trained(client, play, "learnt", 24_576, 1024)
+    rates = {"batch_size": 128, "buffer_size": 1024, "learning_rate": 3e-3, "num_epoch": 4}
+    checkpoints = trained(client, play, "learnt", 30_720, 1024, hyperparameters=rates)
 
     result = command(stack, "gate", checkpoints[-1], "--against", checkpoints[0], "--elo1", "50", "--count", "2")
 
