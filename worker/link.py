@@ -294,6 +294,8 @@ class Seat(Message):
     """Steps for which the policy had learnt; of a frozen one: when it was taken."""
     checkpoint: str | None = None
     """The checkpoint of another run that the policy is from; None: it is one of this run."""
+    scripted: str | None = None
+    """What plays there instead of a policy that was learnt: `random`."""
 
 
 class Match(Message):

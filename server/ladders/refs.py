@@ -35,6 +35,8 @@ class PlayedSeat:
     """Steps for which the policy had learnt."""
     checkpoint: str | None = None
     """The checkpoint of another run that the policy is from; None: it is one of the run that plays."""
+    scripted: str | None = None
+    """What plays there instead of a policy that was learnt, by its name."""
 
 
 @dataclass(frozen=True)

@@ -35,15 +35,19 @@ class Policy(NamedTuple):
     """Its number; None: the policy that learns, or that a checkpoint holds."""
     checkpoint: str | None
     """The checkpoint of another run that it is from; None: it is one of the run's own."""
+    scripted: str | None = None
+    """Name of what plays instead of a policy that was learnt: the player that has been registered by it, if any."""
 
     @classmethod
     def at(cls, seat: PlayedSeat) -> Self:
         """Return who sits at a seat."""
-        return cls(seat.behavior, seat.snapshot, seat.checkpoint)
+        return cls(seat.behavior, seat.snapshot, seat.checkpoint, seat.scripted)
 
     @property
     def kind(self) -> PlayerKind:
         """What ladders call it."""
+        if self.scripted is not None:
+            return PlayerKind.SCRIPTED
         if self.snapshot is not None:
             return PlayerKind.SNAPSHOT
         return PlayerKind.POLICY if self.checkpoint is None else PlayerKind.CHECKPOINT
@@ -246,7 +250,7 @@ class PlayerRepository:
             steps[policy] = max(seat.step, steps.get(policy, 0))
         runs = self._runs({policy.checkpoint for policy in steps if policy.checkpoint is not None})
         found = self._registered(ladder.id, [policy for policy in steps if policy.kind is PlayerKind.CHECKPOINT])
-        origins = {policy: runs.get(policy.checkpoint) if policy.checkpoint else run_id for policy in steps}
+        origins = {policy: _origin(policy, run_id, runs) for policy in steps}
         names = {policy: policy_name(origins[policy], policy) for policy in steps if policy not in found}
         newest: dict[str, int] = {}
         for policy, name in names.items():
@@ -324,6 +328,8 @@ class PlayerRepository:
 
 def policy_name(run_id: str | None, policy: Policy) -> str:
     """Return what a policy of a run is called in ladders; None: of a run that nobody knows any more."""
+    if policy.scripted is not None:
+        return policy.scripted
     name = f"{run_id or policy.checkpoint}/{policy.behavior}"
     match policy.kind:
         case PlayerKind.SNAPSHOT:
@@ -332,6 +338,13 @@ def policy_name(run_id: str | None, policy: Policy) -> str:
             return f"{name}@{policy.checkpoint}"
         case _:
             return name
+
+
+def _origin(policy: Policy, run_id: str, runs: Mapping[str, str]) -> str | None:
+    """Return the run that a policy is from, if one still is known."""
+    if policy.scripted is not None:
+        return None
+    return run_id if policy.checkpoint is None else runs.get(policy.checkpoint)
 
 
 def _policies_first(policy: Policy) -> tuple[str, str, int]:

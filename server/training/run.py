@@ -19,7 +19,7 @@ from server.training.parameters import (
     lessons_of,
     seeded,
 )
-from server.training.selfplay import parse_opponent
+from server.training.selfplay import RANDOM, parse_opponent
 from server.training.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, mistake
 
 
@@ -330,6 +330,7 @@ class RunConfig(Section):
             for path, section in sections.items()
             if isinstance(section, ReinforcementConfig) and section.self_play is not None
             for index, opponent in enumerate(section.self_play.opponents)
+            if opponent != RANDOM
         }
         if resumed is not None:
             found["checkpoint_settings", "resume_from"] = resumed

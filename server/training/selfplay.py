@@ -11,8 +11,13 @@ MAX_COUNT = 10**12
 
 OpponentSelection: TypeAlias = Literal["uniform", "pfsp_hard", "pfsp_variance"]
 InterruptedGames: TypeAlias = Literal["ignore", "draw"]
-Opponent: TypeAlias = Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}(#(0|[1-9][0-9]{0,11}))?$")]
-"""A policy of another run: that of a checkpoint, or with `#NUMBER` a snapshot in the pool of that checkpoint."""
+RANDOM = "random"
+"""The scripted opponent: each choice that is possible is as likely as the others; continuous actions are drawn from a
+standard normal distribution."""
+Opponent: TypeAlias = Annotated[
+    str, StringConstraints(pattern=rf"^({RANDOM}|ckpt_[0-9a-z]{{26}}(#(0|[1-9][0-9]{{0,11}}))?)$")
+]
+"""A policy of another run, that of a checkpoint, or with `#NUMBER` a snapshot in the pool of it; or `RANDOM`."""
 MAX_OPPONENTS = 100
 
 
@@ -62,7 +67,8 @@ class SelfPlaySettings(Section):
         max_length=MAX_OPPONENTS,
         description="Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of "
         "checkpoints, or `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must see and do the "
-        "same, with the same networks. Of a checkpoint the behavior of the same name counts, or the only one.",
+        "same, with the same networks. Of a checkpoint the behavior of the same name counts, or the only one. `random` "
+        "is a scripted opponent that does anything.",
         json_schema_extra=OWN,
     )
     opponent_selection: OpponentSelection = Field(

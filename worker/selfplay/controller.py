@@ -331,7 +331,12 @@ def _frozen_seat(ghost: Ghost, team: int, key: int) -> Seat:
     guest = ghost.guests.find(key)
     if guest is not None:
         return Seat(
-            behavior=guest.behavior, team=team, snapshot=guest.snapshot, step=guest.step, checkpoint=guest.checkpoint
+            behavior=guest.behavior,
+            team=team,
+            snapshot=guest.snapshot,
+            step=guest.step,
+            checkpoint=guest.checkpoint,
+            scripted=guest.name if guest.checkpoint is None else None,
         )
     step = ghost.steps_of(key)
     return Seat(

@@ -1,4 +1,4 @@
-"""Guests: policies of other runs as opponents (`self_play.opponents`), beside a behavior's own snapshots.
+"""Guests: policies of other runs, and scripted ones, as opponents (`self_play.opponents`), beside the own snapshots.
 
 A guest is drawn, served and rated like a snapshot, but never grows old: it stays beside the window for the whole run.
 Its weights are part of every checkpoint, so that a run goes on against the same opponents whatever became of theirs.
@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from server.training.selfplay import Opponent, parse_opponent
+from server.training.selfplay import RANDOM, Opponent, parse_opponent
 from worker.checkpoint import CheckpointDamaged, load
 from worker.initialization import InitializationError, Sources, behavior_of, fitting_policy
 from worker.mlagents.algorithms import Misfit
@@ -26,10 +27,10 @@ GUESTS: Final = 1 << 48
 
 @dataclass(frozen=True, slots=True)
 class Guest(Snapshot):
-    """A policy of another run. Its `number` is the key that collectors know it by."""
+    """A policy of another run, or a scripted one. Its `number` is the key that collectors know it by."""
 
-    checkpoint: str
-    """Id of the checkpoint that it is from."""
+    checkpoint: str | None
+    """Id of the checkpoint that it is from; None: it is scripted."""
     behavior: str
     """Whose policy it is there."""
     snapshot: int | None
@@ -38,6 +39,8 @@ class Guest(Snapshot):
     @property
     def name(self) -> Opponent:
         """What the configuration calls it."""
+        if self.checkpoint is None:
+            return RANDOM
         return self.checkpoint if self.snapshot is None else f"{self.checkpoint}#{self.snapshot}"
 
 
@@ -87,6 +90,8 @@ class GuestList:
 
 def _read(key: int, name: Opponent, sources: Sources, behavior: str, actor: Actor) -> Guest:
     """Return the policy that a name stands for. Raise `InitializationError` where it can't play the behavior."""
+    if name == RANDOM:
+        return Guest(key, 0, _random(actor), None, behavior, None)
     checkpoint, number = parse_opponent(name)
     problems: list[str] = []
     try:
@@ -106,6 +111,15 @@ def _read(key: int, name: Opponent, sources: Sources, behavior: str, actor: Acto
         taken = int(saved["progress"]["step"]), twin.flatten()
     step, weights = taken
     return Guest(key, step, weights, checkpoint, theirs, number)
+
+
+def _random(actor: Actor) -> NDArray[np.float32]:
+    """Return weights of nothing but zeros: all choices are as likely, means are 0 and deviations 1."""
+    twin = deepcopy(actor)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    return twin.flatten()
 
 
 def _snapshot(saved: dict[str, Any], behavior: str, number: int) -> tuple[int, NDArray[np.float32]]:

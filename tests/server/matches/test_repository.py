@@ -254,6 +254,29 @@ def test_a_registered_checkpoint_that_plays_is_the_player_it_was_registered_as(d
     assert found["Striker"].elo > 1200.5, "a win against somebody stronger"
 
 
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_scripted_opponent_is_the_player_of_its_name(database: Database, registered: bool) -> None:
+    with database.write() as session:
+        service = LadderService(session)
+        shared = service.create("shared").id
+        if registered:
+            service.add_player("shared", NewPlayer("random", PlayerKind.SCRIPTED, elo=1000.0, fixed=True))
+    ledger = make_player(database, name="run", ladder=shared)
+    seats = (PlayedSeat("Striker", 0, None, 100), PlayedSeat("Striker", 1, None, 0, scripted="random"))
+
+    ledger.matches([make_match(1, seats=seats)])
+    ledger.matches([make_match(2, seats=seats)])
+    rate_all(database)
+
+    found = players(database, "shared")
+    assert {name: (each.kind, each.games) for name, each in found.items()} == {
+        "random": (PlayerKind.SCRIPTED, 2),
+        "Striker": (PlayerKind.POLICY, 2),
+    }
+    assert found["random"].run_id is None
+    assert (found["random"].elo == 1000.0) == registered
+
+
 def test_only_the_behavior_that_plays_anew_is_superseded(database: Database) -> None:
     first = make_player(database, name="run")
     goalie = (PlayedSeat("Goalie", 1, None, 10), PlayedSeat("Striker", 0, 0, 0))

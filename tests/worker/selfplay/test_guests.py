@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.training.config import PPOConfig, resolve
 from tests.toys.brawl import Brawl
 from tests.worker.selfplay.match_day import Referee, train
 from tests.worker.selfplay.test_training import BLUE, RED, section
 from worker import checkpoint
+from worker.build import Demonstrations, build_algorithm
+from worker.initialization import Sources
 from worker.link import Finished
-from worker.selfplay.guests import GUESTS
+from worker.networks.acting import make_policy
+from worker.selfplay.guests import GUESTS, GuestList
 
 CKPT, OTHER = "ckpt_" + "a" * 26, "ckpt_" + "b" * 26
 
@@ -41,6 +47,40 @@ def play(
 def ghost_of(folder: str | Path) -> dict[str, Any]:
     state: dict[str, Any] = checkpoint.load(Path(folder))["Brawler"]["self_play"]["ghost"]
     return state
+
+
+def test_a_random_player_is_an_opponent_that_does_anything_and_told_of_by_its_name(tmp_path: Path) -> None:
+    _, referee = play(tmp_path, ["random"], {}, max_steps=600)
+
+    seats = [seat for match in referee.matches for seat in match.seats[1:]]
+    assert {seat.scripted for seat in seats} == {"random", None}
+    rated = [match for match in referee.matches if match.rated and match.seats[1].scripted == "random"]
+    assert rated, "matches against it change ratings"
+    (guest,) = ghost_of(referee.checkpoints[-1].folder)["guests"]
+    assert (guest["checkpoint"], guest["step"]) == (None, 0)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_a_random_player_has_no_preference(kind: str) -> None:
+    actions = ActionSpec(continuous_size=2) if kind == "continuous" else ActionSpec(discrete_branches=(3, 2))
+    spec = BehaviorSpec("A", (ObservationSpec((4,)),), actions)
+    config = resolve({"behaviors": {"A": {"trainer_type": "ppo", "self_play": {}}}}).behaviors["A"]
+    assert isinstance(config, PPOConfig)
+    algorithm = build_algorithm(config, spec, torch.device("cpu"), 1, Demonstrations({}))
+    guests = GuestList()
+
+    (guest,) = guests.invite(["random"], Sources({}), "A", algorithm.actor, "behaviors.A")
+    policy = make_policy(spec, config.network_settings.model_dump(mode="json"))
+    policy.load(guest.weights)
+    observations = [np.random.default_rng(1).standard_normal((4000, 4)).astype(np.float32)]
+    drawn = policy.act(observations, None, None, np.random.default_rng(2))
+
+    if kind == "continuous":
+        assert drawn.continuous_sample.mean(0) == pytest.approx([0, 0], abs=0.1)
+        assert drawn.continuous_sample.std(0) == pytest.approx([1, 1], abs=0.1)
+    else:
+        assert np.bincount(drawn.discrete[:, 0]) / 4000 == pytest.approx([1 / 3] * 3, abs=0.05)
+        assert np.bincount(drawn.discrete[:, 1]) / 4000 == pytest.approx([1 / 2] * 2, abs=0.05)
 
 
 def test_policies_of_other_runs_are_drawn_beside_the_own_snapshots_and_told_of_by_their_checkpoint(
