@@ -7,6 +7,7 @@ for every episode, is part of what happens.
 
 import json
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ class Wanderers(ResumableSimulation):
     """How often it was told to begin anew."""
     turns: int = 0
     """Turns played."""
+    pace: float = 0.0
+    """Seconds that a turn takes."""
     limit: int | None = None
     """After so many turns it stands still, until `resumed` or `go` is set."""
     go: threading.Event = field(default_factory=threading.Event)
@@ -57,6 +60,7 @@ class Wanderers(ResumableSimulation):
             self._acted[action.agent] = (action.continuous.tolist(), int(action.discrete[0]))
         if len(self._acted) < AGENTS:
             return
+        time.sleep(self.pace)
         self.turns += 1
         if self.turns == self.limit:
             self.stood.set()

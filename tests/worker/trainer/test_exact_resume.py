@@ -101,7 +101,8 @@ def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> No
     grouped = name == "poca"
     whole = uncut(config, tmp_path / "whole", Wanderers(grouped))
 
-    run, game = Run(config, tmp_path / "cut"), Wanderers(grouped)
+    # Checkpoints are written while training goes on: so slowly that it is not over by then.
+    run, game = Run(config, tmp_path / "cut"), Wanderers(grouped, pace=0.02)
     with playing(game, run):
         first = run.attempt(release_after=1)  # ends with a checkpoint of wherever it is
         second = run.attempt(first.folders[-1], release_after=1)
@@ -118,7 +119,7 @@ def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_run_that_is_threaded_now_goes_on_with_new_episodes(tmp_path: Path) -> None:
     config = document(trainers(show(tmp_path / "shown.npz"))["ppo"])
-    run, game = Run(config, tmp_path), Wanderers()
+    run, game = Run(config, tmp_path), Wanderers(pace=0.02)
     with playing(game, run):
         first = run.attempt(release_after=1)
         run.config = document({**trainers(show(tmp_path / "shown.npz"))["ppo"], "threaded": True})
