@@ -136,7 +136,8 @@ def test_a_killed_trainer_costs_no_game_and_counts_none_twice(
         result.losses,
     ]
     players = {player.name: player.kind for player in client.list_players("arena")}
-    assert players == {f"{each}/tictactoe": "checkpoint" for each in (checkpoints[1], checkpoints[2])}
+    origin = client.get_run("gated").id
+    assert players == {f"{origin}/tictactoe@{each}": "checkpoint" for each in checkpoints[1:]}
 
 
 def some_games(client: Client, run: Run) -> MatchResult | None:

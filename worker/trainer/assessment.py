@@ -28,7 +28,7 @@ from worker.collector.notices import SimulatorStarted, SittingEnded
 from worker.collector.pool import CollectorPool, FrozenProgram, PolicyProgram
 from worker.experience.arena import Arena
 from worker.initialization import InitializationError, load_policy
-from worker.link import Assessed, Finished, Job, Match, MatchesPlayed, Seat
+from worker.link import Assessed, Finished, Job, Match, MatchesPlayed, MatchesResumed, Seat
 from worker.networks.actor import Actor
 from worker.networks.layout import UnsupportedSpec
 from worker.trainer.superior import Events, Superior
@@ -83,6 +83,12 @@ class Assessment:
     def verdict(self) -> str | None:
         """What came out, once there are enough games."""
         return self._judge.verdict
+
+    def resumed(self) -> None:
+        """Tell which games earlier attempts have counted: what they played beyond is played anew."""
+        if self._ladder:
+            counted = int(self._judge.result()["games"])
+            self._superior.post(MatchesResumed(newest={self._settings.behavior: counted}))
 
     def finish(self) -> Finished:
         """Tell what came out, and end well, whatever it is."""

@@ -110,11 +110,14 @@ class Trainer:
             simulators=lambda: len(self._simulators),
             patience=self._config.simulators.grace_seconds,
         )
-        if job.epoch > 1:
-            self._contest.resumed(waiting)
         judged = self._config.assessment
         self._assessment = None if judged is None else Assessment(job, self._config, judged, superior, self._pool)
         """Of a run that judges policies instead of training them."""
+        if job.epoch > 1:
+            if self._assessment is None:
+                self._contest.resumed(waiting)
+            else:
+                self._assessment.resumed()
         self._admission = Admission(
             job,
             self._amendments,
