@@ -63,7 +63,7 @@ learn: setup ## Does everything learn, to stated bars? Hours in all; goes on whe
 	@$(PYTEST) -m learning -p no:randomly $(ARGS)
 
 learn-quick: setup ## Those of the learning tests that CI runs: minutes
-	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "learning and not hours" $(ARGS)
+	@$(PYTEST) -m "learning and not hours" $(ARGS)
 
 results: setup ## Write docs/results.md from the scores that `make learn` stored
 	@$(PY) -m tests.learning.report

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import URL
 
@@ -18,6 +19,15 @@ from tests.factories import RecordingBell
 
 POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
 BACKENDS = ["sqlite", *([pytest.param("postgresql", marks=pytest.mark.postgres)] if POSTGRES_URL else [])]
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Let no test that configures structlog decide where the loggers of later ones write."""
+    configured = structlog.get_config()
+    yield
+    if structlog.get_config() != configured:
+        structlog.configure(**configured)
 
 
 @pytest.fixture(scope="session")
