@@ -18,7 +18,14 @@ from server.db.models import Base
 from tests.factories import RecordingBell
 
 POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
-BACKENDS = ["sqlite", *([pytest.param("postgresql", marks=pytest.mark.postgres)] if POSTGRES_URL else [])]
+POSTGRESQL_ONLY = [
+    pytest.param(
+        "postgresql",
+        marks=[pytest.mark.postgres, pytest.mark.skipif(not POSTGRES_URL, reason="needs LUDUS_TEST_POSTGRES_URL")],
+    )
+]
+"""For tests that say `parametrize("database_url", POSTGRESQL_ONLY, indirect=True)`."""
+BACKENDS = ["sqlite", *(POSTGRESQL_ONLY if POSTGRES_URL else [])]
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
-"""Claims until nothing is left; prints what it got: `python -m tests.server.attempts.claimer URL NAME`."""
+"""Claims until nothing is left; prints `ready`, then what it got: `python -m tests.server.attempts.claimer URL NAME`."""
 
+import random
+import time
 import sys
 
 from server.attempts.repository import RunQueue
@@ -9,9 +11,12 @@ from server.db.database import Database
 def main(url: str, name: str) -> None:
     """Claim, and print `run epoch` for each."""
     queue = RunQueue(Database(url, synchronous="NORMAL"))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     sys.stdin.readline()  # everybody begins together
     while (claim := queue.claim(name, 600)) is not None:
         sys.stdout.write(f"{claim.run_id} {claim.epoch}\n")
+        time.sleep(random.uniform(0, 0.005))  # noqa: S311 SQLite lets one that never pauses keep the others out
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from server.db.database import Database
-from tests.conftest import POSTGRES_URL
+from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_run
 
 
@@ -29,6 +29,9 @@ def contest(url: str, runs: int, workers: int) -> list[list[str]]:
         )
         for number in range(workers)
     ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -57,11 +60,9 @@ def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -
     once_each(contest(database_url, 100, workers=3), 100)
 
 
-@pytest.mark.postgres
 @pytest.mark.slow
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(POSTGRES_URL is None, reason="needs LUDUS_TEST_POSTGRES_URL")
-def test_ten_thousand_contested_claims_have_one_winner_each(postgresql_url: object) -> None:
-    url = postgresql_url.render_as_string(hide_password=False)  # type: ignore[attr-defined]
-    once_each(contest(url, 10_000, workers=8), 10_000)
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_ten_thousand_contested_claims_have_one_winner_each(database_url: str) -> None:
+    once_each(contest(database_url, 10_000, workers=8), 10_000)
