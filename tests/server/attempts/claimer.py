@@ -1,8 +1,8 @@
-"""Claims until nothing is left; prints `ready`, then what it got: `python -m tests.server.attempts.claimer URL NAME`."""
+"""Waits to be told, then claims until nothing is left: `python -m tests.server.attempts.claimer URL NAME`."""
 
 import random
-import time
 import sys
+import time
 
 from server.attempts.repository import RunQueue
 from server.db.database import Database
@@ -16,7 +16,7 @@ def main(url: str, name: str) -> None:
     sys.stdin.readline()  # everybody begins together
     while (claim := queue.claim(name, 600)) is not None:
         sys.stdout.write(f"{claim.run_id} {claim.epoch}\n")
-        time.sleep(random.uniform(0, 0.005))  # noqa: S311 SQLite lets one that never pauses keep the others out
+        time.sleep(random.uniform(0, 0.005))  # SQLite lets one that never pauses keep the others out
 
 
 if __name__ == "__main__":
