@@ -45,7 +45,7 @@ from worker.link import (
     Order,
     Progress,
 )
-from worker.supervisor import played
+from worker.supervisor.reports import played
 from worker.trainer.loop import Trainer
 
 SIDE, LENGTH, WIDTH = 8, 100, 8

@@ -37,7 +37,7 @@ from server.settings import Settings, WorkerSettings
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.gpus import VISIBLE, GpuInUse, deal, find_gpus, lock_gpus
 from worker.process import WarmTrainer
-from worker.supervisor import Supervisor
+from worker.supervisor.loop import Supervisor
 from worker.telemetry import MeasuredLedger, WorkerTelemetry, measured_store, serve_slots
 from worker.watchdog import Watchdog
 

@@ -22,7 +22,7 @@ from tests.toys.walk import HYPERPARAMETERS
 from tests.worker.selfplay.match_day import train
 from worker import checkpoint
 from worker.link import Match
-from worker.supervisor import played
+from worker.supervisor.reports import played
 
 MOVES = {ROCK: "ckpt_" + "r" * 26, PAPER: "ckpt_" + "p" * 26, SCISSORS: "ckpt_" + "s" * 26}
 MOVE_OF = {name: move for move, name in MOVES.items()}

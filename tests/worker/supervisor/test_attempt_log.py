@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from worker.attempt_log import END_NAME, NAME, AttemptLog
+from worker.supervisor.attempt_log import END_NAME, NAME, AttemptLog
 
 
 def append(path: Path, *numbers: int) -> None:

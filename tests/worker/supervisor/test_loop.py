@@ -36,9 +36,9 @@ from server.runs.service import RunService
 from server.runs.states import RunKind, RunState
 from server.settings import WorkerSettings
 from tests.factories import RecordingBell, make_checkpoint, make_claim, make_run, read_run
-from tests.worker.supervising import BEAT_SECONDS, LEASE_SECONDS, Scripted
-from worker import supervisor as supervisor_module
-from worker.supervisor import Supervisor
+from tests.worker.supervisor.supervising import BEAT_SECONDS, LEASE_SECONDS, Scripted
+from worker.supervisor import copies
+from worker.supervisor.loop import Supervisor
 
 LINGERS = f"""
 import socket, sys, time
@@ -256,7 +256,7 @@ def test_a_frozen_supervisor_loses_its_trainer_within_a_lease_and_writes_nothing
 ) -> None:
     run = make_run(database, name="run")
     program = SPEAKS.format(listens=True, talks=True)
-    command = [sys.executable, "-m", "tests.worker.supervising", database_url, str(tmp_path), program]
+    command = [sys.executable, "-m", "tests.worker.supervisor.supervising", database_url, str(tmp_path), program]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
@@ -457,7 +457,7 @@ class DistantStore(FolderStore):
 def test_a_store_that_is_away_or_slow_costs_neither_the_lease_nor_the_checkpoint(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "STORE_RETRY_SECONDS", 0.8)
+    monkeypatch.setattr(copies, "RETRY_SECONDS", 0.8)
     with_checkpoints(database, FolderStore(tmp_path / "artifacts"), tmp_path, [100])
 
     expired = supervise(database, DistantStore(tmp_path / "artifacts"), tmp_path / "scratch", SAYS_WHERE)

@@ -1,6 +1,6 @@
 """A supervisor in a process of its own, so that a test can freeze it: claims the run that waits and executes it.
 
-`python -m tests.worker.supervising URL FOLDER PROGRAM` with PROGRAM a trainer's source (see `scripted`).
+`python -m tests.worker.supervisor.supervising URL FOLDER PROGRAM` with PROGRAM a trainer's source (see `scripted`).
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from server.settings import WorkerSettings
 from tests.factories import make_claim
 from worker.link import Job, SupervisorLink, socket_pair
 from worker.process import TrainerProcess, WarmTrainer
-from worker.supervisor import Supervisor
+from worker.supervisor.loop import Supervisor
 
 LEASE_SECONDS = 2.0
 BEAT_SECONDS = 0.2

@@ -1,0 +1,69 @@
+"""The log of an attempt, published while it grows."""
+
+from concurrent.futures import Future
+from pathlib import Path
+
+import structlog
+
+from server.attempts.claim import Claim
+from server.attempts.repository import AttemptLedger
+from server.errors import LudusError, StorageFull, StorageRefused, StorageUnavailable
+from worker.supervisor.attempt_log import AttemptLog
+from worker.supervisor.copies import Copier
+from worker.supervisor.writes import Writes
+
+log = structlog.get_logger()
+
+
+class LogPublisher:
+    """Publishes what is new of the trainer's log, one copy at a time. One thread uses it."""
+
+    def __init__(self, claim: Claim, ledger: AttemptLedger, copier: Copier, writes: Writes, scratch: Path) -> None:
+        self._folder = f"runs/{claim.run_id}/{claim.epoch}/logs"
+        self._ledger = ledger
+        self._copier = copier
+        self._writes = writes
+        self._log = AttemptLog(scratch / "trainer.log")
+        self.path = self._log.path
+        """Where the trainer writes it."""
+        self._copy: Future[list[tuple[str, str, int]]] | None = None
+        self._trouble = ""
+        """What the store said last."""
+
+    def publish(self, *, last: bool = False) -> None:
+        """Have what is new copied, and what was copied entered; the `last` copy is waited for. Raises LeaseLost."""
+        if self._copy is not None:
+            if not last and not self._copy.done():
+                return
+            self._enter(self._copy)
+        self._copy = self._copier.submit(self._copied)
+        if last:
+            self._enter(self._copy)
+            self._copy = None
+
+    def _copied(self) -> list[tuple[str, str, int]]:
+        """Copy the parts of the log that have changed; return their names, paths and sizes."""
+        return [
+            (name, f"{self._folder}/{name}", self._copier.store.publish(file, f"{self._folder}/{name}")[0].size)
+            for name, file in self._log.due()
+        ]
+
+    def _enter(self, copy: "Future[list[tuple[str, str, int]]]") -> None:
+        """Write down what was copied."""
+        try:
+            parts = self._copier.await_(copy)
+        except (StorageFull, StorageRefused, StorageUnavailable) as error:
+            self._refused(error)
+            return
+        self._trouble = ""
+        for part in parts:
+            self._writes.add(self._ledger.log, *part)
+
+    def _refused(self, error: LudusError) -> None:
+        """Tell the run's owner early, and once, that the store is out of use: checkpoints will fare no better."""
+        log.warning("log_not_stored", error=str(error))
+        if self._trouble != error.code:
+            self._trouble = error.code
+            self._writes.add(
+                self._ledger.event, "log_not_stored", str(error), level="warning", data={"code": error.code}
+            )
