@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+import yaml
 
 from ludus.api import Client
 from ludus.records import Run
@@ -36,7 +37,7 @@ NETWORK = "127.0.0.2"
 """Under this name simulators and the gateway reach collectors, through cables that can be cut."""
 COLLECTOR_PORTS = 4
 """Ports of each worker's collectors."""
-CONFIG = read_preset("cartpole")
+CONFIG = yaml.safe_load(read_preset("cartpole"))
 CONFIG["seed"] = 1
 CONFIG["simulators"] = {"grace_seconds": 60}
 CONFIG["behaviors"]["CartPole"] |= {"max_steps": 10**7, "checkpoint_interval": 2000}
