@@ -27,7 +27,7 @@ from ludus.spec import BehaviorSpec
 from server.training.config import ReinforcementConfig, TrainerConfig
 from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
-from worker.collector.notices import EpisodesEnded
+from worker.collector.notices import EpisodesEnded, SegmentsDelivered
 from worker.collector.pool import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
@@ -235,6 +235,8 @@ class BehaviorLearner:
         self._arena = arena
         self._pool = pool
         self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
+        self._ended: defaultdict[int, list[tuple[int, tuple[float, int, float]]]] = defaultdict(list)
+        """Episodes whose segments are on their way, by collector: how many segments go before, and the episode."""
         self._collected: set[int] = set()
         self._delivered = progress.step
         self._granted = progress.step
@@ -303,18 +305,28 @@ class BehaviorLearner:
         """Take note that everything up to now is in a checkpoint."""
         self._next_checkpoint = next_multiple(self.progress.step, self.config.checkpoint_interval)
 
-    def add(self, segments: tuple[Segment, ...], steps: int) -> None:
-        """Take over delivered segments."""
-        for segment in segments:
+    def add(self, notice: SegmentsDelivered) -> None:
+        """Take over delivered segments, with the episodes that ended between them.
+
+        What a summary holds must not depend on when collectors deliver, which is a matter of the clock.
+        """
+        ended = self._ended.pop(notice.collector, [])
+        ended.reverse()
+        for number, segment in enumerate(notice.segments, 1):
             self._segments[segment.round].append(segment)
-        self._delivered += steps
-        self.recorder.advance(self._delivered)
+            self._delivered += segment.length
+            while ended and ended[-1][0] <= number:
+                self.recorder.episode(*ended.pop()[1])
+            self.recorder.advance(self._delivered)
 
     def episodes_ended(self, notice: EpisodesEnded) -> None:
-        """Record finished episodes."""
+        """Record finished episodes: those that were recorded with their segments, which come next."""
         columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
-        for episode_return, length, group_return in zip(*columns, strict=True):
-            self.recorder.episode(episode_return, length, group_return)
+        for closed, episode in zip(notice.closed.tolist(), zip(*columns, strict=True), strict=True):
+            if closed:
+                self._ended[notice.collector].append((closed, episode))
+            else:
+                self.recorder.episode(*episode)
 
     def collected(self, round_number: int) -> None:
         """Take note that a round is complete."""

@@ -56,6 +56,8 @@ class Run:
                 agents=zeros,
                 versions=zeros,
                 parameter_sets=np.full(count, self.manager.number if number is None else number),
+                closed=zeros,
+                collector=0,
             )
         )
 

@@ -1,17 +1,23 @@
 """Rounds, published versions and rollbacks, whatever the algorithm."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.training.config import PPOConfig, SACConfig
 from tests.worker.learning import RecordingCollection, ScriptedAlgorithm
 from worker.algorithms.guards import Diverged
+from worker.collector.notices import EpisodesEnded, SegmentsDelivered
 from worker.experience.arena import Arena
 from worker.experience.segments import Ending, Segment
 from worker.learner import BehaviorLearner, Progress, arena_steps
+from worker.link import Metrics
 from worker.recorder import Recorder
 
 SPEC = BehaviorSpec("Walker", (ObservationSpec((3,)),), ActionSpec(1))
@@ -24,24 +30,45 @@ class World:
         self.algorithm = ScriptedAlgorithm(script)
         self.collection = RecordingCollection()
         self.arena = Arena.create(SPEC, 100)
+        self.points: dict[tuple[str, int], float] = {}
         settings = {"max_steps": 1000, "checkpoint_interval": 25, **config}
         self.learner = BehaviorLearner(
             PPOConfig.model_validate(settings),
             SPEC,
             self.algorithm,
             self.arena,
-            Recorder("Walker", 1000, lambda metrics: None),
+            Recorder("Walker", config.get("summary_freq", 1000), self._post),
             self.collection,
             progress or Progress(),
         )
         self._block = 0
+
+    def _post(self, metrics: Metrics) -> None:
+        self.points |= {(point.key, point.step): point.value for point in metrics.points if "Steps" not in point.key}
+
+    def deliver(self, stream: Sequence[tuple[int, float | None]]) -> None:
+        """Deliver segments of so many steps; those with a return end an episode."""
+        ended = [(number, value) for number, (_, value) in enumerate(stream, 1) if value is not None]
+        if ended:
+            closed, returns = (np.array(column) for column in zip(*ended, strict=True))
+            zeros = np.zeros(len(returns), np.int64)
+            nothing: dict[str, Any] = dict.fromkeys(
+                ("truncated", "outcomes", "simulators", "agents", "versions", "parameter_sets"), zeros
+            )
+            lengths = returns.astype(np.int64) + 1
+            self.learner.episodes_ended(
+                EpisodesEnded("Walker", returns, zeros, lengths=lengths, closed=closed, collector=0, **nothing)
+            )
+        segments = tuple(Segment(0, 0, 0, 0, 0, length, 1, Ending.CUT, (0,)) for length, _ in stream)
+        if segments:
+            self.learner.add(SegmentsDelivered("Walker", 0, segments, sum(segment.length for segment in segments)))
 
     def collect(self, round_number: int, steps: int = 10) -> None:
         """Deliver a round in two segments."""
         for length in (steps // 2, steps - steps // 2):
             segment = Segment(0, 0, 0, 0, 0, length, round_number, Ending.CUT, (self._block,))
             self._block += 1
-            self.learner.add((segment,), length)
+            self.learner.add(SegmentsDelivered("Walker", 0, (segment,), length))
         self.learner.collected(round_number)
 
 
@@ -230,3 +257,22 @@ def test_a_new_interval_counts_from_the_present_step(worlds: list[World]) -> Non
 def test_an_arena_holds_whole_segments_also_where_rounds_are_short() -> None:
     assert arena_steps(SACConfig(), round_steps=1) == 3 * SACConfig().time_horizon
     assert arena_steps(PPOConfig(), round_steps=10_240) == 3 * 10_240
+
+
+STREAM = st.lists(st.tuples(st.integers(1, 9), st.none() | st.integers(0, 99)), min_size=1, max_size=40)
+
+
+@given(stream=STREAM, cuts=st.sets(st.integers(0, 40)))
+def test_what_a_summary_holds_does_not_depend_on_when_segments_are_delivered(
+    stream: list[tuple[int, int | None]], cuts: set[int]
+) -> None:
+    at_once, in_parts = World([], summary_freq=10), World([], summary_freq=10)
+    at_once.deliver(stream)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    for begin, end in pairwise(edges):
+        in_parts.deliver(stream[begin:end])
+    for world in (at_once, in_parts):
+        world.arena.close()
+
+    assert in_parts.points == at_once.points
+    assert at_once.learner.step == sum(length for length, _ in stream)

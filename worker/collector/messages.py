@@ -473,8 +473,9 @@ EPISODE_DTYPE = np.dtype(
         ("truncated", "?"),
         ("outcome", "u1"),
         ("parameter_set", "<i4"),
+        ("closed", "<i4"),
     ]
 )
-"""One episode's end on the wire."""
+"""One episode's end on the wire; `closed` counts the segments of the same delivery that had closed by then."""
 
 BlockIds = npt.NDArray[np.int32]

@@ -153,6 +153,9 @@ class EpisodesEnded:
     """The policy version that answered each episode's first decision."""
     parameter_sets: npt.NDArray[np.int64]
     """Number of the environment parameters that the simulator had been told when the episode began."""
+    closed: npt.NDArray[np.int64]
+    """How many segments of this collector's next `SegmentsDelivered` had closed by then; it comes next, where any had."""
+    collector: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -607,7 +607,7 @@ class CollectorPool:
                 self._delivered(child, self._lanes[number], unpack_segments(payload))
             case Kind.EPISODES:
                 number, payload = unpack_lane(frame.payload)
-                self._report(_episodes(self._lanes[number].spec.behavior, payload))
+                self._report(_episodes(self._lanes[number].spec.behavior, child.index, payload))
             case Kind.GHOST_STEPS:
                 ghosts = messages.GhostSteps.unpack(frame.payload)
                 self._report(GhostStepsPlayed(self._lanes[ghosts.lane].spec.behavior, ghosts.steps))
@@ -806,7 +806,7 @@ class CollectorPool:
         )
 
 
-def _episodes(behavior: str, payload: memoryview) -> EpisodesEnded:
+def _episodes(behavior: str, collector: int, payload: memoryview) -> EpisodesEnded:
     records = np.frombuffer(payload, EPISODE_DTYPE)
     return EpisodesEnded(
         behavior=behavior,
@@ -819,6 +819,8 @@ def _episodes(behavior: str, payload: memoryview) -> EpisodesEnded:
         agents=records["agent"].astype(np.int64),
         versions=records["version"],
         parameter_sets=records["parameter_set"].astype(np.int64),
+        closed=records["closed"].astype(np.int64),
+        collector=collector,
     )
 
 

@@ -614,6 +614,7 @@ class Tracker:
             (
                 *(self.returns[slots], self.group_returns[slots], decisions),
                 *(*identity, self.began[slots], batch.truncated, outcomes, self.parameter_set[slots]),
+                np.full(len(slots), self.segments_waiting, np.int32),
             )
         )
         self.steps[slots] += decisions

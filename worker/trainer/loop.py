@@ -225,7 +225,7 @@ class Trainer:
     def _handle(self, notice: Notice) -> None:
         match notice:
             case SegmentsDelivered():
-                self._collecting(notice.behavior).add(notice.segments, notice.steps)
+                self._collecting(notice.behavior).add(notice)
             case RoundCollected():
                 self._collecting(notice.behavior).collected(notice.round)
             case EpisodesEnded():

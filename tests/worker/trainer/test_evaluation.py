@@ -63,10 +63,10 @@ class World:
         versions, returns = (np.array(column) for column in zip(*episodes, strict=True))
         zeros = np.zeros(len(versions))
         nothing: dict[str, Any] = dict.fromkeys(
-            ("truncated", "outcomes", "simulators", "agents", "parameter_sets"), zeros
+            ("truncated", "outcomes", "simulators", "agents", "parameter_sets", "closed"), zeros
         )
         self.learner.episodes_ended(
-            EpisodesEnded("Echo", returns, zeros, lengths=zeros + 5, versions=versions, **nothing)
+            EpisodesEnded("Echo", returns, zeros, lengths=zeros + 5, versions=versions, collector=0, **nothing)
         )
 
     @property
