@@ -36,9 +36,11 @@ def test_celery_is_asked_for_nothing_that_it_does_not_keep() -> None:
 
 def test_a_slot_forks_nothing() -> None:
     """Trainers are started by `subprocess`, which executes another program at once."""
-    for name in ("tasks", "supervisor", "process", "commands"):
-        text = (ROOT / "worker" / f"{name}.py").read_text()
-        assert not re.search(r"\bmultiprocessing\b|\bos\.fork\b", text), name
+    worker = ROOT / "worker"
+    supervisor = list((worker / "supervisor").glob("*.py"))
+    assert supervisor
+    for file in (*supervisor, *(worker / f"{name}.py" for name in ("tasks", "process", "commands"))):
+        assert not re.search(r"\bmultiprocessing\b|\bos\.fork\b", file.read_text()), file.name
 
 
 def test_what_celery_forks_has_imported_neither_torch_nor_grpc() -> None:
