@@ -17,6 +17,7 @@ from ludus.spec import BehaviorSpec
 from ludus.wire.batches import StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
 from worker.collector import messages
+from worker.collector.agents import Roster
 from worker.collector.assessment import AssessmentLane, Sittings
 from worker.collector.batcher import BaseLane, Lane
 from worker.collector.exploration import PinkNoise
@@ -31,7 +32,7 @@ from worker.collector.service import Outbox
 from worker.collector.session import CONNECTION_LOST, DISCONNECTED, LaneOf, Session, conflict, same_spec
 from worker.collector.settings import CollectorSettings
 from worker.collector.stats import StatSums
-from worker.collector.tracker import Roster, Tracker
+from worker.collector.tracker import Tracker
 from worker.collector.unity.session import UnitySession
 from worker.collector.unity.trouble import Connections
 from worker.experience.arena import Arena, ArenaLayout
@@ -282,7 +283,7 @@ class Collector:
             case Kind.BLOCKS:
                 number, payload = unpack_lane(frame.payload)
                 lane = self._lanes[number]
-                lane.tracker.blocks.extend(np.frombuffer(payload, np.int32).tolist())
+                lane.tracker.segments.blocks.extend(np.frombuffer(payload, np.int32).tolist())
                 lane.wanted_blocks = False
                 self.schedule(lane)
             case Kind.GRANT:
@@ -450,7 +451,7 @@ class Collector:
         """Let a team learn, and the others play these policies from their next episodes on."""
         side, behavior = self._sides[message.lane], self._behaviors[self._lanes[message.lane].behavior]
         opposition = side.opposition
-        opposition.opponents.assign(opposition.tracker, dict(message.teams), message.others)
+        opposition.opponents.assign(opposition.tracker.agents, dict(message.teams), message.others)
         opposition.version = 0
         changed = side.known and side.learning != message.learning
         side.known, side.learning = True, message.learning
@@ -530,7 +531,7 @@ class Collector:
             self.tell(messages.Want(lane.number, lane.rounds.number))
         if report.want_blocks:
             self.tell(messages.WantBlocks(lane.number))
-        if report.deliver or lane.tracker.segments_waiting >= PROMPT_SEGMENTS:
+        if report.deliver or lane.tracker.segments.waiting >= PROMPT_SEGMENTS:
             self._deliver(lane)
 
     def fail(self, error: Exception) -> None:
@@ -551,7 +552,7 @@ class Collector:
         if episodes is not None:
             self._report_stats()  # so that a summary has the numbers of the episodes that it has
             self._send(Kind.EPISODES, pack_lane(lane.number, episodes))
-        segments = lane.tracker.take_segments()
+        segments = lane.tracker.segments.take()
         if segments is not None:
             self._send(Kind.SEGMENTS, pack_lane(lane.number, segments))
 
