@@ -8,7 +8,9 @@ Whether the opponents were the same all along is decided by the numbers of the s
 their turns apart: what changes in the message that ends a match belongs to the next one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,13 @@ class EndedMatch:
     """Whether every opposing side played one and the same policy from the beginning to the end."""
     opponents: Opposition
     """Those that played; where they changed, with the newest policy."""
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        """Read the fields in order, as they travel in JSON."""
+        simulator, team, outcome, truncated, settled, opponents = row
+        sides = [(behavior, other, key) for behavior, other, key in opponents]
+        return cls(simulator, team, outcome, truncated, settled, sides)
 
 
 class Referee:

@@ -1,6 +1,7 @@
 """What `CollectorPool.poll` reports to the learner. Frozen values; `Notice` is their union."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from ludus.wire.batches import Aggregation
 from worker.collector.assessment import EndedGame
 from worker.collector.handover import State
 from worker.collector.matches import EndedMatch
+from worker.collector.messages import EPISODE_DTYPE
 from worker.experience.segments import Segment
 
 
@@ -153,6 +155,23 @@ class EpisodesEnded:
     """The policy version that answered each episode's first decision."""
     parameter_sets: npt.NDArray[np.int64]
     """Number of the environment parameters that the simulator had been told when the episode began."""
+
+    @classmethod
+    def unpack(cls, behavior: str, payload: memoryview) -> Self:
+        """Read what a collector has packed."""
+        records = np.frombuffer(payload, EPISODE_DTYPE)
+        return cls(
+            behavior=behavior,
+            returns=records["return"],
+            group_returns=records["group_return"],
+            lengths=records["length"].astype(np.int64),
+            truncated=records["truncated"],
+            outcomes=records["outcome"],
+            simulators=records["simulator"].astype(np.int64),
+            agents=records["agent"].astype(np.int64),
+            versions=records["version"],
+            parameter_sets=records["parameter_set"].astype(np.int64),
+        )
 
 
 @dataclass(frozen=True, slots=True)
