@@ -94,11 +94,10 @@ class AdmittedBehavior:
                 for each in program.assessment
             ],
         )
-        self._children.tell(child, message, (self._arena.fd, self._weights.fd))
         if program.assessment:
-            for key, fd in self._frozen.items():
-                self._children.tell(child, messages.FrozenPolicy(self._lane, key), (fd,))
+            self._children.tell(child, message, (self._arena.fd, *self._frozen.values()))
             return
+        self._children.tell(child, message, (self._arena.fd, self._weights.fd))
         self.lend_blocks(child)
         if self._version >= 0:
             self._offer_weights(child)

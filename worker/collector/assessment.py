@@ -16,7 +16,7 @@ from ludus.wire.codec import Outcome
 from worker.collector.agents import ACTING, Agents, Roster, Slots
 from worker.collector.batcher import BaseLane, Batch, Policy, Staged
 from worker.collector.matches import outcome_by_reward, reported_outcome
-from worker.networks.policy import Acted, FloatArray
+from worker.networks.policy import Acted
 
 Key = tuple[bool, int]
 """Whose game it is: a group's (true) or an agent's, with its number."""
@@ -166,8 +166,6 @@ class AssessmentLane(BaseLane):
     sittings: Sittings = field(kw_only=True)
     candidates: dict[int, bool] = field(default_factory=dict)
     """Number of a roster -> whether the candidate plays it."""
-    loaded: set[int] = field(default_factory=set)
-    """Policies that have their weights."""
 
     @property
     def memory_size(self) -> int:
@@ -178,16 +176,6 @@ class AssessmentLane(BaseLane):
     def absorbs_first(self) -> bool:
         """Whether answers depend on what the tracker notes: memory is zero where an episode begins."""
         return self.memory_size > 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether all policies can act."""
-        return len(self.loaded) == len(self.policies)
-
-    def take(self, key: int, weights: FloatArray) -> None:
-        """Take the weights of a policy."""
-        self.policies[key].load(weights)
-        self.loaded.add(key)
 
     def sit(self, rosters: Mapping[int, Roster], incarnation: str, sitting: int, team: int | None) -> None:
         """Begin a sitting of a simulator that was just reset: `rosters` are its teams, `team` is the candidate's.

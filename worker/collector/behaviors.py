@@ -1,6 +1,5 @@
 """Behaviors: what the simulators of a collector announce, what the learner decides about it, and who answers whom."""
 
-import os
 from dataclasses import dataclass, field
 
 from ludus.environment_parameters import from_plain
@@ -50,7 +49,7 @@ class Behavior:
         """Return who answers each team; None while the learner decides."""
         lane, side, assessment = self.lane, self.side, self.assessment
         if assessment is not None:
-            return (lambda _: assessment) if assessment.ready else None
+            return lambda _: assessment
         if lane is None or (side is not None and not side.known):
             return None
         return lambda team: lane if side is None or team == side.learning else side.opposition
@@ -121,30 +120,32 @@ class Behaviors:
             session.end(message.code, message.reason, rejoin=False)
 
     def admit(self, message: messages.Admit, descriptors: tuple[int, ...]) -> None:
-        """Make the lanes of a behavior. An assessment's plays when the weights of its policies are here."""
-        arena_fd, weights_fd = descriptors
+        """Make the lanes of a behavior, and let those play who wait for it."""
+        arena_fd, *weights_fds = descriptors
         spec = messages.spec_from_text(message.spec)
         arena = Arena(arena_fd, ArenaLayout(spec, message.rows, message.blocks, message.memory_size))
         arena.close()  # the mapping stays
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         behavior.spec = spec
         if message.assessment:
-            os.close(weights_fd)  # nothing is published
-            lane = self._builder.assessment(message, spec, arena)
+            lane = self._builder.assessment(message, spec, arena, [thaw(fd) for fd in weights_fds])
             behavior.assessment = self._assessed[message.lane] = lane
-            return
+        else:
+            self._admit_learning(behavior, message, arena, *weights_fds)
+        self._admit_sessions(behavior)
+
+    def _admit_learning(self, behavior: Behavior, message: messages.Admit, arena: Arena, weights_fd: int) -> None:
         weights = WeightBuffers(weights_fd, WeightsLayout(message.weights_size, message.weight_buffers))
         weights.close()
         self._weights[message.lane] = weights
-        behavior.lane = self.lanes[message.lane] = self._builder.learning(message, spec, arena)
+        behavior.lane = self.lanes[message.lane] = self._builder.learning(message, behavior.spec, arena)
         if message.self_play:
             behavior.lane.observer = referee = Referee()
-            opposition = self._builder.opposition(message, spec, arena)
+            opposition = self._builder.opposition(message, behavior.spec, arena)
             self._turns.oppose(behavior.lane, opposition, referee)
             behavior.side = self._sides[message.lane] = Side(opposition)
         else:
             self._holding.restore(behavior.lane)
-        self._admit_sessions(behavior)
 
     def load(self, message: messages.Weights) -> None:
         """Let newer weights act."""
@@ -154,14 +155,9 @@ class Behaviors:
         self._link.tell(messages.WeightsRead(message.lane, message.index))
         lane.schedule()
 
-    def take_policy(self, message: messages.FrozenPolicy, fd: int) -> None:
+    def take_opponent(self, message: messages.FrozenPolicy, fd: int) -> None:
         """Take the weights of a frozen policy."""
-        assessment = self._assessed.get(message.lane)
-        if assessment is None:
-            self._sides[message.lane].opposition.opponents.take(message.key, thaw(fd))
-            return
-        assessment.take(message.key, thaw(fd))
-        self._admit_sessions(self._behaviors[assessment.behavior])
+        self._sides[message.lane].opposition.opponents.take(message.key, thaw(fd))
 
     def oppose(self, message: messages.Opponents) -> None:
         """Let a team learn, and the others play these policies from their next episodes on."""

@@ -204,7 +204,7 @@ class Collector:
                 self._behaviors.admit(messages.Admit.unpack(frame.payload), frame.descriptors)
             case Kind.FROZEN_POLICY:
                 (fd,) = frame.descriptors
-                self._behaviors.take_policy(messages.FrozenPolicy.unpack(frame.payload), fd)
+                self._behaviors.take_opponent(messages.FrozenPolicy.unpack(frame.payload), fd)
             case Kind.SIT:
                 sit = messages.Sit.unpack(frame.payload)
                 session = self._by_incarnation.get(sit.incarnation)
@@ -218,12 +218,6 @@ class Collector:
                 self._lanes[messages.Unrecorded.unpack(frame.payload).lane].stop_recording()
             case Kind.END_SESSION:
                 self._end_session(messages.EndSession.unpack(frame.payload))
-            case Kind.RESET:
-                self._take_parameters(messages.ResetAll.unpack(frame.payload))
-                for lane in self._lanes.values():
-                    self._turns.deliver(lane)  # what one team's turn brought comes before what another one's brings
-                for session in [session for session in self._sessions if session.number >= 0]:
-                    session.reset()
             case Kind.PARAMETERS:
                 self._take_parameters(messages.Parameters.unpack(frame.payload))
             case Kind.HOLD:
@@ -241,13 +235,18 @@ class Collector:
             case kind:
                 raise ValueError(f"the learner sent a frame of kind {kind.name}")
 
-    def _take_parameters(self, message: messages.ResetAll | messages.Parameters) -> None:
-        """Keep the newest environment parameters; sessions look at them with every answer."""
+    def _take_parameters(self, message: messages.Parameters) -> None:
+        """Keep the newest environment parameters; sessions look at them with every answer, or are reset now."""
         self.settings = replace(
             self.settings,
             environment_parameters=from_plain(message.environment_parameters),
             parameter_set=message.parameter_set,
         )
+        if message.reset:
+            for lane in self._lanes.values():
+                self._turns.deliver(lane)  # what one team's turn brought comes before what another one's brings
+            for session in [session for session in self._sessions if session.number >= 0]:
+                session.reset()
 
     def _end_session(self, message: messages.EndSession) -> None:
         session = self._by_incarnation.get(message.incarnation)

@@ -1,6 +1,6 @@
 """Lanes: how a collector makes those of an admitted behavior. Each has a generator of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from worker.collector.settings import CollectorSettings
 from worker.collector.tracker import Tracker
 from worker.experience.arena import Arena
 from worker.networks.acting import make_policy, make_stacked
+from worker.networks.policy import FloatArray
 
 
 class LaneBuilder:
@@ -63,14 +64,19 @@ class LaneBuilder:
         )
         return lane
 
-    def assessment(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> AssessmentLane:
-        """Make the lane of a behavior whose frozen policies are judged."""
+    def assessment(
+        self, message: messages.Admit, spec: BehaviorSpec, arena: Arena, weights: Sequence[FloatArray]
+    ) -> AssessmentLane:
+        """Make the lane of a behavior whose frozen policies are judged; each has its weights."""
+        policies = [make_policy(spec, **each, device=message.device) for each in message.assessment]
+        for policy, flat in zip(policies, weights, strict=True):
+            policy.load(flat)
         settings, start, sittings = self._settings, self._start, Sittings()
         seed = [settings.seed, settings.epoch, start.index, start.generation, message.lane]
         lane = AssessmentLane(
             number=message.lane,
             behavior=spec.behavior,
-            policies=[make_policy(spec, **each, device=message.device) for each in message.assessment],
+            policies=policies,
             sittings=sittings,
             observer=sittings,
             tracker=Tracker(arena, message.time_horizon, Rounds()),

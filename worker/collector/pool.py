@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from ludus.environment_parameters import ParameterValue, from_plain, to_plain
+from ludus.environment_parameters import ParameterValue, to_plain
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Aggregation
 from worker.collector import handover, messages
@@ -213,17 +213,16 @@ class CollectorPool:
         ones before; simulators that come later are told these parameters, too.
         """
         number = self._settings.parameter_set if parameter_set is None else parameter_set
-        self._change_parameters(messages.ResetAll(to_plain(environment_parameters), number))
+        self._change_parameters(environment_parameters, number, reset=True)
 
     def tell_parameters(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int) -> None:
         """Tell every simulator other parameters with its next answer, and those that come later; nothing is reset."""
-        self._change_parameters(messages.Parameters(to_plain(environment_parameters), parameter_set))
+        self._change_parameters(environment_parameters, parameter_set, reset=False)
 
-    def _change_parameters(self, message: messages.ResetAll | messages.Parameters) -> None:
-        values = from_plain(message.environment_parameters)
+    def _change_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool) -> None:
         with self._lock:
-            self._settings = replace(self._settings, environment_parameters=values, parameter_set=message.parameter_set)
-            self._children.tell_all(message)
+            self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
+            self._children.tell_all(messages.Parameters(to_plain(values), parameter_set, reset))
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
@@ -277,13 +276,8 @@ class CollectorPool:
             case Kind.EPISODES:
                 number, payload = unpack_lane(frame.payload)
                 self._report(EpisodesEnded.unpack(self._lanes[number].name, payload))
-            case Kind.GHOST_STEPS:
-                ghosts = messages.GhostSteps.unpack(frame.payload)
-                self._report(GhostStepsPlayed(self._lanes[ghosts.lane].name, ghosts.steps))
-            case Kind.MATCHES:
-                matches = messages.Matches.unpack(frame.payload)
-                rows = tuple(EndedMatch.from_row(row) for row in matches.rows)
-                self._report(MatchesEnded(self._lanes[matches.lane].name, rows))
+            case Kind.OPPOSED:
+                self._opposed(messages.Opposed.unpack(frame.payload))
             case Kind.SAT:
                 sat = messages.Sat.unpack(frame.payload)
                 games = tuple(EndedGame(*row) for row in sat.games)
@@ -338,7 +332,7 @@ class CollectorPool:
         child.endpoint = Endpoint(child.index, self._settings.advertise_host, port)
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = to_plain(self._settings.environment_parameters)
-            self._children.tell(child, messages.Parameters(parameters, self._settings.parameter_set))
+            self._children.tell(child, messages.Parameters(parameters, self._settings.parameter_set, reset=False))
         for behavior in self._lanes:
             behavior.introduce(child)
         for refusal in self._refusals.values():
@@ -351,6 +345,13 @@ class CollectorPool:
         steps = behavior.delivered(child, segments)
         self._report(SegmentsDelivered(behavior.name, child.index, segments, steps))
         self._note_collected(behavior)
+
+    def _opposed(self, message: messages.Opposed) -> None:
+        behavior = self._lanes[message.lane].name
+        if message.steps:
+            self._report(GhostStepsPlayed(behavior, message.steps))
+        if message.matches:
+            self._report(MatchesEnded(behavior, tuple(EndedMatch.from_row(row) for row in message.matches)))
 
     def _note_collected(self, behavior: AdmittedBehavior) -> None:
         collected = behavior.collected()

@@ -101,10 +101,8 @@ class Turns:
 
     def _tell_of_opponents(self, number: int, opposition: OppositionLane, referee: Referee) -> None:
         steps, matches = opposition.take_steps(), referee.take()
-        if steps:
-            self._link.tell(messages.GhostSteps(number, steps))
-        if matches:
-            self._link.tell(messages.Matches(number, [astuple(match) for match in matches]))
+        if steps or matches:
+            self._link.tell(messages.Opposed(number, steps, [astuple(match) for match in matches]))
 
     def _tell_of_sittings(self, lane: AssessmentLane) -> None:
         lane.tracker.take_episodes()
