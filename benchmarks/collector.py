@@ -31,7 +31,8 @@ from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import array_to_tensor, spec_to_message
 from worker.collector.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
-from worker.collector.pool import CollectorPool, PolicyProgram
+from worker.collector.pool import CollectorPool
+from worker.collector.programs import PolicyProgram
 from worker.collector.service import METHOD
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena

@@ -24,7 +24,8 @@ import numpy as np
 
 from benchmarks.collector import CONTINUOUS, DISCRETE, HORIZON, NETWORK, ROUND, Scenario, run_client
 from worker.collector.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered, SimulatorLeft
-from worker.collector.pool import CollectorPool, Opposition, PolicyProgram
+from worker.collector.pool import CollectorPool
+from worker.collector.programs import Opposition, PolicyProgram
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena
 from worker.networks.acting import make_policy, make_stacked

@@ -22,7 +22,8 @@ import psutil
 
 from benchmarks.collector import CONTINUOUS, HORIZON, Scenario, run_client
 from worker.collector.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
-from worker.collector.pool import CollectorPool, PolicyProgram
+from worker.collector.pool import CollectorPool
+from worker.collector.programs import PolicyProgram
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena
 from worker.experience.segments import Segment

@@ -28,7 +28,7 @@ from server.training.config import ReinforcementConfig, TrainerConfig
 from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.guards import Diverged
 from worker.collector.notices import EpisodesEnded, SegmentsDelivered
-from worker.collector.pool import PolicyProgram
+from worker.collector.programs import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Segment

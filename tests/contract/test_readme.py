@@ -14,7 +14,7 @@ from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
 from server.gateway.service import MAX_JOIN_BYTES
 from server.settings import GatewaySettings
-from worker.collector import native, session, tracker
+from worker.collector import agents, native, session
 from worker.collector.settings import CollectorSettings
 
 README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
@@ -72,7 +72,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["continuous actions"] == str(specs.MAX_CONTINUOUS)
     assert limits["discrete branches"].startswith(f"{specs.MAX_BRANCHES},")
     assert f"at most {specs.MAX_CHOICES} choices" in limits["discrete branches"]
-    assert limits["agents of a simulator, per behavior"].startswith(f"{tracker.MAX_AGENTS} ")
+    assert limits["agents of a simulator, per behavior"].startswith(f"{agents.MAX_AGENTS} ")
     assert limits["name of a behavior, key of a stat"].startswith(f"1 to {specs.MAX_NAME_BYTES} ")
     assert limits["stats of a step"] == str(specs.MAX_STATS)
     assert limits["steps before the first answer"].startswith(f"{session.MAX_UNADMITTED_STEPS} ")

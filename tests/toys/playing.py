@@ -17,9 +17,10 @@ from server.training.config import POCAConfig, PPOConfig, SACConfig
 from tests.toys.shapes import shapes_checked_now_and_then
 from worker.algorithms.algorithm import Algorithm
 from worker.build import Demonstrations, build_algorithm
+from worker.collector.agents import Roster
 from worker.collector.batcher import Lane
 from worker.collector.rounds import Rounds
-from worker.collector.tracker import Roster, Tracker
+from worker.collector.tracker import Tracker
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Segment, unpack_segments
@@ -73,7 +74,7 @@ class Arcade:
         self.console, self.rounds = Console(), Rounds()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
         tracker = Tracker(self.arena, self.config.time_horizon, self.rounds)
-        self.free = tracker.blocks
+        self.free = tracker.segments.blocks
         self.free.extend(range(self.arena.layout.blocks))
         self.roster = Roster(1, 0, spec.name)
         self.lane = Lane(
@@ -102,7 +103,7 @@ class Arcade:
             actions, self.console.actions = self.console.actions, None
             self._send(self.game.play(*actions))
             report = lane.run()
-        payload = lane.tracker.take_segments()
+        payload = lane.tracker.segments.take()
         assert payload is not None
         self.delivered += unpack_segments(payload)
         segments = [segment for segment in self.delivered if segment.round == self.round]

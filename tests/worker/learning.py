@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ludus.spec import BehaviorSpec
 from worker.algorithms.guards import Diverged
-from worker.collector.pool import PolicyProgram
+from worker.collector.programs import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Segment, blocks_of

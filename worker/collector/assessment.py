@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from ludus.wire.batches import Floats, TerminalBatch
 from ludus.wire.codec import Outcome
+from worker.collector.agents import ACTING, Agents, Roster, Slots
 from worker.collector.batcher import BaseLane, Batch, Policy, Staged
 from worker.collector.matches import outcome_by_reward, reported_outcome
-from worker.collector.tracker import ACTING, Roster, Slots, Tracker
-from worker.networks.policy import Acted, FloatArray
+from worker.networks.policy import Acted
 
 Key = tuple[bool, int]
 """Whose game it is: a group's (true) or an agent's, with its number."""
@@ -72,29 +72,29 @@ class Sittings:
 
     # The observer -----------------------------------------------------------------------------------------------
 
-    def beginning(self, tracker: Tracker, staged: Staged) -> None:
+    def beginning(self, agents: Agents, staged: Staged) -> None:
         """Note whose games count: of those that ask first."""
         watch, batch = self._watched.get(staged.roster.number), staged.batch.decisions
         if watch is None or watch.expected is not None or staged.decisions is None or batch is None:
             return
-        fresh = ~tracker.running(staged.decisions)
+        fresh = ~agents.running(staged.decisions)
         if fresh.any():
             watch.expected = set(_keys(batch.agent_ids[fresh], batch.group_ids, fresh))
 
-    def ending(self, tracker: Tracker, staged: Staged) -> None:
+    def ending(self, agents: Agents, staged: Staged) -> None:
         """Note how games end."""
         watch, slots, batch = self._watched.get(staged.roster.number), staged.terminals, staged.batch.terminals
         if watch is None or watch.expected is None or slots is None or batch is None:
             return
-        running = tracker.running(slots)
-        lived = running & ((tracker.state[slots] == ACTING) | (tracker.decisions[slots] > 0))
+        running = agents.running(slots)
+        lived = running & ((agents.state[slots] == ACTING) | (agents.decisions[slots] > 0))
         keys = _keys(batch.agent_ids, batch.group_ids)
         for key in dict.fromkeys(keys):
             rows = np.flatnonzero([each == key for each in keys] & running)
             if key not in watch.expected or key in watch.ended or not len(rows):
                 continue
-            self._note(watch, key, tracker, slots, batch, rows[lived[rows]])
-            if key[0] and self._plays_on(tracker, staged.roster, slots, key[1]):
+            self._note(watch, key, agents, slots, batch, rows[lived[rows]])
+            if key[0] and agents.plays_on(staged.roster, key[1], slots):
                 continue
             if key in watch.lives:
                 watch.ended[key] = _game(watch.lives[key], batch, rows)
@@ -115,7 +115,7 @@ class Sittings:
         self,
         watch: _Watch,
         key: Key,
-        tracker: Tracker,
+        agents: Agents,
         slots: Slots,
         batch: TerminalBatch,
         rows: npt.NDArray[np.intp],
@@ -127,14 +127,9 @@ class Sittings:
             if batch.group_rewards is not None:
                 last += float(batch.group_rewards[row])
             life = watch.lives.setdefault(key, _Life())
-            life.returns.append(float(tracker.returns[slot] + tracker.group_returns[slot]) + last)
-            completes = tracker.state[slot] == ACTING
-            life.length = max(life.length, int(tracker.decisions[slot]) + bool(completes))
-
-    def _plays_on(self, tracker: Tracker, roster: Roster, ending: Slots, group: int) -> bool:
-        """Return whether mates of those that end are in an episode."""
-        mates = np.setdiff1d(np.fromiter(roster.table.values(), np.intp), ending)
-        return bool((tracker.running(mates) & (tracker.group[mates] == group)).any())
+            life.returns.append(float(agents.returns[slot] + agents.group_returns[slot]) + last)
+            completes = agents.state[slot] == ACTING
+            life.length = max(life.length, int(agents.decisions[slot]) + bool(completes))
 
 
 def _keys(
@@ -171,8 +166,6 @@ class AssessmentLane(BaseLane):
     sittings: Sittings = field(kw_only=True)
     candidates: dict[int, bool] = field(default_factory=dict)
     """Number of a roster -> whether the candidate plays it."""
-    loaded: set[int] = field(default_factory=set)
-    """Policies that have their weights."""
 
     @property
     def memory_size(self) -> int:
@@ -183,16 +176,6 @@ class AssessmentLane(BaseLane):
     def absorbs_first(self) -> bool:
         """Whether answers depend on what the tracker notes: memory is zero where an episode begins."""
         return self.memory_size > 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether all policies can act."""
-        return len(self.loaded) == len(self.policies)
-
-    def take(self, key: int, weights: FloatArray) -> None:
-        """Take the weights of a policy."""
-        self.policies[key].load(weights)
-        self.loaded.add(key)
 
     def sit(self, rosters: Mapping[int, Roster], incarnation: str, sitting: int, team: int | None) -> None:
         """Begin a sitting of a simulator that was just reset: `rosters` are its teams, `team` is the candidate's.

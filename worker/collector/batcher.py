@@ -15,11 +15,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints, TerminalBatch
+from ludus.wire.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints
 from ludus.wire.codec import CloseCode, ProtocolError
+from worker.collector.agents import Agents, Roster, Slots
 from worker.collector.exploration import PinkNoise
+from worker.collector.keeping import blocks_of, take_over
 from worker.collector.rounds import Rounds
-from worker.collector.tracker import Roster, Slots, Ticks, Tracker
+from worker.collector.rows import join_decisions, join_masks, join_observations, join_terminals, join_ticks
+from worker.collector.tracker import Tracker
 from worker.networks.policy import Acted
 
 
@@ -82,6 +85,38 @@ class Batch:
         """Agents."""
         return len(self.slots)
 
+    def keep_rows(self, keep: Array) -> None:
+        """Remove the other rows; parts that lose some but not all of theirs become partial."""
+        if keep.all():
+            return
+        parts, begin = [], 0
+        for part in self.parts:
+            left = int(keep[begin : begin + part.rows].sum())
+            begin += part.rows
+            if left:
+                parts.append(part if left == part.rows else part._replace(rows=left, partial=True))
+        self.parts = parts
+        self.slots = self.slots[keep]
+        self.observations = tuple([values[keep] for values in self.observations])
+        self.masks = None if self.masks is None else self.masks[keep]
+
+    def take_parts(self, taken: list[bool]) -> "Batch":
+        """Move whole parts into a batch of their own."""
+        if all(taken):
+            whole = replace(self)
+            self.parts, self.slots = [], self.slots[:0]
+            return whole
+        rows = np.repeat(taken, [part.rows for part in self.parts])
+        moved = replace(
+            self,
+            parts=[part for part, take in zip(self.parts, taken, strict=True) if take],
+            slots=self.slots[rows],
+            observations=tuple([values[rows] for values in self.observations]),
+            masks=None if self.masks is None else self.masks[rows],
+        )
+        self.keep_rows(~rows)
+        return moved
+
 
 class Staged(NamedTuple):
     """One behavior's part of a received step, checked."""
@@ -104,16 +139,16 @@ class Returning(NamedTuple):
     decisions: DecisionBatch | None
     """Those who ask again; None where nobody waits."""
     kept: Mapping[str, Any]
-    """`Tracker.keep`."""
+    """`keeping.keep`."""
 
 
 class Observer(Protocol):
     """What is told of the episodes of a lane, before the tracker is."""
 
-    def ending(self, tracker: Tracker, staged: Staged) -> None:
+    def ending(self, agents: Agents, staged: Staged) -> None:
         """Take note that agents are about to end their episodes: `staged.terminals`, those without one among them."""
 
-    def beginning(self, tracker: Tracker, staged: Staged) -> None:
+    def beginning(self, agents: Agents, staged: Staged) -> None:
         """Take note of `staged.decisions`; those of them that are idle are about to begin an episode."""
 
     def dropped(self, roster: Roster) -> None:
@@ -189,12 +224,12 @@ class BaseLane(ABC):
             raise ProtocolError(CloseCode.DECISION_PENDING, message)
         if roster.staged:
             self._absorb(self._join())  # this message builds on one that is staged
-        tracker = self.tracker
+        agents = self.tracker.agents
         decided, ended = batch.decisions, batch.terminals
-        terminals = tracker.slots(roster, ended.agent_ids) if ended is not None else None
-        decisions = tracker.slots(roster, decided.agent_ids) if decided is not None else None
+        terminals = agents.slots(roster, ended.agent_ids) if ended is not None else None
+        decisions = agents.slots(roster, decided.agent_ids) if decided is not None else None
         if decisions is not None:
-            tracker.check_decisions(decisions, terminals)
+            agents.check_decisions(decisions, terminals)
         roster.staged = True
         self.staged.append(Staged(member, roster, step_id, batch, self.ticks, terminals, decisions))
         self.ticks += 1
@@ -232,7 +267,7 @@ class BaseLane(ABC):
         self.returning = [item for item in self.returning if item.roster is not roster]
         for batch in self.waiting:
             keep = np.repeat([part.roster is not roster for part in batch.parts], [part.rows for part in batch.parts])
-            _keep_rows(batch, keep)
+            batch.keep_rows(keep)
         self.waiting = [batch for batch in self.waiting if batch.rows]
         self.tracker.drop(roster)
         if self.observer is not None:
@@ -251,7 +286,7 @@ class BaseLane(ABC):
         rosters = [roster for roster in rosters if roster.released != number]
         for roster in rosters:
             roster.released = number
-        slots = self.tracker.acting(rosters, number)[: len(self.tracker.blocks)]
+        slots = self.tracker.agents.acting(rosters, number)[: len(self.tracker.segments.blocks)]
         if len(slots):
             self.tracker.release(slots)
             self.schedule()
@@ -271,10 +306,10 @@ class BaseLane(ABC):
             return
         returning, self.returning = self.returning, []
         for member, roster, step_id, decisions, kept in returning:
-            self.tracker.take_over(roster, kept)
+            take_over(self.tracker, roster, kept)
             if decisions is not None:
-                slots = self.tracker.slots(roster, decisions.agent_ids)
-                part = Part(member, roster, step_id, len(slots), int(self.tracker.tick[slots[0]]))
+                slots = self.tracker.agents.slots(roster, decisions.agent_ids)
+                part = Part(member, roster, step_id, len(slots), int(self.tracker.agents.tick[slots[0]]))
                 self.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
         if not self.recorded:
             self.tracker.stop_recording()
@@ -282,13 +317,13 @@ class BaseLane(ABC):
     @property
     def _lacks_blocks(self) -> bool:
         """Whether those who come back need more blocks than there are."""
-        needed = sum(self.tracker.blocks_of(item.kept) for item in self.returning)
-        return self.recorded and needed > len(self.tracker.blocks)
+        needed = sum(blocks_of(item.kept, self.tracker.arena.layout) for item in self.returning)
+        return self.recorded and needed > len(self.tracker.segments.blocks)
 
     def _may_answer(self, rows: int) -> bool:
         if self.held or self.version < max(self.required_version, 0):
             return False
-        return not self.recorded or (rows <= self.rounds.left and rows <= len(self.tracker.blocks))
+        return not self.recorded or (rows <= self.rounds.left and rows <= len(self.tracker.segments.blocks))
 
     def _join(self) -> Batch | None:
         """Put the staged decisions side by side."""
@@ -305,15 +340,9 @@ class BaseLane(ABC):
         return Batch(
             parts,
             np.concatenate(slots),
-            _join_observations([item.observations for item in decisions]),
-            self._join_masks([(item.action_masks, len(item.agent_ids)) for item in decisions]),
+            join_observations([item.observations for item in decisions]),
+            join_masks([(item.action_masks, len(item.agent_ids)) for item in decisions]),
         )
-
-    def _join_masks(self, masks: list[tuple[Bytes | None, int]]) -> Bytes | None:
-        if all(mask is None for mask, _ in masks):
-            return None
-        width = self.tracker.arena.layout.spec.actions.mask_size
-        return np.concatenate([np.ones((rows, width), np.uint8) if mask is None else mask for mask, rows in masks])
 
     def _absorb(self, fresh: Batch | None, *, answered: bool = False) -> None:
         """Bring the agents' state up to what is staged; `fresh` is what `_join` made of it."""
@@ -325,11 +354,11 @@ class BaseLane(ABC):
             self._absorb_terminals(ended)
         decided = [item.batch.decisions for item in staged if item.batch.decisions is not None]
         if fresh is not None:
-            joined = decided[0] if len(decided) == 1 else _join_decisions(decided, fresh)
+            joined = decided[0] if len(decided) == 1 else join_decisions(decided, fresh.observations, fresh.masks)
             if self.observer is not None:
                 for item in staged:
-                    self.observer.beginning(self.tracker, item)
-            self.tracker.wait(fresh.slots, joined, _ticks([(part.tick, part.rows) for part in fresh.parts]))
+                    self.observer.beginning(self.tracker.agents, item)
+            self.tracker.wait(fresh.slots, joined, join_ticks([(part.tick, part.rows) for part in fresh.parts]))
             if not answered:
                 self.waiting.append(fresh)
         for item in staged:
@@ -338,28 +367,28 @@ class BaseLane(ABC):
     def _absorb_terminals(self, ended: list[Staged]) -> None:
         if self.observer is not None:
             for item in ended:
-                self.observer.ending(self.tracker, item)
+                self.observer.ending(self.tracker.agents, item)
         batches = [item.batch.terminals for item in ended if item.batch.terminals is not None]
         slots = [item.terminals for item in ended if item.terminals is not None]
-        ticks = _ticks([(item.tick, len(those)) for item, those in zip(ended, slots, strict=True)])
+        ticks = join_ticks([(item.tick, len(those)) for item, those in zip(ended, slots, strict=True)])
         if len(ended) == 1:
             void = self.tracker.end(slots[0], batches[0], ticks)
         else:
-            void = self.tracker.end(np.concatenate(slots), _join_terminals(batches), ticks)
+            void = self.tracker.end(np.concatenate(slots), join_terminals(batches), ticks)
         if len(void):
             for batch in self.waiting:
-                _keep_rows(batch, ~np.isin(batch.slots, void))
+                batch.keep_rows(~np.isin(batch.slots, void))
             self.waiting = [batch for batch in self.waiting if batch.rows]
 
     def _act(self, batch: Batch) -> Acted:
         """Draw actions and send them."""
-        memory = self.tracker.memory[batch.slots] if self.memory_size else None
+        memory = self.tracker.agents.memory[batch.slots] if self.memory_size else None
         acted = self._forward(batch, memory)
         continuous, discrete = acted.continuous_env, acted.discrete
         begin = 0
         for part in batch.parts:
             end = begin + part.rows
-            agents = self.tracker.agent[batch.slots[begin:end]] if part.partial else None
+            agents = self.tracker.agents.agent[batch.slots[begin:end]] if part.partial else None
             part.member.answer(part.step_id, part.roster, agents, continuous[begin:end], discrete[begin:end])
             begin = end
         return acted
@@ -376,7 +405,7 @@ class BaseLane(ABC):
         """Answer what may be answered of what waits, oldest first, whole messages."""
         if not self.waiting or not self._may_answer(0) or (self.recorded and self.rounds.number is None):
             return
-        permits, blocks = self.rounds.left, len(self.tracker.blocks)
+        permits, blocks = self.rounds.left, len(self.tracker.segments.blocks)
         owing = self._owing() if permits < sum(batch.rows for batch in self.waiting) else frozenset[int]()
         ready: list[Batch] = []
         for batch in self.waiting:
@@ -391,7 +420,7 @@ class BaseLane(ABC):
                     permits -= part.rows
                     blocks -= part.rows
             if any(taken):
-                ready.append(_take_parts(batch, taken))
+                ready.append(batch.take_parts(taken))
         if ready:
             self.waiting = [batch for batch in self.waiting if batch.rows]
             batch = ready[0] if len(ready) == 1 else self._merge(ready)
@@ -402,14 +431,14 @@ class BaseLane(ABC):
         number = self.rounds.number
         if number is None or not self.rounds.closed or not self.rounds.outstanding[number]:
             return frozenset()
-        return self.tracker.owing(number)
+        return self.tracker.agents.owing(number)
 
     def _merge(self, batches: list[Batch]) -> Batch:
         return Batch(
             [part for batch in batches for part in batch.parts],
             np.concatenate([batch.slots for batch in batches]),
-            _join_observations([batch.observations for batch in batches]),
-            self._join_masks([(batch.masks, batch.rows) for batch in batches]),
+            join_observations([batch.observations for batch in batches]),
+            join_masks([(batch.masks, batch.rows) for batch in batches]),
         )
 
     def _report(self) -> LaneReport:
@@ -418,16 +447,16 @@ class BaseLane(ABC):
             return report
         if self.rounds.drained:
             for batch in self.waiting:
-                self.tracker.cut(batch.slots, batch.observations)
+                self.tracker.segments.cut(batch.slots, batch.observations)
             report.deliver = True
         if not self.rounds.closed and not self.wanted and self.rounds.number is not None:
             # In time: the learner's answer should be here before the permits of the next two turns are used up.
             self.wanted = report.want = self.rounds.left < 2 * self.last_rows
         needed = self.low_blocks
-        needed = max(needed, sum(self.tracker.blocks_of(item.kept) for item in self.returning))
+        needed = max(needed, sum(blocks_of(item.kept, self.tracker.arena.layout) for item in self.returning))
         if self.waiting:
             needed = max(needed, *(part.rows for batch in self.waiting for part in batch.parts))
-        if len(self.tracker.blocks) < needed and not self.wanted_blocks:
+        if len(self.tracker.segments.blocks) < needed and not self.wanted_blocks:
             self.wanted_blocks = report.want_blocks = True
         return report
 
@@ -453,86 +482,3 @@ class Lane(BaseLane):
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
         noise = None if self.noise is None else self.noise.draw(batch.slots, self.rng)
         return self.policy.act(batch.observations, batch.masks, memory, self.rng, noise)
-
-
-# Rows --------------------------------------------------------------------------------------------------------------
-
-
-def _keep_rows(batch: Batch, keep: Array) -> None:
-    """Remove rows from a batch; parts that lose some but not all of theirs become partial."""
-    if keep.all():
-        return
-    parts, begin = [], 0
-    for part in batch.parts:
-        left = int(keep[begin : begin + part.rows].sum())
-        begin += part.rows
-        if left:
-            parts.append(part if left == part.rows else part._replace(rows=left, partial=True))
-    batch.parts = parts
-    batch.slots = batch.slots[keep]
-    batch.observations = tuple([values[keep] for values in batch.observations])
-    batch.masks = None if batch.masks is None else batch.masks[keep]
-
-
-def _take_parts(batch: Batch, taken: list[bool]) -> Batch:
-    """Move whole parts out of a batch into one of their own."""
-    if all(taken):
-        whole = replace(batch)
-        batch.parts, batch.slots = [], batch.slots[:0]
-        return whole
-    rows = np.repeat(taken, [part.rows for part in batch.parts])
-    moved = replace(
-        batch,
-        parts=[part for part, take in zip(batch.parts, taken, strict=True) if take],
-        slots=batch.slots[rows],
-        observations=tuple([values[rows] for values in batch.observations]),
-        masks=None if batch.masks is None else batch.masks[rows],
-    )
-    _keep_rows(batch, ~rows)
-    return moved
-
-
-def _ticks(counts: list[tuple[int, int]]) -> Ticks:
-    """Return the tick of each row, given (tick, rows) of each message in order."""
-    if len(counts) == 1:
-        return counts[0][0]
-    return np.repeat(*np.array(counts, np.int64).T)
-
-
-def _join_observations(columns: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    return tuple([np.concatenate(values) for values in zip(*columns, strict=True)])
-
-
-def _join_optional(columns: list[Array | None], like: list[Array]) -> Array | None:
-    """Concatenate columns that may be absent: zeros stand for those."""
-    if all(values is None for values in columns):
-        return None
-    dtype = next(values.dtype for values in columns if values is not None)
-    return np.concatenate(
-        [np.zeros(len(ids), dtype) if values is None else values for values, ids in zip(columns, like, strict=True)]
-    )
-
-
-def _join_decisions(batches: list[DecisionBatch], joined: Batch) -> DecisionBatch:
-    ids = [batch.agent_ids for batch in batches]
-    return DecisionBatch(
-        np.concatenate(ids),
-        np.concatenate([batch.rewards for batch in batches]),
-        joined.observations,
-        joined.masks,
-        _join_optional([batch.group_ids for batch in batches], ids),
-        _join_optional([batch.group_rewards for batch in batches], ids),
-    )
-
-
-def _join_terminals(batches: list[TerminalBatch]) -> TerminalBatch:
-    ids = [batch.agent_ids for batch in batches]
-    return TerminalBatch(
-        np.concatenate(ids),
-        np.concatenate([batch.rewards for batch in batches]),
-        _join_observations([batch.observations for batch in batches]),
-        np.concatenate([batch.truncated for batch in batches]),
-        _join_optional([batch.group_ids for batch in batches], ids),
-        _join_optional([batch.group_rewards for batch in batches], ids),
-        _join_optional([batch.outcomes for batch in batches], ids),
-    )

@@ -47,7 +47,7 @@ class KeptSession:
     draws: Mapping[str, Any]
     """`ParameterDraws.state` of those values."""
     agents: Mapping[str, State] = field(default_factory=dict)
-    """By announced behavior: `Tracker.keep`."""
+    """By announced behavior: `keeping.keep`."""
 
     def to_state(self) -> State:
         """Return it as a tree."""

@@ -51,7 +51,7 @@ class Holding:
             return
         lane.rng.bit_generator.state = kept["rng"]
         lane.ticks = kept["ticks"]
-        lane.tracker.restore_places(kept["places"].tolist())
+        lane.tracker.agents.restore_places(kept["places"].tolist())
         lane.rounds.debt.update(dict(kept["advance"]))
         if lane.noise is not None and kept["noise"] is not None:
             lane.noise.restore(kept["noise"])
@@ -96,16 +96,16 @@ class Holding:
 
 def _lane_state(lane: Lane) -> State:
     """Return what a lane needs to go on, beside its sessions."""
-    tracker = lane.tracker
+    agents = lane.tracker.agents
     advance = dict(lane.rounds.debt)
-    opened = tracker.length > 0
-    for number, length in zip(tracker.round[opened].tolist(), tracker.length[opened].tolist(), strict=True):
+    opened = agents.length > 0
+    for number, length in zip(agents.round[opened].tolist(), agents.length[opened].tolist(), strict=True):
         if number in advance:
             advance[number] -= length  # comes back with its session, or never
     return {
         "rng": dict(lane.rng.bit_generator.state),
         "ticks": lane.ticks,
-        "places": np.array(tracker.places, np.int64),
+        "places": np.array(agents.places, np.int64),
         "noise": None if lane.noise is None else lane.noise.states,
         "advance": [[number, steps] for number, steps in sorted(advance.items()) if steps > 0],
     }

@@ -8,16 +8,18 @@ Whether the opponents were the same all along is decided by the numbers of the s
 their turns apart: what changes in the message that ends a match belongs to the next one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ludus.wire.batches import TerminalBatch
 from ludus.wire.codec import Outcome
+from worker.collector.agents import ACTING, Agents, Roster
 from worker.collector.batcher import Member, Staged
 from worker.collector.opponents import NOBODY, OppositionLane
-from worker.collector.tracker import ACTING, Roster, Slots, Tracker
 
 Opposition = list[tuple[str, int, int]]
 """Behavior, team and key of the policy (`worker.collector.opponents`) of each opposing side."""
@@ -38,6 +40,13 @@ class EndedMatch:
     opponents: Opposition
     """Those that played; where they changed, with the newest policy."""
 
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        """Read the fields in order, as they travel in JSON."""
+        simulator, team, outcome, truncated, settled, opponents = row
+        sides = [(behavior, other, key) for behavior, other, key in opponents]
+        return cls(simulator, team, outcome, truncated, settled, sides)
+
 
 class Referee:
     """Notes the matches of one lane. Its observer."""
@@ -56,43 +65,38 @@ class Referee:
 
     # The observer -----------------------------------------------------------------------------------------------
 
-    def beginning(self, tracker: Tracker, staged: Staged) -> None:
+    def beginning(self, agents: Agents, staged: Staged) -> None:
         """Note when episodes begin."""
         slots, batch = staged.decisions, staged.batch.decisions
         if slots is None or batch is None:
             return
-        fresh = ~tracker.running(slots)
+        fresh = ~agents.running(slots)
         if not fresh.any():
             return
-        if len(self._began) < len(tracker.state):
-            self._began = np.concatenate([self._began, np.zeros(len(tracker.state) - len(self._began), np.int64)])
+        if len(self._began) < len(agents.state):
+            self._began = np.concatenate([self._began, np.zeros(len(agents.state) - len(self._began), np.int64)])
         self._began[slots[fresh]] = staged.step_id
         if batch.group_ids is not None:
             for group in np.unique(batch.group_ids[fresh]).tolist():
                 self._groups.setdefault((staged.roster.number, group), staged.step_id)
 
-    def ending(self, tracker: Tracker, staged: Staged) -> None:
+    def ending(self, agents: Agents, staged: Staged) -> None:
         """Judge the matches that end with these episodes."""
         slots, batch = staged.terminals, staged.batch.terminals
         if slots is None or batch is None:
             return
-        lived = tracker.running(slots) & ((tracker.state[slots] == ACTING) | (tracker.decisions[slots] > 0))
+        lived = agents.running(slots) & ((agents.state[slots] == ACTING) | (agents.decisions[slots] > 0))
         groups = np.zeros(len(slots), np.int32) if batch.group_ids is None else batch.group_ids
         for row in np.flatnonzero(lived & (groups == 0)).tolist():
             self._judge(staged, int(self._began[slots[row]]), np.array([row]))
         for group in np.unique(groups[lived & (groups != 0)]).tolist():
-            if not self._plays_on(tracker, staged.roster, slots, group):
+            if not agents.plays_on(staged.roster, group, slots):
                 began = self._groups.pop((staged.roster.number, group), int(self._began[slots[groups == group]].min()))
                 self._judge(staged, began, np.flatnonzero(lived & (groups == group)))
 
     def dropped(self, roster: Roster) -> None:
         """Forget the matches of a session's agents."""
         self._groups = {key: began for key, began in self._groups.items() if key[0] != roster.number}
-
-    def _plays_on(self, tracker: Tracker, roster: Roster, ending: Slots, group: int) -> bool:
-        """Return whether mates of those that end are in an episode."""
-        mates = np.setdiff1d(np.fromiter(roster.table.values(), np.intp), ending)
-        return bool((tracker.running(mates) & (tracker.group[mates] == group)).any())
 
     def _judge(self, staged: Staged, began: int, rows: npt.NDArray[np.intp]) -> None:
         """Note a match that ends with some rows of a message."""

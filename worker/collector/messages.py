@@ -10,7 +10,6 @@ from enum import IntEnum
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from ludus.spec import BehaviorSpec
 from ludus.wire import simulation_pb2 as pb
@@ -29,7 +28,6 @@ class Kind(IntEnum):
     UNRECORDED = 7
     BLOCKS = 8
     END_SESSION = 9
-    RESET = 10
     CLOSE = 11
     FROZEN_POLICY = 12
     OPPONENTS = 13
@@ -54,8 +52,7 @@ class Kind(IntEnum):
     WANT_BLOCKS = 76
     BORROWED = 77
     TROUBLE = 78
-    GHOST_STEPS = 79
-    MATCHES = 80
+    OPPOSED = 79
     HANDED_OVER = 81
     SAT = 82
     ALIVE = 90
@@ -99,7 +96,11 @@ class Settings(Message):
 
 @dataclass(frozen=True, slots=True)
 class Admit(Message):
-    """A behavior may act. Carries the descriptors of its arena and of its weight buffers."""
+    """A behavior may act.
+
+    Carries the descriptor of its arena, and that of its weight buffers. An assessment has none of the latter, but the
+    weights of each of its policies (`weights.freeze`).
+    """
 
     kind: ClassVar = Kind.ADMIT
     lane: int
@@ -120,8 +121,7 @@ class Admit(Message):
     self_play: bool
     """Whether one team learns and the others play frozen policies; nobody is answered before `Opponents` came."""
     assessment: list[dict[str, Any]]
-    """Of an assessment: the networks of its policies (`network_settings` and `squashed` each), whose weights come as
-    `FrozenPolicy` 0, 1; else empty."""
+    """Of an assessment: the networks of its policies (`network_settings` and `squashed` each); else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class FrozenPolicy(Message):
 
 @dataclass(frozen=True, slots=True)
 class Opponents(Message):
-    """Which team learns, and what the others play; a change of the former is followed by `ResetAll`."""
+    """Which team learns, and what the others play; a change of the former is followed by a reset (`Parameters`)."""
 
     kind: ClassVar = Kind.OPPONENTS
     lane: int
@@ -224,25 +224,16 @@ class EndSession(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ResetAll(Message):
-    """Make every simulator abandon its episodes."""
-
-    kind: ClassVar = Kind.RESET
-    environment_parameters: dict[str, Any]
-    """`environment_parameters.to_plain`."""
-    parameter_set: int
-    """As `Parameters.parameter_set`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Parameters(Message):
-    """New environment parameters: every simulator is told with its next answer, and begins later episodes with them."""
+    """Environment parameters: every simulator is told with its next answer, and begins later episodes with them."""
 
     kind: ClassVar = Kind.PARAMETERS
     environment_parameters: dict[str, Any]
     """`environment_parameters.to_plain`."""
     parameter_set: int
     """Number of this set of parameters; counts changes from 0."""
+    reset: bool
+    """Whether they are told at once, by a reset: every simulator abandons its episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,21 +387,15 @@ class Borrowed(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class GhostSteps(Message):
-    """Decisions that were answered for teams that do not learn, since the last such message."""
+class Opposed(Message):
+    """What teams that do not learn have played since the last such message."""
 
-    kind: ClassVar = Kind.GHOST_STEPS
+    kind: ClassVar = Kind.OPPOSED
     lane: int
     steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Matches(Message):
-    """Matches that ended: the fields of each `worker.collector.matches.EndedMatch`, in order."""
-
-    kind: ClassVar = Kind.MATCHES
-    lane: int
-    rows: list[tuple[int, int, int, bool, bool, list[tuple[str, int, int]]]]
+    """Decisions that were answered for them."""
+    matches: list[tuple[int, int, int, bool, bool, list[tuple[str, int, int]]]]
+    """Those that ended: the fields of each `worker.collector.matches.EndedMatch`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,5 +462,3 @@ EPISODE_DTYPE = np.dtype(
     ]
 )
 """One episode's end on the wire; `closed` counts the segments of the same delivery that had closed by then."""
-
-BlockIds = npt.NDArray[np.int32]

@@ -23,10 +23,11 @@ from ludus.wire.codec import (
 )
 from ludus.wire.parameters import samplers_to_messages
 from ludus.wire.specs import MAX_BEHAVIORS
+from worker.collector.agents import Roster
 from worker.collector.answers import encode_answer
 from worker.collector.handover import MAX_POSITION_BYTES, KeptSession
+from worker.collector.keeping import keep
 from worker.collector.session import INCARNATION, MAX_CLIENT, Collector, Session
-from worker.collector.tracker import Roster
 
 HELLO_SECONDS = 30.0
 BEFORE_RESET = -1
@@ -266,7 +267,7 @@ class NativeSession(Session):
             has_heard=self._has_heard,
             parameters=self._told,
             draws=self._draws.state,
-            agents={name: lane.tracker.keep(roster) for name, (lane, roster) in self.rosters.items()},
+            agents={name: keep(lane.tracker, roster) for name, (lane, roster) in self.rosters.items()},
         )
 
     def _expect_hello(self) -> None:

@@ -1,6 +1,7 @@
 """What `CollectorPool.poll` reports to the learner. Frozen values; `Notice` is their union."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from ludus.wire.batches import Aggregation
 from worker.collector.assessment import EndedGame
 from worker.collector.handover import State
 from worker.collector.matches import EndedMatch
+from worker.collector.messages import EPISODE_DTYPE
 from worker.experience.segments import Segment
 
 
@@ -156,6 +158,25 @@ class EpisodesEnded:
     closed: npt.NDArray[np.int64]
     """How many segments of this collector's next `SegmentsDelivered` had closed by then; it comes next, where any had."""
     collector: int
+
+    @classmethod
+    def unpack(cls, behavior: str, collector: int, payload: memoryview) -> Self:
+        """Read what a collector has packed."""
+        records = np.frombuffer(payload, EPISODE_DTYPE)
+        return cls(
+            behavior=behavior,
+            returns=records["return"],
+            group_returns=records["group_return"],
+            lengths=records["length"].astype(np.int64),
+            truncated=records["truncated"],
+            outcomes=records["outcome"],
+            simulators=records["simulator"].astype(np.int64),
+            agents=records["agent"].astype(np.int64),
+            versions=records["version"],
+            parameter_sets=records["parameter_set"].astype(np.int64),
+            closed=records["closed"].astype(np.int64),
+            collector=collector,
+        )
 
 
 @dataclass(frozen=True, slots=True)

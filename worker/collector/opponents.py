@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ludus.wire.batches import Array, Bytes, Floats
+from worker.collector.agents import Agents, Roster, Slots
 from worker.collector.batcher import BaseLane, Batch, Staged
-from worker.collector.tracker import Roster, Slots, Tracker
 from worker.networks.policy import Acted, FloatArray
 from worker.networks.stacked import StackedPolicies
 
@@ -92,15 +92,15 @@ class Opponents:
         """Take a policy that the next draws name."""
         self._weights[key] = weights
 
-    def assign(self, tracker: Tracker, teams: Mapping[int, Sequence[int]], others: Sequence[int]) -> None:
+    def assign(self, agents: Agents, teams: Mapping[int, Sequence[int]], others: Sequence[int]) -> None:
         """Play these draws from each agent's next episode on; `others` are for teams that are not among `teams`.
 
-        Policies that are neither drawn nor played by an agent of the tracker are given up.
+        Policies that are neither drawn nor played by one of `agents` are given up.
         """
         self._teams, self._others = teams, others
         drawn = {key for keys in (*teams.values(), others) for key in keys}
         slots = np.arange(len(self._plays))
-        played = set(self._plays[slots[tracker.running(slots)]].tolist())
+        played = set(self._plays[slots[agents.running(slots)]].tolist())
         kept = sorted((drawn | played) & self._weights.keys())
         self._weights = {key: self._weights[key] for key in kept}
         self._keys = np.array(kept, np.int64)
@@ -129,32 +129,32 @@ class Opponents:
 
     # The observer -----------------------------------------------------------------------------------------------
 
-    def ending(self, tracker: Tracker, staged: Staged) -> None:
+    def ending(self, agents: Agents, staged: Staged) -> None:
         """Note that agents leave their policies."""
         if staged.terminals is not None:
-            self._note(tracker, staged, staged.terminals, leave=True)
+            self._note(agents, staged, staged.terminals, leave=True)
 
-    def beginning(self, tracker: Tracker, staged: Staged) -> None:
+    def beginning(self, agents: Agents, staged: Staged) -> None:
         """Let agents whose episode begins adopt a policy."""
         if staged.decisions is None:
             return
-        newborn = staged.decisions[~tracker.running(staged.decisions)]
+        newborn = staged.decisions[~agents.running(staged.decisions)]
         if not len(newborn):
             return
-        if len(self._plays) < len(tracker.state):
-            added = np.zeros(len(tracker.state) - len(self._plays), np.int64)
+        if len(self._plays) < len(agents.state):
+            added = np.zeros(len(agents.state) - len(self._plays), np.int64)
             self._plays = np.concatenate([self._plays, added])
         self._plays[newborn] = self.drawn_for(staged.roster)
-        self._note(tracker, staged, newborn, leave=False)
+        self._note(agents, staged, newborn, leave=False)
 
     def dropped(self, roster: Roster) -> None:
         """Forget what a session's agents played."""
         self._histories.pop(roster.number, None)
 
-    def _note(self, tracker: Tracker, staged: Staged, slots: Slots, *, leave: bool) -> None:
+    def _note(self, agents: Agents, staged: Staged, slots: Slots, *, leave: bool) -> None:
         """Note what a roster's agents play once some of them have left or joined."""
-        everybody = np.fromiter(staged.roster.table.values(), np.intp, len(staged.roster.table))
-        playing = everybody[tracker.running(everybody)]
+        everybody = staged.roster.slots
+        playing = everybody[agents.running(everybody)]
         playing = np.setdiff1d(playing, slots) if leave else np.union1d(playing, slots)
         keys = np.unique(self._plays[playing])
         key = NOBODY if not len(keys) else int(keys[0]) if len(keys) == 1 else MIXED

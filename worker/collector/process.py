@@ -59,7 +59,7 @@ async def serve(channel: Channel, start: messages.Settings, kept: State | None) 
         return
     for each in servers:
         await each.start()
-    collector.tell(messages.Listening(port))
+    collector.link.tell(messages.Listening(port))
     loop.add_reader(channel.fileno(), collector.readable)
     ticking = loop.create_task(_tick_forever(collector))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,8 +85,8 @@ async def _tick_forever(collector: Collector) -> None:
             collector.tick()
             if clock() >= next_alive:
                 next_alive = clock() + messages.ALIVE_SECONDS
-                collector.tell(messages.Alive())
-    except Exception as error:  # the edge of the process, as in `Collector._run_due`
+                collector.link.tell(messages.Alive())
+    except Exception as error:  # the edge of the process, as in `Turns`
         log.exception("tick_failed")
         collector.fail(error)
 

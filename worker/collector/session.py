@@ -11,18 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
 from ludus.environment_parameters import ParameterValue
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
 from ludus.wire.specs import MAX_BEHAVIORS
 from server.gateway.tickets import TicketExpired, TicketInvalid, verify
+from worker.collector.agents import Roster
 from worker.collector.batcher import BaseLane
 from worker.collector.handover import KeptSession
+from worker.collector.keeping import waiting_of
 from worker.collector.settings import CollectorSettings
-from worker.collector.tracker import Roster, Tracker
 
 INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
 MAX_CLIENT = 100
@@ -160,8 +159,7 @@ class Session(ABC):
     def steps(self) -> int:
         """Steps that came back from this simulator."""
         return self._past_steps + sum(
-            roster.former_steps + lane.tracker.steps_of(np.fromiter(roster.table.values(), np.intp))
-            for lane, roster in self.rosters.values()
+            roster.former_steps + lane.tracker.agents.steps_of(roster.slots) for lane, roster in self.rosters.values()
         )
 
     def admit(self, spec: BehaviorSpec, lane_of: LaneOf) -> None:
@@ -256,7 +254,7 @@ class Session(ABC):
     def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
         """Hand on the numbers of a step, before its agents are. They tell of the episodes that end in it, if any do."""
         began = [
-            lane.tracker.began_under(roster, batch.terminals.agent_ids)
+            lane.tracker.agents.began_under(roster, batch.terminals.agent_ids)
             for batch in batches
             if batch.terminals is not None and batch.behavior in self.rosters
             for lane, roster in [self.rosters[batch.behavior]]
@@ -288,7 +286,7 @@ class Session(ABC):
         for name, agents in self.kept.agents.items():
             batch = asked.get(name)
             ids = set() if batch is None or batch.decisions is None else set(batch.decisions.agent_ids.tolist())
-            if name not in self.specs or ids != Tracker.waiting_of(agents):
+            if name not in self.specs or ids != waiting_of(agents):
                 return False
         return True
 
@@ -318,7 +316,7 @@ class Session(ABC):
         if not self._has_heard:
             self._has_heard = True
             for lane, roster in self.rosters.values():
-                lane.tracker.tell(roster, self._parameter_set)
+                lane.tracker.agents.tell(roster, self._parameter_set)
         for batch in batches:
             pair = self.rosters.get(batch.behavior)
             if pair is None:
@@ -360,12 +358,12 @@ class Session(ABC):
         pairs = self.rosters.values()
         if any(roster.staged or any(item.roster is roster for item in lane.returning) for lane, roster in pairs):
             return False
-        acts = any(len(lane.tracker.acting([roster])) for lane, roster in pairs)
-        return not acts and any(lane.tracker.is_at_rest(roster) for lane, roster in pairs)
+        acts = any(len(lane.tracker.agents.acting([roster])) for lane, roster in pairs)
+        return not acts and any(lane.tracker.agents.is_at_rest(roster) for lane, roster in pairs)
 
     @property
     def _is_owed_a_step(self) -> bool:
-        return any(len(lane.tracker.acting([roster])) for lane, roster in self.rosters.values())
+        return any(len(lane.tracker.agents.acting([roster])) for lane, roster in self.rosters.values())
 
     def _forget_agents(self) -> None:
         for lane, roster in self.rosters.values():

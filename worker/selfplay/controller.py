@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from ludus.wire.batches import Outcome
 from worker.collector.matches import EndedMatch
 from worker.collector.notices import MatchesEnded
-from worker.collector.pool import Opposition
+from worker.collector.programs import Opposition
 from worker.link import EventRecord, Match, Seat
 from worker.recorder import Aggregation
 from worker.selfplay.ghost import Ghost, Weights

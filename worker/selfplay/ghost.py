@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.training.selfplay import SelfPlaySettings
-from worker.collector.pool import Opposition
+from worker.collector.programs import Opposition
 from worker.initialization import Sources
 from worker.networks.actor import Actor
 from worker.recorder import Recorder

@@ -20,7 +20,8 @@ from server.training.problems import join_path
 from server.training.unsupported import refuse_unsupported
 from worker.build import DeviceMissing
 from worker.checkpoint import CheckpointDamaged
-from worker.collector.pool import CollectorStartError, WarmCollector
+from worker.collector.children import WarmCollector
+from worker.collector.pool import CollectorStartError
 from worker.link import (
     CheckpointCommitted,
     CheckpointWritten,

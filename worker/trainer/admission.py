@@ -21,7 +21,8 @@ from worker.build import (
     choose_collector_device,
     count_gpus,
 )
-from worker.collector.pool import CollectorPool, PolicyProgram
+from worker.collector.pool import CollectorPool
+from worker.collector.programs import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.initialization import InitializationError, Sources, Stateful, initialize, resume

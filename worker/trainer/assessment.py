@@ -25,7 +25,8 @@ from worker.assessment.match import MatchJudge
 from worker.build import choose_collector_device, count_gpus
 from worker.collector.assessment import EndedGame
 from worker.collector.notices import SimulatorStarted, SittingEnded
-from worker.collector.pool import CollectorPool, FrozenProgram, PolicyProgram
+from worker.collector.pool import CollectorPool
+from worker.collector.programs import FrozenProgram, PolicyProgram
 from worker.experience.arena import Arena
 from worker.initialization import InitializationError, load_policy
 from worker.link import Assessed, Finished, Job, Match, MatchesPlayed, MatchesResumed, Seat

@@ -19,7 +19,7 @@ from ludus.spec import BehaviorSpec
 from server.training.config import CloneConfig, TrainerConfig
 from worker.algorithms.bc import Cloning
 from worker.collector.notices import EpisodesEnded
-from worker.collector.pool import PolicyProgram
+from worker.collector.programs import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.export import exporter

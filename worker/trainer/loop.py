@@ -18,6 +18,7 @@ from worker.build import (
     count_gpus,
 )
 from worker.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, behavior_states, load
+from worker.collector.children import WarmCollector
 from worker.collector.notices import (
     BehaviorAnnounced,
     CollectorDied,
@@ -38,7 +39,7 @@ from worker.collector.notices import (
     StatsReported,
     TeamAnnounced,
 )
-from worker.collector.pool import CollectorPool, WarmCollector
+from worker.collector.pool import CollectorPool
 from worker.collector.settings import CollectorSettings
 from worker.initialization import Sources
 from worker.learner import MAX_ROLLBACKS, BehaviorLearner, Learner

@@ -10,11 +10,12 @@ import numpy as np
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire.batches import BehaviorBatch, DecisionBatch, Floats, Ints, Outcome, TerminalBatch
+from worker.collector.agents import Roster
 from worker.collector.batcher import BaseLane, Lane
 from worker.collector.matches import EndedMatch, Referee
 from worker.collector.opponents import Opponents, OppositionLane
 from worker.collector.rounds import Rounds
-from worker.collector.tracker import Roster, Tracker
+from worker.collector.tracker import Tracker
 from worker.experience.arena import Arena
 from worker.networks.acting import make_policy, make_stacked
 from worker.networks.policy import FloatArray
@@ -57,7 +58,7 @@ class Pitch:
         rounds = Rounds()
         rounds.grant(0, 10_000, size=10_000, closed=True)
         tracker = Tracker(self.arena, 500, rounds)
-        tracker.blocks = list(range(self.arena.layout.blocks))
+        tracker.segments.blocks = list(range(self.arena.layout.blocks))
         policy = make_policy(spec, NETWORK)
         policy.load(weights_of(LEARNER))
         self.learning = Lane(
@@ -90,7 +91,7 @@ class Pitch:
     def assign(self, teams: Mapping[int, Sequence[int]], others: Sequence[int] = (0,)) -> None:
         for key in {key for keys in (*teams.values(), others) for key in keys}:
             self.opponents.take(key, weights_of(key))
-        self.opponents.assign(self.opposition.tracker, teams, others)
+        self.opponents.assign(self.opposition.tracker.agents, teams, others)
 
 
 @dataclass

@@ -17,7 +17,8 @@ from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import array_to_tensor, spec_to_message
 from worker.collector.handover import State
 from worker.collector.notices import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
-from worker.collector.pool import CollectorPool, Opposition, PolicyProgram
+from worker.collector.pool import CollectorPool
+from worker.collector.programs import Opposition, PolicyProgram
 from worker.collector.service import METHOD
 from worker.collector.settings import CollectorSettings
 from worker.experience.arena import Arena

@@ -43,12 +43,12 @@ class Court:
             version=0,
             schedule=lambda: None,
         )
-        self.lane.take(0, weights_of(CANDIDATE))
+        self.lane.policies[0].load(weights_of(CANDIDATE))
         if policies == 2:
             # Two units on one input: weights (2), biases (2), head (2), its bias, the deviation.
             champion = np.zeros(8, np.float32)
             champion[6] = 0.3 * CHAMPION
-            self.lane.take(1, champion)
+            self.lane.policies[1].load(champion)
         self.stadium = SimpleNamespace(
             rosters=0, learning={}, pitch=lambda _: SimpleNamespace(opposition=self.lane), run=self.lane.run
         )

@@ -8,10 +8,10 @@ import pytest
 from ludus.wire import simulation_pb2 as pb
 from tests.worker.collector.stack import SPEC, Learner, Simulator, learner
 from worker.collector import handover
+from worker.collector.agents import IDLE, WAITING
 from worker.collector.notices import EpisodesEnded, HandedOver, SimulatorConnected, SimulatorTrouble
 from worker.collector.rounds import Rounds
 from worker.collector.sharing import RoundSharing
-from worker.collector.tracker import IDLE, WAITING
 
 
 def resuming(address: str, incarnation: str) -> tuple[Simulator, pb.Welcome]:

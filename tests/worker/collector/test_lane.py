@@ -286,7 +286,7 @@ def test_unrecorded_agents_are_answered_without_permits_and_leave_no_segments() 
     world.grant(0)
     world.step(0, decide=[1])
     world.run()
-    before = len(world.tracker.blocks)
+    before = len(world.tracker.segments.blocks)
 
     world.lane.stop_recording()
     for _ in range(20):
@@ -297,20 +297,20 @@ def test_unrecorded_agents_are_answered_without_permits_and_leave_no_segments() 
 
     assert world.members[0].states("idle") == [1]
     assert not world.segments
-    assert len(world.tracker.blocks) == before + 1  # the open segment's block came back
+    assert len(world.tracker.segments.blocks) == before + 1  # the open segment's block came back
 
 
 def test_too_few_blocks_hold_agents_until_more_come() -> None:
     world = World()
     world.join(0)
-    blocks, world.tracker.blocks = world.tracker.blocks, [0]
+    blocks, world.tracker.segments.blocks = world.tracker.segments.blocks, [0]
     world.grant(0)
     world.step(0, decide=[1, 2])
 
     assert world.run().want_blocks
     assert world.members[0].states("waiting") == [1, 2]
 
-    world.tracker.blocks.extend(blocks[1:9])
+    world.tracker.segments.blocks.extend(blocks[1:9])
     world.lane.wanted_blocks = False
     world.run()
     assert world.members[0].states("acting") == [1, 2]
@@ -328,8 +328,8 @@ def test_ids_that_never_return_do_not_fill_memory() -> None:
         world.run()
 
     assert len(world.members[0].roster.table) <= 64
-    assert len(world.tracker.state) <= 128
-    assert world.tracker.steps_of(np.zeros(0, np.intp)) + world.members[0].roster.former_steps >= 1_900
+    assert len(world.tracker.agents.state) <= 128
+    assert world.tracker.agents.steps_of(np.zeros(0, np.intp)) + world.members[0].roster.former_steps >= 1_900
 
 
 def test_more_agents_than_allowed_are_refused() -> None:
@@ -567,9 +567,9 @@ class LaneMachine(RuleBasedStateMachine):
         assert world.rounds.outstanding.total() == sum(
             len(member.states("acting")) for member in world.members.values()
         )
-        used = world.tracker._block_index < -(-world.tracker.length // world.tracker._rows)[:, None]
-        assert len(set(world.tracker.blocks)) == len(world.tracker.blocks)
-        assert len(world.tracker.blocks) + int(used.sum()) == 2_000, "no block is lost"
+        segments = world.tracker.segments
+        used = segments.blocks_in_use(np.arange(len(world.tracker.agents.state)))
+        assert len({*segments.blocks, *used}) == len(segments.blocks) + len(used) == 2_000, "no block is lost"
         world.arena.close()
 
 

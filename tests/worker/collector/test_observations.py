@@ -15,8 +15,8 @@ from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationS
 from ludus.turn import Actions, Turn
 from ludus.wire.batches import DecisionBatch, TerminalBatch
 from tests.worker.collector.stack import learner
+from worker.collector.admitted import block_chunk
 from worker.collector.notices import RoundCollected
-from worker.collector.pool import block_chunk
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Ending
 from worker.networks.acting import make_policy

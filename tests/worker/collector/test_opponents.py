@@ -86,8 +86,8 @@ def test_steps_of_opponents_are_counted_and_neither_recorded_nor_told_as_episode
     assert pitch.opposition.take_steps() == 12
     assert pitch.opposition.take_steps() == 0
     assert pitch.opposition.tracker.take_episodes() is None
-    assert pitch.opposition.tracker.take_segments() is None
-    assert pitch.learning.tracker.take_segments() is not None
+    assert pitch.opposition.tracker.segments.take() is None
+    assert pitch.learning.tracker.segments.take() is not None
 
 
 def test_agents_of_a_session_that_left_play_nothing(stadium: Stadium) -> None:

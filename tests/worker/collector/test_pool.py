@@ -21,6 +21,7 @@ from ludus.wire import simulation_pb2 as pb
 from ludus.wire.batches import Aggregation
 from server.gateway.tickets import TicketClaims, sign
 from tests.worker.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
+from worker.collector.children import WarmCollector
 from worker.collector.notices import (
     BehaviorAnnounced,
     CollectorDied,
@@ -33,7 +34,7 @@ from worker.collector.notices import (
     SimulatorStarted,
     StatsReported,
 )
-from worker.collector.pool import CollectorPool, CollectorStartError, WarmCollector
+from worker.collector.pool import CollectorPool, CollectorStartError
 from worker.collector.settings import CollectorSettings
 
 KEY = b"k" * 32
@@ -260,7 +261,7 @@ def test_the_only_collector_is_started_again_and_its_round_goes_on() -> None:
 
 
 def test_a_frozen_collector_is_replaced_and_one_that_only_idles_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.collector.pool.SILENCE_SECONDS", 4.0)
+    monkeypatch.setattr("worker.collector.children.SILENCE_SECONDS", 4.0)
     with learner(count=2, size=100) as desk:
         frozen, idle = pids_of(desk.pool)
 
@@ -274,7 +275,8 @@ def test_a_frozen_collector_is_replaced_and_one_that_only_idles_is_not(monkeypat
 
 def test_collectors_end_when_the_learner_is_killed() -> None:
     code = (
-        "from worker.collector.pool import *; from worker.collector.settings import CollectorSettings; import time\n"
+        "import time; from worker.collector.pool import CollectorPool\n"
+        "from worker.collector.settings import CollectorSettings\n"
         "pool = CollectorPool(CollectorSettings('run', 1, 7, count=2)); pool.start()\n"
         "print(*[c.warm.process.pid for c in pool._children], flush=True); time.sleep(60)"
     )

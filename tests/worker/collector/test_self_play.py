@@ -22,7 +22,7 @@ from worker.collector.notices import (
     SimulatorStarted,
     TeamAnnounced,
 )
-from worker.collector.pool import Opposition
+from worker.collector.programs import Opposition
 from worker.experience.weights import freeze, thaw
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"

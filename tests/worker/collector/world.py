@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
+from worker.collector.agents import Roster
 from worker.collector.batcher import Lane, LaneReport
 from worker.collector.rounds import Rounds
-from worker.collector.tracker import Roster, Tracker
+from worker.collector.tracker import Tracker
 from worker.experience.arena import Arena
 from worker.experience.segments import Ending, Segment, unpack_segments
 from worker.networks.policy import Acted
@@ -170,7 +171,7 @@ class World:
         self.arena = Arena.create(SPEC, 2_000, rows=rows, memory_size=3 * recurrent)
         self.rounds = Rounds()
         self.tracker = Tracker(self.arena, horizon, self.rounds)
-        self.tracker.blocks = list(range(2_000))
+        self.tracker.segments.blocks = list(range(2_000))
         self.policy = CountingPolicy(self.arena.layout.memory_size)
         self.size = size
         self.closed = closed
@@ -280,7 +281,7 @@ class World:
     def run(self) -> LaneReport:
         """Let the lane have its turn, and check every segment that leaves it against what was lived."""
         report = self.lane.run()
-        payload = self.tracker.take_segments()
+        payload = self.tracker.segments.take()
         if payload is not None:
             for segment in unpack_segments(payload):
                 self._check(segment)
@@ -320,4 +321,4 @@ class World:
         for number in numbers:
             assert number not in self.recorded, "no step is delivered twice"
             self.recorded[number] = segment.round
-        self.lane.tracker.blocks.extend(segment.blocks)
+        self.lane.tracker.segments.blocks.extend(segment.blocks)

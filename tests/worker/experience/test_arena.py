@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from worker.collector.pool import block_chunk
+from worker.collector.admitted import block_chunk
 from worker.experience.arena import Arena, ArenaLayout, default_rows
 from worker.experience.segments import SEGMENT_DTYPE, Ending, Segment, pack_segments, unpack_segments
 

@@ -9,7 +9,7 @@ import pytest
 from server.training.selfplay import SelfPlaySettings
 from worker.collector.matches import EndedMatch
 from worker.collector.notices import MatchesEnded
-from worker.collector.pool import Opposition
+from worker.collector.programs import Opposition
 from worker.link import EventRecord
 from worker.recorder import Recorder
 from worker.selfplay.controller import ELO, OPPONENT_ELO_MEAN, OPPONENT_ELO_STD, GhostController

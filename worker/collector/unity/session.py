@@ -17,8 +17,8 @@ from ludus.wire.codec import CloseCode, ProtocolError
 from ludus.wire.mlagents import agent_pb2 as agent
 from ludus.wire.mlagents import shallow_pb2 as shallow
 from ludus.wire.mlagents import unity_pb2 as unity
+from worker.collector.agents import Roster
 from worker.collector.session import LEFT, MAX_CLIENT, Collector, Session
-from worker.collector.tracker import Roster
 from worker.collector.unity import trouble
 from worker.collector.unity.channels import opening_frames, parameter_frames
 from worker.collector.unity.decoding import InfoReader
