@@ -334,7 +334,9 @@ class WorkerSettings(Group):
 class StewardSettings(Group):
     """The caretaker of the database: reaper, reconciler, retention."""
 
-    interval_seconds: Seconds = Field(default=1, description="Pause between two rounds.")
+    interval_seconds: Seconds = Field(
+        default=1, description="Pause between two rounds; for the steward's own, a quarter of a lease at most."
+    )
     ring_seconds: Seconds = Field(
         default=4, le=5, description="A run that has waited this long for a worker is announced to them again."
     )

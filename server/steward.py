@@ -7,16 +7,16 @@ The steward itself could be what is late: after an outage of the database, a pau
 lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
 
-Threads of their own rate matches (`server.ratings.rater`), clean the artifact store (`server.retention.janitor`) and
-tell webhooks (`server.deliveries.sender`): all may take long and must not hold up the rest. One more ends processes
-that froze while they had SQLite's write lock (`server.db.frozen`), for which the rest would wait in vain.
+Threads of their own wake workers (`server.ringer`), rate matches (`server.ratings.rater`), clean the artifact store
+(`server.retention.janitor`) and tell webhooks (`server.deliveries.sender`): all may take long and must not hold up the
+rest. One more ends processes that froze while they had SQLite's write lock (`server.db.frozen`), for which the rest
+would wait in vain.
 """
 
 import signal
 import threading
 import time
 from collections.abc import Callable
-from itertools import cycle, islice
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -34,6 +34,7 @@ from server.leases.repository import ExpiredLease, LeaseRepository
 from server.queue import Doorbell, make_celery
 from server.ratings.rater import Rater
 from server.retention.janitor import Janitor
+from server.ringer import Ringer
 from server.runs.states import RunState
 from server.scheduling.demand import Demand, nobody_serves
 from server.scheduling.repository import WaitingRuns
@@ -45,20 +46,16 @@ EXPLAIN_SECONDS = 5.0
 """Pause between two looks at what waiting runs want."""
 RETENTION_SECONDS = 60.0
 """Pause between two rounds of forgetting."""
-STORE_SECONDS = 5.0
-"""What the artifact store gets to answer when the steward stops."""
+LAST_SECONDS = 5.0
+"""What the artifact store and the broker get to answer when the steward stops."""
 _log = structlog.get_logger(__name__)
 
 
 class Bell(Protocol):
-    """Wakes workers, and knows how many rings no worker has heard yet."""
+    """Wakes workers."""
 
     def ring(self, run_id: str) -> None:
         """Tell the workers that a run waits."""
-        ...
-
-    def pending(self) -> int:
-        """Return how many rings wait for a worker. Raises BrokerUnavailable."""
         ...
 
 
@@ -109,16 +106,14 @@ class Steward:
         self._lease_seconds = settings.worker.lease_seconds
         self._monotonic = monotonic
         self._watch = Watch(gap_seconds=settings.worker.lease_seconds / 2)
-        self._rung: dict[str, float] = {}
         self._explained = -EXPLAIN_SECONDS
         self._forgot = -RETENTION_SECONDS
 
     def tick(self) -> None:
-        """Reap, ring, explain, forget. A database or broker that doesn't answer is waited for."""
+        """Reap, explain, forget. A database that doesn't answer is waited for."""
         began, outcome = self._monotonic(), "ok"
         try:
             self._reap()
-            self._ring()
             self._explain()
             self._forget()
         except Unavailable as error:
@@ -129,10 +124,11 @@ class Steward:
 
     def run(self, stop: threading.Event) -> None:
         """Take care until `stop` is set."""
+        pause = min(self._settings.interval_seconds, self._lease_seconds / 4)  # longer ones would look like gaps
         _log.info("steward_started", lease_seconds=self._lease_seconds, restart_budget=self._settings.restart_budget)
         while not stop.is_set():
             self.tick()
-            stop.wait(self._settings.interval_seconds)
+            stop.wait(pause)
         _log.info("steward_stopped")
 
     def _reap(self) -> None:
@@ -153,29 +149,7 @@ class Steward:
         self._telemetry.lease_expired()
         _log.warning("lease_expired", run_id=lease.run_id, epoch=lease.epoch, state=state)
         if state is RunState.RECOVERING:
-            self._rung[lease.run_id] = self._monotonic()
             self._bell.ring(lease.run_id)
-
-    def _ring(self) -> None:
-        """Ring again for runs that have waited since the last ring for longer than a ring should take.
-
-        Not while earlier rings wait: each of them wakes a worker that takes whatever run is best, so more would only
-        pile up while all workers are busy. And once for each idle slot at least: the first one that wakes up may have
-        nothing of what the run wants.
-        """
-        with self._database.read() as session:
-            waiting = LeaseRepository(session).waiting()
-            idle = WorkerRepository(session).idle(self._lease_seconds) if waiting else 0
-        now = self._monotonic()
-        self._rung = {run_id: self._rung.get(run_id, now) for run_id in waiting}
-        due = [run_id for run_id, rung in self._rung.items() if now - rung >= self._settings.ring_seconds]
-        if not due or self._bell.pending() > 0:
-            return
-        for run_id in due:
-            self._rung[run_id] = now
-        for run_id in islice(cycle(due), max(len(due), idle)):
-            self._bell.ring(run_id)
-        _log.info("doorbell_rung_again", runs=len(due))
 
     def _explain(self) -> None:
         """Say of runs that no live slot can serve what they wait for, and take it back once one can."""
@@ -221,7 +195,9 @@ def main(settings: Settings) -> None:
     telemetry = StewardTelemetry()
     serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.steward_port)
     database = Database.from_settings(settings.database)
+    ringer = Ringer(database, Doorbell(make_celery(settings)), settings)
     chores: dict[str, Chore] = {
+        "ringer": ringer,
         "rater": Rater(database),
         "janitor": Janitor(database, open_store(settings.storage), settings.storage),
         "sender": Sender(database, settings.webhooks, telemetry),
@@ -229,17 +205,17 @@ def main(settings: Settings) -> None:
     if database.url.get_backend_name() == "sqlite":
         chores["thaw"] = Thaw(Path(database.url.database or ""), settings.worker.lease_seconds)
     threads = [
-        threading.Thread(target=_until_it_fails, args=(chore, stop), name=name, daemon=name == "janitor")
+        threading.Thread(target=_until_it_fails, args=(chore, stop), name=name, daemon=name in {"janitor", "ringer"})
         for name, chore in chores.items()
     ]
     for thread in threads:
         thread.start()
     try:
-        Steward(database, Doorbell(make_celery(settings)), settings, telemetry=telemetry).run(stop)
+        Steward(database, ringer, settings, telemetry=telemetry).run(stop)
     finally:
         stop.set()
-        for thread in threads:  # the janitor may wait for a store; whatever it is at, the next steward does it
-            thread.join(STORE_SECONDS if thread.daemon else None)
+        for thread in threads:  # two may wait for a store or a broker; whatever they are at, the next steward does it
+            thread.join(LAST_SECONDS if thread.daemon else None)
         database.close()
 
 

@@ -96,7 +96,10 @@ class WarmTrainer:
                 self._waiting = self._spawn()
 
     def take(self, job: Job) -> TrainerProcess:
-        """Return a trainer that has the job: the warm one if it lives, else a fresh one."""
+        """Return a trainer that has the job: the warm one if it lives, else a fresh one.
+
+        Raises `LinkClosed` if that one dies, too, before it has the job, and OSError if none can be started.
+        """
         with self._lock:
             trainer, self._waiting = self._waiting or self._spawn(), None
         try:
@@ -104,7 +107,11 @@ class WarmTrainer:
         except LinkClosed:
             trainer.end()
             trainer = self._spawn()
-            trainer.start(job)
+            try:
+                trainer.start(job)
+            except LinkClosed:
+                trainer.end()
+                raise
         self._timer = threading.Timer(SUCCESSOR_SECONDS, self.prepare)
         self._timer.daemon = True
         self._timer.start()

@@ -38,6 +38,7 @@ from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.gpus import VISIBLE, GpuInUse, deal, find_gpus, lock_gpus
 from worker.process import WarmTrainer
 from worker.supervisor.loop import Supervisor
+from worker.supervisor.scratch import sweep
 from worker.telemetry import MeasuredLedger, WorkerTelemetry, measured_store, serve_slots
 from worker.watchdog import Watchdog
 
@@ -104,6 +105,8 @@ class Slot:
         self._watchdog = Watchdog(self._settings.worker.stall_seconds)
         self._warm = WarmTrainer(self._equipment.environment(number), self._lock())
         self._warm.prepare()
+        if swept := sweep(self._settings.worker.scratch):
+            log.info("leftovers_removed", folders=swept)
         threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()
 
     def _lock(self) -> Sequence[int]:

@@ -85,7 +85,7 @@ def lapse(session: Session, run: Run, outcome: str, detail: str, restart_budget:
     if intent == Intent.CANCEL:
         return _finish(session, run, RunState.CANCELLED, StopReason.USER, detail)
     spent = run.restarts_without_progress + (1 if counts else 0)
-    if intent not in {Intent.STOP, Intent.PAUSE} and spent > restart_budget:
+    if counts and intent not in {Intent.STOP, Intent.PAUSE} and spent > restart_budget:
         reason = StopReason(outcome) if outcome in set(StopReason) else StopReason.WORKER_LOST
         why = f"{detail} The budget of {restart_budget} restarts without a new checkpoint is spent."
         return _finish(session, run, RunState.FAILED, reason, why)

@@ -112,7 +112,7 @@ class RunService:
         return self._runs.intend(found, Intent.PAUSE, Note("pause_requested", "A user asked to pause the run."))
 
     def resume(self, run: str, changes: RunChanges | None = None) -> Run:
-        """Queue a paused run again, whatever it paused for; it goes on from its newest checkpoint.
+        """Queue a paused run again, whatever it paused for; it goes on from its newest checkpoint, with all restarts.
 
         `changes` are made first; the run goes on with them. Raises RunNotFound, RunNotPaused, InvalidEdit.
         """
@@ -123,7 +123,7 @@ class RunService:
         if changes is not None:
             AmendmentService(self._session).change(found.id, changes)
         note = Note(EVENT_OF[RunState.QUEUED], "Resumed by a user; the run waits for a worker again.")
-        self._runs.move(found, RunState.QUEUED, note)
+        self._runs.move(found, RunState.QUEUED, note, restarts_without_progress=0)
         run_id = found.id
         after_commit(self._session, lambda: self._bell.ring(run_id))
         return found

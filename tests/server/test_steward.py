@@ -1,7 +1,8 @@
-"""The steward: takes runs only from the dead, wakes workers only when needed, forgets the old."""
+"""The steward: takes runs only from the dead, forgets the old, and waits for no broker."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -143,46 +144,6 @@ def test_two_stewards_charge_a_lost_worker_once(
     assert (run.state, run.restarts_without_progress) == (RunState.RECOVERING, 1)
 
 
-def test_a_run_that_waits_is_announced_again_within_five_seconds(
-    database: Database, steward: Steward, bell: RecordingBell, clock: Clock
-) -> None:
-    run = make_run(database)
-    steward.tick()
-    assert bell.rung == []  # its own ring is on the way
-
-    for _ in range(12):
-        clock.now += 1
-        steward.tick()
-
-    assert bell.rung == [run.id] * 3  # after 4, 8 and 12 seconds
-
-
-def test_rings_do_not_pile_up_while_all_workers_are_busy(
-    database: Database, steward: Steward, bell: RecordingBell, clock: Clock
-) -> None:
-    make_run(database)
-    bell.unheard = 1
-
-    for _ in range(20):
-        clock.now += 1
-        steward.tick()
-
-    assert bell.rung == []
-
-
-def test_a_run_that_was_claimed_is_not_announced(
-    database: Database, steward: Steward, bell: RecordingBell, clock: Clock
-) -> None:
-    make_run(database)
-    steward.tick()
-    make_claim(database)
-    clock.now += 10
-
-    steward.tick()
-
-    assert bell.rung == []
-
-
 def test_old_answers_and_silent_workers_are_forgotten(database: Database, steward: Steward, clock: Clock) -> None:
     registry = WorkerRegistry(database)
     registry.register(WorkerInfo("old", "host", 1, "0.1.0"))
@@ -209,6 +170,24 @@ def test_a_steward_runs_until_it_is_told_to_stop(database: Database, steward: St
     assert not thread.is_alive()
 
 
+def test_rounds_that_are_set_too_far_apart_for_the_lease_do_not_keep_runs_with_dead_workers(
+    database: Database, bell: RecordingBell, settings: Settings
+) -> None:
+    rare = settings.model_copy(update={"steward": settings.steward.model_copy(update={"interval_seconds": 3600.0})})
+    expire(database)
+    stop = threading.Event()
+    thread = threading.Thread(target=Steward(database, bell, rare).run, args=(stop,))
+    thread.start()
+
+    deadline = time.monotonic() + 20
+    while read_run(database, "run").state != RunState.RECOVERING and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stop.set()
+    thread.join(10)
+
+    assert read_run(database, "run").state == RunState.RECOVERING
+
+
 def test_the_steward_process_rates_matches_and_ends_when_told_to(tmp_path: Path) -> None:
     database = Database.from_settings(Settings(home=tmp_path).database)
     upgrade_database(database)
@@ -229,3 +208,39 @@ def test_the_steward_process_rates_matches_and_ends_when_told_to(tmp_path: Path)
         database.close()
 
     assert (rated, code) == (2, 0)
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["away", "hangs"])
+def test_a_run_is_taken_from_a_dead_worker_although_the_broker_is_away_or_hangs(tmp_path: Path, answers: bool) -> None:
+    """Another run waits meanwhile, for which the steward would ring."""
+    with socket.socket() as broker:
+        broker.bind(("127.0.0.1", 0))
+        if answers:
+            broker.listen()  # connections are taken, and nothing is ever said
+        settings = {
+            "LUDUS_HOME": str(tmp_path),
+            "LUDUS_QUEUE__BROKER_URL": f"redis://127.0.0.1:{broker.getsockname()[1]}/0",
+            "LUDUS_WORKER__LEASE_SECONDS": "3",
+            "LUDUS_WORKER__HEARTBEAT_SECONDS": "1",
+            "LUDUS_STEWARD__INTERVAL_SECONDS": "0.2",
+            "LUDUS_STEWARD__RING_SECONDS": "0.2",
+        }
+        database = Database.from_settings(Settings(home=tmp_path).database)
+        upgrade_database(database)
+        make_ledger(database, name="orphan").heartbeat(-1, 0)
+        make_run(database, name="waits")
+        command = [sys.executable, "-m", "ludus.cli", "steward"]
+        steward = subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 30
+            while read_run(database, "orphan").state != RunState.RECOVERING and time.monotonic() < deadline:
+                time.sleep(0.05)
+            state = read_run(database, "orphan").state
+            steward.send_signal(signal.SIGTERM)
+            code = steward.wait(30)
+        finally:
+            steward.kill()
+            steward.wait()
+            database.close()
+
+    assert (state, code) == (RunState.RECOVERING, 0)

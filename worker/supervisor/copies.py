@@ -11,6 +11,7 @@ import structlog
 
 from server.artifacts import ArtifactStore, FileRef
 from server.errors import StorageUnavailable
+from server.runs.states import Intent
 from worker.supervisor.lease import Lease
 
 log = structlog.get_logger()
@@ -21,6 +22,10 @@ PATIENCE_SECONDS = 120.0
 """How long a store that doesn't answer is tried again, before what should be copied counts as failed."""
 RETRY_SECONDS = 2.0
 POLL_SECONDS = 0.1
+
+
+class Unwanted(Exception):
+    """An attempt shall end before it has what it begins with."""
 
 
 class Copier:
@@ -52,17 +57,27 @@ class Copier:
     def fetch(self, copy: Callable[[], Result]) -> Result:
         """Bring something from the store; the lease is kept meanwhile, and a store that is away waited for.
 
-        Raises what `copy` raises, and LeaseLost.
+        Raises what `copy` raises, LeaseLost, and Unwanted as soon as the worker or a user wants the attempt to end: it
+        has nothing yet that could be saved.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                return self.await_(self.submit(copy))
+                return self._await_wanted(self.submit(copy))
             except StorageUnavailable as error:
-                if time.monotonic() > deadline or self._stopping():
+                if time.monotonic() > deadline:
                     raise
                 log.warning("fetch_delayed", error=str(error))
-                self.await_(self.submit(lambda: self._over.wait(RETRY_SECONDS)))
+                self._await_wanted(self.submit(lambda: self._over.wait(RETRY_SECONDS)))
+
+    def _await_wanted(self, copy: "Future[Result]") -> Result:
+        while not copy.done():
+            if self._lease.keep() not in {None, Intent.NONE}:
+                raise Unwanted("A user wanted the attempt to end before its trainer began.")
+            if self._stopping():
+                raise Unwanted("The worker shut down before the trainer began.")
+            wait([copy], timeout=POLL_SECONDS)
+        return copy.result()
 
     def publish(self, folder: Path, path: str) -> "Future[list[FileRef]]":
         """Copy a folder into the store; a store that is away is waited for, while the folder stays where it is."""

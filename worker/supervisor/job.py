@@ -37,9 +37,9 @@ def prepare(
 ) -> Job:
     """Return an attempt's job, with its files in `scratch`.
 
-    Raises NoGoodCheckpoint, CheckpointUnusable, DemonstrationUnusable, the errors of the artifact store, and LeaseLost.
+    Raises NoGoodCheckpoint, CheckpointUnusable, DemonstrationUnusable, Unwanted, the errors of the artifact store, and
+    LeaseLost.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
     named = {} if tls is None else tls.named()
     recorded = ledger.demonstrations()
     demonstrations = scratch / "demonstrations"

@@ -55,6 +55,9 @@ class LogPublisher:
         except (StorageFull, StorageRefused, StorageUnavailable) as error:
             self._refused(error)
             return
+        except OSError as error:  # of the host's own disk: a log is not worth a run
+            log.warning("log_not_copied", error=str(error))
+            return
         self._trouble = ""
         for part in parts:
             self._writes.add(self._ledger.log, *part)

@@ -13,7 +13,6 @@ trainer. A supervisor that is frozen gives none.
 
 import contextlib
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -52,12 +51,13 @@ from worker.ports import PortTaken, hold_port
 from worker.process import TrainerProcess, WarmTrainer
 from worker.restore import CheckpointUnusable, DemonstrationUnusable
 from worker.supervisor.checkpoints import CheckpointCommits
-from worker.supervisor.copies import Copier
+from worker.supervisor.copies import Copier, Unwanted
 from worker.supervisor.job import NoGoodCheckpoint, amendment, prepare
 from worker.supervisor.lease import Lease
 from worker.supervisor.logs import LogPublisher
 from worker.supervisor.reports import enter
-from worker.supervisor.writes import RETRY_SECONDS, Writes
+from worker.supervisor.scratch import Scratch
+from worker.supervisor.writes import Writes
 
 log = structlog.get_logger()
 
@@ -67,6 +67,10 @@ CANCEL_GRACE_SECONDS = 3.0
 """What a cancelled trainer gets to say goodbye to its simulators."""
 EXIT_GRACE_SECONDS = 5.0
 """What a trainer that has said its last word gets to end by itself; torch takes seconds on a busy machine."""
+BURST, FLUSH_SECONDS = 1000, 1.0
+"""How many messages are taken, and for how long is written, between two looks at the lease."""
+RETRY_SECONDS = 0.5
+"""Pause between attempts to reach a database that is out of reach."""
 
 
 class Supervisor:
@@ -86,7 +90,7 @@ class Supervisor:
         self._claim = claim
         self._ledger = ledger
         self._settings = settings
-        self._scratch = scratch
+        self._scratch = Scratch(scratch)
         self._ticket_key = ticket_key
         self._stopping = stopping
         self._tls = tls
@@ -102,6 +106,8 @@ class Supervisor:
         """Newest amendment of the configuration that the trainer was told of."""
         self._request = 0
         """Newest request for a checkpoint that the trainer was told of."""
+        self._begun_with: int | None = None
+        """How far the run was when the trainer began."""
         self._command: Action | None = None
         self._patience_ends = math.inf
         self._finished: Finished | None = None
@@ -121,7 +127,7 @@ class Supervisor:
             log.warning("lease_lost", reason=str(lost))
         finally:
             self._copier.close()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.remove()
 
     def _executed(self, warm: WarmTrainer) -> Finished:
         """Execute the attempt, and return how it has ended, or why it can't be executed here. Raises LeaseLost."""
@@ -136,16 +142,22 @@ class Supervisor:
             return Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=str(error))
         except StorageRefused as error:  # charged to the restart budget: waiting alone mends nothing
             return Finished(outcome="lost", detail=str(error))
-        except Unavailable as error:
+        except (Unavailable, Unwanted) as error:
             return Finished(outcome="released", detail=str(error))
+        except OSError as error:  # no room for a log, no right to the folder, no processes left
+            log.exception("host_failed")
+            return _lost(f"the worker's host fails: {error}")
+        except LinkClosed as error:
+            return _lost(f"the trainer ended before it had its job: {error}")
 
     def _execute(self, warm: WarmTrainer) -> Finished:
+        self._scratch.make()
         job = prepare(
             self._claim,
             self._ledger,
             self._copier,
             self._settings,
-            self._scratch,
+            self._scratch.folder,
             self._log.path,
             self._ticket_key,
             self._tls,
@@ -197,18 +209,18 @@ class Supervisor:
                 self._pass_wishes(trainer)
                 self._weigh(trainer)
             try:
-                message = trainer.link.receive(0.1)
+                if self._hear(trainer):
+                    last_word = now
             except LinkClosed:
                 return self._trainer_gone(trainer)
-            if message is not None:
-                last_word = now
-                self._take(message)
             self._flush(trainer)
             if now >= next_log:
                 next_log = now + LOG_SECONDS
                 self._log.publish()
             if self._finished is not None and not self._writes and not self._checkpoints:
                 return self._finished
+            if self._checkpoints and self._command != "cancel" and not self._stopping():  # the trainer waits for us
+                self._patience_ends = max(self._patience_ends, now + EXIT_GRACE_SECONDS)
             if now > self._patience_ends and self._finished is None:
                 return self._overdue()
             if not self._listens and now - started > self._settings.startup_seconds:
@@ -283,11 +295,27 @@ class Supervisor:
 
     # what the trainer reports ---------------------------------------------------------------------------------------
 
+    def _hear(self, trainer: TrainerProcess) -> bool:
+        """Take what the trainer has sent, and tell whether that was anything. Raises `LinkClosed`.
+
+        All of it at once: while the database is away rounds are slow, and a trainer that has said that it listens, or
+        its last word, must not look late because of what it said before.
+        """
+        patience = 0.1
+        for heard in range(BURST):
+            message = trainer.link.receive(patience)
+            if message is None:
+                return heard > 0
+            self._take(message)
+            patience = 0.0
+        return True
+
     def _take(self, message: ToSupervisor) -> None:
         match message:
             case Progress():
                 self._lease.step = message.step
-                if message.step:
+                self._begun_with = message.step if self._begun_with is None else self._begun_with
+                if message.step > self._begun_with:
                     self._begin()  # clones learn without a simulator
             case CheckpointWritten():
                 self._checkpoints.begin(message)
@@ -309,10 +337,17 @@ class Supervisor:
         self._writes.add(self._ledger.move, to, reason=reason, detail=detail)
 
     def _flush(self, trainer: TrainerProcess) -> None:
-        """Write what waits, in order, as far as the database lets us; then take over checkpoints that are copied."""
+        """Write what waits; then take over checkpoints that are copied."""
+        with self._writing():
+            self._writes.flush(FLUSH_SECONDS)
+            if not self._writes:
+                self._checkpoints.finish(trainer.link)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Leave what can't be written, because the database is out of reach, for later."""
         try:
-            self._writes.flush()
-            self._checkpoints.finish(trainer.link)
+            yield
         except Unavailable as error:
             log.warning("write_delayed", error=str(error), waiting=len(self._writes))
             time.sleep(RETRY_SECONDS)
@@ -383,11 +418,11 @@ class Supervisor:
                 assert_never(finished.outcome)
 
     def _settle(self) -> None:
-        """Write everything that waits, as long as the database is waited for. Raises LeaseLost."""
-        try:
-            self._writes.settle(self._settings.outage_seconds)
-        except Unavailable:
-            raise self._lease.lost() from None
+        """Write everything that waits, and keep the lease meanwhile. Raises LeaseLost."""
+        while self._writes:
+            self._lease.keep()
+            with self._writing():
+                self._writes.flush(FLUSH_SECONDS)
 
 
 def _lost(detail: str) -> Finished:

@@ -6,11 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec
 
-from server.errors import Unavailable
-
-RETRY_SECONDS = 0.5
-"""Pause between attempts to reach a database that is out of reach."""
-
 Parameters = ParamSpec("Parameters")
 
 
@@ -30,19 +25,9 @@ class Writes:
         """Append a call."""
         self._waiting.append(partial(write, *arguments, **named))
 
-    def flush(self) -> None:
-        """Write what waits, as far as the database lets us. Raises Unavailable, with the rest still waiting."""
-        while self._waiting:
+    def flush(self, seconds: float) -> None:
+        """Write what waits, and begin nothing after `seconds`. Raises Unavailable, with the rest still waiting."""
+        deadline = time.monotonic() + seconds
+        while self._waiting and time.monotonic() < deadline:
             self._waiting[0]()
             self._waiting.popleft()
-
-    def settle(self, patience_seconds: float) -> None:
-        """Write everything, and wait for the database so long. Raises Unavailable after that."""
-        deadline = time.monotonic() + patience_seconds
-        while True:
-            try:
-                return self.flush()
-            except Unavailable:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)

@@ -15,9 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import structlog
+from typing import Any
 
 from ludus.spec import file_name
 from server.runs.states import StopReason
@@ -39,11 +37,6 @@ from worker.trainer.amendments import Amendments
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
 from worker.trainer.superior import Events, Superior
-
-log = structlog.get_logger()
-
-COMMIT_SECONDS: Final = 60.0
-"""How long the last checkpoint may take to be acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +198,11 @@ class Checkpoints:
         return states
 
     def finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
-        """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended."""
+        """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended.
+
+        The wait has no limit: a supervisor answers when the files are copied or have failed, and ends this process when
+        it shall not wait any longer. A trainer that gave up would begin again where it ended, and again wait in vain.
+        """
         failed = outcome == "failed"
         try:
             self._conclude()
@@ -217,9 +214,8 @@ class Checkpoints:
             "final" if failed or outcome == "succeeded" else "requested",
             models_optional=failed,  # what made updates fail (observations of 1e30) may spoil the check of a model, too
         )
-        deadline = time.monotonic() + COMMIT_SECONDS
         committed = folder is None
-        while not committed and self._refused is None and time.monotonic() < deadline:
+        while not committed and self._refused is None:
             for message in self._superior.commands():
                 match message:
                     case CheckpointCommitted():
@@ -227,8 +223,6 @@ class Checkpoints:
                     case CheckpointRefused() if message.folder == folder:
                         self._refused = message
             time.sleep(0.01)
-        if not committed and self._refused is None:
-            log.warning("final_checkpoint_not_acknowledged", folder=folder)
         if failed:  # for its own reason, whatever became of the checkpoint: another attempt would fail alike
             lost = "" if self._refused is None else f"; its last checkpoint could not be stored: {self._refused.detail}"
             return Finished(outcome=outcome, reason=reason, detail=detail + lost)
@@ -236,8 +230,6 @@ class Checkpoints:
             full = self._refused.code == "storage_full"
             why = StopReason.STORAGE_FULL if full else StopReason.STORAGE_UNAVAILABLE
             return Finished(outcome="failed", reason=why, detail=self._refused.detail)
-        if not committed:
-            return Finished(outcome="released", detail="the final checkpoint was not acknowledged in time")
         return Finished(outcome=outcome, reason=reason, detail=detail)
 
 

@@ -143,18 +143,25 @@ class Trainer:
             Rest(self._pool, self._learners, self._take).hold,
             plays=self._plays or self._assessment is not None,
         )
-        self._begun = sum(int(state["progress"]["step"]) for state in behavior_states(waiting).values())
-        """Steps of all behaviors that the checkpoint has."""
+        self._waiting = waiting
+        """States of behaviors that have not come yet."""
 
     @property
     def _config(self) -> RunConfig:
         """The present configuration."""
         return self._amendments.config
 
+    @property
+    def _step(self) -> int:
+        """Agent steps of all behaviors, also of those that have not come back yet."""
+        waiting = sum(int(state["progress"]["step"]) for state in behavior_states(self._waiting).values())
+        return waiting + sum(learner.step for learner in self._learners.values())
+
     def run(self) -> Finished:
         """Train until the end, whatever it is, and say which."""
         try:
-            self._amendments.begin(self._begun)
+            self._tell_progress(at_once=True)
+            self._amendments.begin(self._step)
             self._admission.tell_of_bf16()
             if self._assessment is None:
                 self._admission.begin_clones()
@@ -416,8 +423,7 @@ class Trainer:
         now = time.monotonic()
         if at_once or now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
-            step = sum(learner.step for learner in self._learners.values())
-            self._superior.post(Progress(step=step, simulators=len(self._simulators)))
+            self._superior.post(Progress(step=self._step, simulators=len(self._simulators)))
 
     def _tell_endpoints(self) -> None:
         endpoints = [LinkEndpoint(index=one.index, address=one.address) for one in self._endpoints.values()]

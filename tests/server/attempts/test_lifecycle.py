@@ -27,6 +27,7 @@ from server.db.migrate import upgrade_database
 from server.errors import IllegalTransition, LeaseLost, RunEnded, RunEnding, RunNotPaused, RunNotRunning
 from server.events.repository import EventRepository
 from server.leases.repository import LeaseRepository
+from server.ringer import Ringer
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.service import RunService
@@ -53,6 +54,7 @@ class Life(RuleBasedStateMachine):
         self._bell = RecordingBell()
         self._clock = 0.0
         self._steward = Steward(self._database, self._bell, SETTINGS, lambda: self._clock)
+        self._ringer = Ringer(self._database, self._bell, SETTINGS, lambda: self._clock)
         self._ledgers: list[AttemptLedger] = []
         self._epoch = 0
         self._amendments = 0
@@ -150,6 +152,7 @@ class Life(RuleBasedStateMachine):
         before = self._run()
         self._clock += 5.0
         self._steward.tick()
+        self._ringer.tick()
         assert self._run().event_seq == before.event_seq
 
     @precondition(lambda self: self._ledgers)
@@ -223,6 +226,7 @@ class Life(RuleBasedStateMachine):
         else:
             assert before.state == RunState.PAUSED
             assert (after.state, after.stop_reason, after.intent) == (RunState.QUEUED, None, None)
+            assert after.restarts_without_progress == 0
             assert self._bell.rung[rings:] == [self._id]
 
     @rule()
@@ -335,7 +339,7 @@ class Life(RuleBasedStateMachine):
             expected = RunState.SUCCEEDED
         elif before.intent == Intent.PAUSE:
             expected = RunState.PAUSED
-        elif before.restarts_without_progress + charged > BUDGET:
+        elif charged and before.restarts_without_progress + 1 > BUDGET:
             expected = RunState.FAILED
         else:
             expected = RunState.RECOVERING

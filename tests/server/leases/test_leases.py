@@ -5,6 +5,7 @@ import pytest
 from server.attempts.repository import AttemptLedger, RunQueue
 from server.db.database import Database
 from server.errors import LeaseLost
+from server.events.repository import Note, lock_run, move
 from server.leases.repository import ExpiredLease, LeaseRepository
 from server.runs.repository import RunRepository
 from server.runs.service import RunService
@@ -77,6 +78,45 @@ def test_a_run_fails_when_its_restart_budget_is_spent(database: Database) -> Non
     assert run.stop_detail is not None
     assert "budget of 2 restarts" in run.stop_detail
     assert RunQueue(database).claim("worker", 10) is None
+
+
+def lose(database: Database, budget: int) -> RunState | None:
+    """Let a worker take the run and fall silent."""
+    AttemptLedger(database, make_claim(database)).heartbeat(-1, 0)
+    (lease,) = expired(database)
+    return reap(database, lease, budget)
+
+
+def pause_and_lose(database: Database) -> None:
+    """Let a run without a budget lose its worker while it pauses: the wish comes true, the restart is charged."""
+    AttemptLedger(database, make_claim(database)).heartbeat(-1, 0)
+    with database.write() as session:
+        RunService(session, RecordingBell()).pause("run")
+    (lease,) = expired(database)
+    assert reap(database, lease, budget=0) is RunState.PAUSED
+
+
+def test_a_run_whose_budget_is_overdrawn_does_not_fail_of_an_orderly_release(database: Database) -> None:
+    make_run(database, name="run")
+    pause_and_lose(database)
+    with database.write() as session:  # a simulator comes, say: nobody has renewed the budget
+        move(session, lock_run(session, read_run(database, "run").id), RunState.QUEUED, Note("run_queued", "Again."))
+    ledger = AttemptLedger(database, make_claim(database), restart_budget=0)
+
+    ledger.release("released", "The worker shuts down.")
+
+    assert read_run(database, "run").state == RunState.RECOVERING
+
+
+def test_a_run_that_a_user_resumes_has_its_whole_budget_again(database: Database) -> None:
+    make_run(database, name="run")
+    assert lose(database, budget=1) is RunState.RECOVERING
+    pause_and_lose(database)
+    with database.write() as session:
+        RunService(session, RecordingBell()).resume("run")
+
+    assert lose(database, budget=1) is RunState.RECOVERING
+    assert lose(database, budget=1) is RunState.FAILED
 
 
 @pytest.mark.parametrize(

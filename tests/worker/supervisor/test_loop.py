@@ -101,11 +101,19 @@ class SlowStore(FolderStore):
         return super().publish(source, path)
 
 
-def supervise(database: Database, store: FolderStore, scratch: Path, program: str, **settings_: Any) -> list[object]:
+def supervise(
+    database: Database,
+    store: FolderStore,
+    scratch: Path,
+    program: str,
+    *,
+    ledger: type[AttemptLedger] = AttemptLedger,
+    **settings_: Any,
+) -> list[object]:
     """Execute a run with a trainer that does as a program says; return the leases that ran out meanwhile."""
     claim = make_claim(database, lease_seconds=LEASE_SECONDS)
     settings = WorkerSettings(lease_seconds=LEASE_SECONDS, heartbeat_seconds=BEAT_SECONDS, **settings_)
-    supervisor = Supervisor(claim, AttemptLedger(database, claim), store, settings, scratch, None, lambda: False)
+    supervisor = Supervisor(claim, ledger(database, claim), store, settings, scratch, None, lambda: False)
     supervising = threading.Thread(target=supervisor.run, args=(Scripted(program),))
     supervising.start()
 
@@ -658,3 +666,224 @@ def keep_away(path: Path, seconds: float) -> None:
     time.sleep(seconds)
     connection.rollback()
     connection.close()
+
+
+SAVES = """
+import pathlib, socket, sys, time
+from worker.link import CheckpointCommitted, CheckpointWritten, Command, Finished, Listening, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+link.post(Listening(endpoints=[]))
+folder = pathlib.Path(job.scratch) / "checkpoint-1"
+while True:
+    time.sleep(0.02)
+    for message in link.commands():
+        match message:
+            case Command(action="stop"):
+                folder.mkdir()
+                (folder / "state.json").write_text("{}")
+                steps, metrics = {"CartPole": 7}, {"CartPole": None}
+                link.post(
+                    CheckpointWritten(folder=str(folder), step=7, steps=steps, reason="final", keep=5, metrics=metrics)
+                )
+            case CheckpointCommitted():
+                link.post(Finished(outcome="succeeded", reason="user", detail="stopped on request"))
+                link.close()
+                sys.exit(0)
+"""
+"""A trainer that stops when it is told to, once its last checkpoint is acknowledged."""
+
+
+def test_a_last_checkpoint_that_the_store_takes_its_time_for_is_waited_for(database: Database, tmp_path: Path) -> None:
+    """The trainer has done its part in time; a stop without its last checkpoint would be a loss that nobody wanted."""
+    run = make_run(database, name="run").id
+
+    def stop() -> None:
+        wait_for(lambda: "trainer_listening" in told(database))
+        with database.write() as session:
+            RunService(session, RecordingBell()).stop(run)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    expired = supervise(
+        database, SlowStore(tmp_path / "artifacts"), tmp_path / "scratch", SAVES, stop_seconds=LEASE_SECONDS
+    )
+    stopping.join(20)
+
+    ended = read_run(database, run)
+    with database.read() as session:
+        steps = session.scalars(select(Checkpoint.step)).all()
+    assert expired == []
+    assert (ended.state, ended.stop_detail, steps) == ("SUCCEEDED", "stopped on request", [7])
+
+
+TALKS_FIRST = """
+import os, pathlib, socket, sys, time
+from worker.link import EventRecord, Finished, Listening, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), lambda reason: os._exit(9))
+job = link.await_job()
+link.start(job.lease_seconds)
+while not pathlib.Path({flag!r}).exists():
+    time.sleep(0.02)
+for number in range(40):
+    link.post(EventRecord(name="counted", message=str(number)))
+link.post(Listening(endpoints=[]))
+time.sleep({seconds})
+link.post(Finished(outcome="succeeded", reason="completed"))
+link.close()
+"""
+"""A trainer that has much to say before it listens, all of it while the database is away."""
+
+
+def test_a_trainer_that_begins_during_an_outage_is_not_too_late_because_of_it(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    path, flag = tmp_path / "ludus.db", tmp_path / "away"
+    shutil.copy(sqlite_template, path)
+    database = Database(f"sqlite:///{path}", synchronous="NORMAL", busy_seconds=0.2)
+    run = make_run(database, name="run")
+
+    def be_away() -> None:
+        wait_for(lambda: read_run(database, run.id).state == RunState.STARTING)
+        with_lock = threading.Timer(0.5, flag.touch)
+        with_lock.start()
+        keep_away(path, 12.0)
+
+    outage = threading.Thread(target=be_away)
+    outage.start()
+    program = TALKS_FIRST.format(flag=str(flag), seconds=13.0)
+    supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", program, startup_seconds=8.0)
+    outage.join(30)
+
+    ended = read_run(database, run.id)
+    database.close()
+    assert (ended.state, ended.epoch) == (RunState.SUCCEEDED, 1)
+
+
+FLOODS = """
+import socket, sys
+from worker.link import EventRecord, Finished, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+for number in range(80):
+    link.post(EventRecord(name="counted", message=str(number)))
+link.post(Finished(outcome="succeeded", reason="completed"))
+link.close()
+"""
+
+
+class FarLedger(AttemptLedger):
+    """A ledger whose database is far away."""
+
+    def event(self, *arguments: Any, **named: Any) -> None:
+        time.sleep(0.05)
+        super().event(*arguments, **named)
+
+
+def test_the_lease_is_kept_while_much_is_written(database: Database, tmp_path: Path) -> None:
+    """80 events at 50 ms each take twice a lease."""
+    make_run(database, name="run")
+
+    expired = supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", FLOODS, ledger=FarLedger)
+
+    with database.read() as session:
+        said = session.scalars(select(Event.message).where(Event.type == "counted").order_by(Event.seq)).all()
+    assert expired == []
+    assert said == [str(number) for number in range(80)]
+    assert read_run(database, "run").state == RunState.SUCCEEDED
+
+
+class StuckStore(FolderStore):
+    """A store that opens nothing until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked, self.free = threading.Event(), threading.Event()
+
+    def open(self, path: str, start: int = 0) -> BinaryIO:
+        self.asked.set()
+        assert self.free.wait(30)
+        return super().open(path, start)
+
+
+@pytest.mark.parametrize(
+    ("wish", "state"),
+    [("cancel", RunState.CANCELLED), ("stop", RunState.SUCCEEDED), ("pause", RunState.PAUSED), (None, "RECOVERING")],
+    ids=["cancel", "stop", "pause", "the worker stops"],
+)
+def test_what_is_wanted_of_an_attempt_that_still_fetches_its_checkpoint_comes_true_at_once(
+    database: Database, tmp_path: Path, wish: str | None, state: RunState
+) -> None:
+    with_checkpoints(database, FolderStore(tmp_path / "artifacts"), tmp_path, [100])
+    store, stops = StuckStore(tmp_path / "artifacts"), threading.Event()
+    claim = make_claim(database, lease_seconds=LEASE_SECONDS)
+    before = read_run(database, claim.run_id).restarts_without_progress
+    settings = WorkerSettings(lease_seconds=LEASE_SECONDS, heartbeat_seconds=BEAT_SECONDS)
+    supervisor = Supervisor(
+        claim, AttemptLedger(database, claim), store, settings, tmp_path / "scratch", None, stops.is_set
+    )
+    supervising = threading.Thread(target=supervisor.run, args=(Scripted(SAYS_WHERE),))
+    supervising.start()
+    try:
+        assert store.asked.wait(10)
+        if wish is None:
+            stops.set()
+        else:
+            with database.write() as session:
+                getattr(RunService(session, RecordingBell()), wish)(claim.run_id)
+
+        wait_for(lambda: read_run(database, claim.run_id).state == state, 10)
+    finally:
+        store.free.set()
+        supervising.join(20)
+
+    assert read_run(database, claim.run_id).restarts_without_progress == before
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_run_whose_host_has_no_room_for_it_is_handed_back_with_the_reason(database: Database, tmp_path: Path) -> None:
+    make_run(database, name="run")
+    (tmp_path / "file").touch()
+
+    supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "file" / "scratch", FLOODS)
+
+    run = read_run(database, "run")
+    with database.read() as session:
+        attempt = session.get_one(Attempt, (run.id, 1))
+    assert (run.state, run.restarts_without_progress) == (RunState.RECOVERING, 1)
+    assert "File exists" in str(attempt.detail)
+
+
+LOGS = """
+import pathlib, socket, sys, time
+from worker.link import Finished, Listening, TrainerLink
+link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
+job = link.await_job()
+link.start(job.lease_seconds)
+link.post(Listening(endpoints=[]))
+log = pathlib.Path(job.log_path)
+log.with_name("published-trainer.log").mkdir()
+log.write_bytes(b"x" * (9 << 20))
+time.sleep(5)
+link.post(Finished(outcome="succeeded", reason="completed"))
+link.close()
+"""
+"""A trainer beside whose log, which is too large to be published whole, nothing can be written."""
+
+
+def test_a_log_that_the_host_has_no_room_to_copy_costs_no_run(database: Database, tmp_path: Path) -> None:
+    make_run(database, name="run")
+
+    expired = supervise(database, FolderStore(tmp_path / "artifacts"), tmp_path / "scratch", LOGS)
+
+    assert expired == []
+    assert read_run(database, "run").state == RunState.SUCCEEDED
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(0.02)

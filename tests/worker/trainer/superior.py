@@ -1,6 +1,6 @@
 """The other end of a trainer that runs in the test's own process."""
 
-from worker.link import Command, EventRecord, Message
+from worker.link import Command, EventRecord, Message, Order
 
 
 class Superior:
@@ -14,7 +14,7 @@ class Superior:
         """Take a message."""
         self.told.append(message)
 
-    def commands(self) -> list[Command]:
+    def commands(self) -> list[Order]:
         """Return what the trainer should do."""
         return [Command(action="cancel")] if self._cancels else []
 

@@ -1,41 +1,94 @@
 """What a checkpoint holds of behaviors that have not come back yet."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from server.runs.states import StopReason
 from tests.worker.trainer.superior import Superior
 from tests.worker.trainer.test_clone import show
 from worker import checkpoint
-from worker.link import CheckpointWritten, Job
+from worker.link import CheckpointCommitted, CheckpointWritten, Job, Order, Progress
 from worker.trainer.loop import Trainer
 
+STATE: dict[str, Any] = {"progress": {"step": 700, "round": 7}, "algorithm": {"weights": torch.arange(3.0)}}
+"""Of a behavior that learns from whoever plays it."""
 
-def test_a_behavior_that_nobody_has_announced_again_is_in_the_next_checkpoint_as_it_was(tmp_path: Path) -> None:
-    state: dict[str, Any] = {"progress": {"step": 700, "round": 7}, "algorithm": {"weights": torch.arange(3.0)}}
-    (tmp_path / "old").mkdir()
-    checkpoint.save(tmp_path / "old", {"Runner": state})
-    behaviors = {"Echo": {"trainer_type": "clone", "demo_path": show(tmp_path / "shown.npz")}, "Runner": {}}
-    superior = Superior()
+
+@contextmanager
+def resumed(folder: Path, superior: Superior) -> Iterator[Trainer]:
+    """An attempt that goes on with a behavior that nobody plays, beside one that needs nobody."""
+    (folder / "old").mkdir()
+    checkpoint.save(folder / "old", {"Runner": STATE})
+    behaviors = {"Echo": {"trainer_type": "clone", "demo_path": show(folder / "shown.npz")}, "Runner": {}}
     job = Job(
         run_id="run",
         epoch=2,
         config={"behaviors": behaviors},
         seed=1,
-        scratch=str(tmp_path / "scratch"),
-        resume_from=str(tmp_path / "old"),
+        scratch=str(folder / "scratch"),
+        resume_from=str(folder / "old"),
     )
     trainer = Trainer(job, superior, [])
-    trainer._admission.begin_clones()
+    yield trainer
+    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
 
-    folder = trainer._checkpoints.write("interval")
+
+def test_a_behavior_that_nobody_has_announced_again_is_in_the_next_checkpoint_as_it_was(tmp_path: Path) -> None:
+    superior = Superior()
+    with resumed(tmp_path, superior) as trainer:
+        trainer._admission.begin_clones()
+
+        folder = trainer._checkpoints.write("interval")
 
     assert folder is not None
     saved = checkpoint.load(Path(folder))
     assert set(saved) == {"Echo", "Runner"}
-    assert saved["Runner"]["progress"] == state["progress"]
+    assert saved["Runner"]["progress"] == STATE["progress"]
     assert torch.equal(saved["Runner"]["algorithm"]["weights"], torch.arange(3.0))
     (written,) = [message for message in superior.told if isinstance(message, CheckpointWritten)]
     assert written.steps == {"Runner": 700, "Echo": 0}
-    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+
+
+def test_a_run_that_goes_on_is_as_far_as_its_checkpoint_before_anybody_plays(tmp_path: Path) -> None:
+    """What it reports becomes the run's step: lists, `--require step>=...` and the last word of a stopped run."""
+    superior = Superior(cancels=True)
+    with resumed(tmp_path, superior) as trainer:
+        trainer.run()
+
+    steps = [message.step for message in superior.told if isinstance(message, Progress)]
+    assert steps
+    assert min(steps) >= 700
+
+
+class Slow(Superior):
+    """A superior that takes ten minutes, on a clock that it winds, to acknowledge a checkpoint."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.now = self.begun = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def commands(self) -> list[Order]:
+        """Answer the last question."""
+        self.now += 60
+        folders = [message.folder for message in self.told if isinstance(message, CheckpointWritten)]
+        return [CheckpointCommitted(folder=folders[-1])] if folders and self.now > self.begun + 600 else []
+
+
+def test_a_last_checkpoint_is_waited_for_however_long_it_takes_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that gave up would be released, begin where it ended, and give up again, for ever."""
+    superior = Slow(monkeypatch)
+    with resumed(tmp_path, superior) as trainer:
+        trainer._admission.begin_clones()
+
+        finished = trainer._checkpoints.finish("succeeded", StopReason.COMPLETED, "all is learnt")
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed")
