@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import pickle
 import socket
@@ -17,6 +18,7 @@ import httpx
 import pytest
 import structlog
 
+from server.http.pages import encode_token
 from server.logging import configure_logging
 from server.serve import Exposed, serve_api
 from server.settings import Settings
@@ -24,6 +26,7 @@ from tests.server.http.world import CARTPOLE, World, build_services, open_world,
 
 FILE = {"Content-Type": "application/octet-stream"}
 YAML = {"Content-Type": "application/yaml"}
+JSON = {"Content-Type": "application/json"}
 FILE_BYTES = 200_000
 
 
@@ -280,6 +283,52 @@ def test_a_number_beyond_any_in_a_path_or_query_is_refused(world: World) -> None
         f"/v1/runs/x?wait=terminal&timeout={huge}",
     ):
         assert world.http.get(path).status_code in {400, 404, 422, 200}, path
+
+
+@pytest.mark.parametrize(
+    "keyset",
+    [
+        [math.nan, "run_1"],
+        [math.inf, "run_1"],
+        [10**400, "run_1"],
+        [2**70, "run_1"],
+        ["run_1", "run_1"],
+        [1.0, 2.0],
+        [1.0, "\ud800"],
+        [1.0, "\0"],
+        [1.0, None],
+        [None, "run_1"],
+        [True, "run_1"],
+        [1.0],
+    ],
+)
+def test_a_made_up_page_token_is_refused(world: World, keyset: list[Any]) -> None:
+    token = encode_token(keyset, json.dumps(["runs", "", []]))
+
+    answer = world.http.get("/v1/runs", params={"page_token": token})
+
+    assert answer.status_code in {400, 422}, answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"behaviors": {"\ud800": {}}},
+        {"behaviors": {"CartPole": {"\udfff": 1}}},
+        {"behaviors": {"CartPole": {"max_steps": 10**400}}},
+        {"behaviors": {"CartPole": {"max_steps": 2**1024 - 1}}},
+        {"\ud800": 1},
+    ],
+)
+def test_a_change_that_nothing_can_store_is_refused(world: World, body: dict[str, Any]) -> None:
+    run = world.create()
+
+    answer = world.http.patch(f"/v1/runs/{run['id']}", content=json.dumps(body), headers=JSON)
+
+    assert answer.status_code in {400, 422}, answer.text
+    config = {"behaviors": {"CartPole": {}}, **body}
+    created = world.http.post("/v1/runs", content=json.dumps({"config": config}), headers=JSON)
+    assert created.status_code in {400, 422}, created.text
 
 
 def test_an_oversized_body_is_refused_without_being_read(world: World) -> None:
