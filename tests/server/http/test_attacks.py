@@ -137,22 +137,31 @@ def test_an_override_is_screened_like_the_document(world: World) -> None:
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "env_settings.env_path")
 
 
-def bomb(entries: int = 1, size: int = 200 << 20, name: str = "continuous.npy") -> bytes:
-    """Return an archive whose entries unpack to `size` zeros each."""
+def bomb(size: int, name: str, method: int = zipfile.ZIP_DEFLATED, *, said: int | None = None) -> bytes:
+    """Return an archive whose only entry unpacks to `size` zeros, and says `said` instead."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for index in range(entries):
-            with archive.open(name if index == 0 else f"{index}-{name}", "w", force_zip64=True) as entry:
-                for _ in range(size >> 20):
-                    entry.write(bytes(1 << 20))
+    with zipfile.ZipFile(packed, "w", method, compresslevel=9) as archive:
+        with archive.open(name, "w", force_zip64=True) as entry:
+            for _ in range(size >> 20):
+                entry.write(bytes(1 << 20))
+        archive.infolist()[0].file_size = size if said is None else said
     return packed.getvalue()
 
 
+@pytest.mark.parametrize("said", [None, 100])
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 @pytest.mark.parametrize(
-    ("path", "name"), [("/v1/demonstrations", "continuous.npy"), ("/v1/checkpoints", "x/data.pkl")]
+    ("path", "name"),
+    [
+        ("/v1/demonstrations", "continuous.npy"),
+        ("/v1/demonstrations", "demonstration.json"),
+        ("/v1/checkpoints", "x/data.pkl"),
+    ],
 )
-def test_a_zip_bomb_is_refused_and_takes_neither_memory_nor_disk(world: World, path: str, name: str) -> None:
-    content = bomb(size=100 << 20, name=name)
+def test_a_zip_bomb_is_refused_and_takes_neither_memory_nor_disk(
+    world: World, path: str, name: str, method: int, said: int | None
+) -> None:
+    content = bomb(100 << 20, name, method, said=said)
     assert len(content) < FILE_BYTES
     before = _peak_kib()
 
@@ -200,6 +209,19 @@ def test_an_uploaded_pickle_is_never_executed(world: World, tmp_path: Path) -> N
     assert not mark.exists()
     pickle.loads(payload)
     assert mark.exists()  # it would have worked
+
+
+def test_no_name_in_an_upload_takes_the_list_of_checkpoints_away_from_others(world: World) -> None:
+    text = "Optimizer:\ud800".encode(errors="surrogatepass")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:
+        pickled = b"\x80\x02X\x06\x00\x00\x00PolicyX" + len(text).to_bytes(4, "little") + text + b"."
+        packed.writestr("checkpoint/data.pkl", pickled)
+
+    answer = world.http.post("/v1/checkpoints", content=archive.getvalue(), headers=FILE)
+
+    assert answer.status_code == 201, answer.text
+    assert world.http.get("/v1/checkpoints").status_code == 200
 
 
 def test_a_pickle_of_millions_of_operations_is_refused_at_once(tmp_path: Path) -> None:
