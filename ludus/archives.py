@@ -1,9 +1,9 @@
 """Zip archives from strangers: opened where looking into them costs little, whatever they say of themselves.
 
 Python's `zipfile` reads the whole table of contents before anybody can look at it, and makes an object of each entry:
-a few megabytes can stand for gigabytes. An entry that is read as a whole is unpacked as a whole, however little the table
-says that it holds. And what bzip2 or LZMA have packed is unpacked block by block, however little is asked for: 4 kB can
-be 4 GB. So the table's size is bounded, `content` reads what the table says, and such entries are refused.
+a few megabytes can stand for gigabytes. An entry that is read as a whole is unpacked as a whole, however little the
+table says that it holds. And what bzip2 or LZMA have packed is unpacked block by block, however little is asked for:
+4 kB can be 4 GB. So the table's size is bounded, `content` reads what the table says, and such entries are refused.
 """
 
 import io
