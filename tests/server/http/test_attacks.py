@@ -418,6 +418,65 @@ def test_headers_without_limit_are_refused(world: World) -> None:
     assert world.http.get("/healthz").status_code == 200
 
 
+def test_what_comes_behind_a_body_is_no_header(tmp_path: Path) -> None:
+    with open_world(tmp_path, api={"token": "boss"}) as world:
+        request = b"GET /v1/runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+        answer = spoken(world, request + b"1\r\nx\r\n0\r\nAuthorization: Bearer boss\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [(b"0\r\nX-Trailer: ", b"a" * 4096), (b"0\r\n", b"X-Trailer: b\r\n" * 300), (b"1;name=", b"a" * 4096)],
+)
+def test_a_chunked_body_with_much_beside_it_is_given_up_at_once(world: World, begun: bytes, more: bytes) -> None:
+    head = b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    host, port = world.server.removeprefix("http://").split(":")
+    sent = 0
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n" + begun)
+        with contextlib.suppress(ConnectionError):
+            while sent < 16 << 20:
+                connection.sendall(more)
+                sent += len(more)
+
+    assert sent < 8 << 20  # what the kernel keeps on both sides, and no more
+    assert world.http.get("/healthz").status_code == 200
+
+
+def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(world: World) -> None:
+    head = b"POST /v1/runs?left HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    host, port = world.server.removeprefix("http://").split(":")
+    with structlog.testing.capture_logs() as lines:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(head + b"Content-Length: 100\r\n\r\n{")
+            time.sleep(0.2)
+        deadline = time.monotonic() + 10
+        while not lines and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    assert [(line["event"], line["status"]) for line in lines] == [("request_answered", 0)]
+
+
+def test_nobody_says_where_a_request_came_from_but_the_proxies_that_are_named(tmp_path: Path) -> None:
+    claimed = {"X-Forwarded-For": "192.0.2.7", "Authorization": "Bearer wrong"}
+    seen = []
+    for proxies in ("", "127.0.0.1"):
+        with open_world(tmp_path / (proxies or "none"), api={"token": "boss", "proxies": proxies}) as world:
+            boss = claimed | {"Authorization": "Bearer boss"}
+            world.http.post("/v1/runs", json={"config": CARTPOLE}, headers=boss)
+            seen += [entry["client"] for entry in world.http.get("/v1/audit", headers=boss).json()["entries"]]
+            codes = {
+                world.http.get("/v1/runs", headers=claimed | {"X-Forwarded-For": f"192.0.2.{number}"}).status_code
+                for number in range(40)
+            }
+            assert codes == ({401} if proxies else {401, 429})
+
+    assert seen == ["127.0.0.1", "192.0.2.7"]
+
+
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_nothing_that_is_sent_begins_a_line_or_paints_in_the_log(
     world: World, log_format: Any, capsys: pytest.CaptureFixture[str]
