@@ -53,6 +53,8 @@ def uvicorn_config(settings: Settings, services: Services) -> uvicorn.Config:
         ws="none",
         log_config=None,
         access_log=False,
+        proxy_headers=bool(settings.api.proxies),
+        forwarded_allow_ips=settings.api.proxies,  # else uvicorn believes every process of this machine
         timeout_graceful_shutdown=STOP_SECONDS,
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,

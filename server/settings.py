@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -218,6 +219,21 @@ class ApiSettings(Listening):
     body_seconds: Seconds = Field(
         default=30, description="How long a body may take, and as long again for each MiB of it."
     )
+    proxies: str = Field(
+        default="",
+        description="Addresses or networks of reverse proxies, separated by commas, whose `X-Forwarded-For` is "
+        "believed: who it names is counted by the limits and stands in the audit log. Default: nobody is believed.",
+    )
+
+    @field_validator("proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for each in filter(None, map(str.strip, value.split(","))):
+            try:
+                ip_network(each)
+            except ValueError as error:
+                raise ValueError(f"{error}; name addresses or networks, as in 10.0.0.7,192.168.0.0/16") from None
+        return value
 
     @property
     def demands_token(self) -> bool:

@@ -45,6 +45,10 @@ NAME_LENGTH: Final = 16
 _API_VERSIONS: Final = (0, 1)
 MAX_RECORD_BYTES: Final = 1 << 25
 """What one message may take in the file: decoded, a hostile one takes fifty times as much."""
+_ROW_BYTES: Final = 600
+"""What a record takes until it is part of a column, whatever is in it: its lists, its numbers, its actions' arrays."""
+_ARRAY_BYTES: Final = 150
+"""The same for each of its observations."""
 _VARINT_BYTES: Final = 5
 """The longest varint of a length below 2 GiB, protobuf's own limit."""
 
@@ -287,8 +291,8 @@ class _Records:
                 f"it has {len(observations)} observations, the first record has {len(self.spec.observations)}"
             )
         actions = self.spec.actions
-        self._take(sum(spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations))
-        self._take(4 * (actions.continuous_size + len(actions.discrete_branches)))
+        self._take(_ROW_BYTES + 4 * (actions.continuous_size + len(actions.discrete_branches)))
+        self._take(sum(_ARRAY_BYTES + spec.size * np.dtype(spec.dtype).itemsize for spec in self.spec.observations))
         found = []
         for index, (observation, each) in enumerate(zip(observations, self.sensors, strict=True)):
             try:

@@ -9,13 +9,14 @@ Nothing in a file is trusted: sizes are checked against the archive's own table 
 
 import io
 import json
+import tokenize
 import zipfile
-import zlib
 from typing import Any, Final
 
 import numpy as np
 from google.protobuf import json_format
 
+from ludus.archives import DAMAGED, content, opened
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
 from ludus.spec import BehaviorSpec
 from ludus.wire import simulation_pb2 as pb
@@ -32,16 +33,16 @@ MAX_HEADER_BYTES: Final = 1 << 20
 _COLUMNS: Final = ("continuous", "discrete", "rewards", "terminated", "truncated", "starts", "from_start")
 _OPTIONAL: Final = ("group_rewards", "group_ids", "action_masks")
 _PER_OBSERVATION: Final = ("observations", "final_observations")
-_DAMAGED: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
-"""What reading a damaged archive raises. (RuntimeError: it wants a password. ValueError: no array's header.)"""
+_NO_HEADER: Final = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError)
+"""What numpy raises for an array's header that is none: it evaluates it as a literal of Python."""
 
 
 def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
     """Render a file. `flushes`, for `ludus.demonstrations.journal`: how much of a journal it contains."""
     message = json_format.MessageToDict(spec_to_message(demonstration.spec))
     header = {"format": FORMAT, "version": VERSION, "flushes": flushes, "spec": message}
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr(_member(HEADER), json.dumps(header, indent=2))
         for name in (*_COLUMNS, *_OPTIONAL):
             if getattr(demonstration, name) is not None:
@@ -49,17 +50,17 @@ def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
         for name in _PER_OBSERVATION:
             for index, values in enumerate(getattr(demonstration, name)):
                 _write(archive, f"{name}/{index}", values)
-    return content.getvalue()
+    return file.getvalue()
 
 
-def decode(content: bytes, *, max_bytes: int) -> tuple[Demonstration, int]:
+def decode(file: bytes, *, max_bytes: int) -> tuple[Demonstration, int]:
     """Return what a file holds, and its `flushes`. Raises `DemonstrationError`."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        with opened(io.BytesIO(file)) as archive:
             return _decode(archive, max_bytes)
     except DemonstrationError:
         raise
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DemonstrationError(
             f"the archive is damaged or incomplete ({error}); copy or record it again", position=None
         ) from None
@@ -88,7 +89,7 @@ def _header(archive: zipfile.ZipFile, size: int) -> tuple[BehaviorSpec, int]:
             f"{HEADER} has {size:,} bytes; no recording of ours has more than {MAX_HEADER_BYTES:,}"
         )
     try:
-        header = json.loads(archive.read(HEADER))
+        header = json.loads(content(archive, HEADER))
         if header["format"] != FORMAT:
             raise DemonstrationError(f"{HEADER} names the format {header['format']!r}, not {FORMAT!r}")
         if header["version"] != VERSION:
@@ -102,9 +103,9 @@ def _header(archive: zipfile.ZipFile, size: int) -> tuple[BehaviorSpec, int]:
 
 
 def _write(archive: zipfile.ZipFile, name: str, values: Array) -> None:
-    content = io.BytesIO()
-    np.lib.format.write_array(content, np.ascontiguousarray(values), allow_pickle=False)
-    archive.writestr(_member(f"{name}.npy"), content.getvalue())
+    array = io.BytesIO()
+    np.lib.format.write_array(array, np.ascontiguousarray(values), allow_pickle=False)
+    archive.writestr(_member(f"{name}.npy"), array.getvalue())
 
 
 def _read(archive: zipfile.ZipFile, name: str, sizes: dict[str, int]) -> Array:
@@ -118,7 +119,7 @@ def _read(archive: zipfile.ZipFile, name: str, sizes: dict[str, int]) -> Array:
             if version != (1, 0):
                 raise DemonstrationError(f"{member} has version {version} of numpy's format, not (1, 0)")
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        except ValueError as error:
+        except _NO_HEADER as error:
             raise DemonstrationError(f"{member} is no array: {error}") from None
         if dtype.hasobject or fortran or dtype.kind not in "biuf":
             raise DemonstrationError(
@@ -130,8 +131,8 @@ def _read(archive: zipfile.ZipFile, name: str, sizes: dict[str, int]) -> Array:
         expected = sizes[member] - stream.tell()
         if min(shape, default=0) < 0 or count * dtype.itemsize != expected:
             raise DemonstrationError(f"{member} says shape {shape} of {dtype}, but holds {expected:,} bytes")
-        content = stream.read(expected)
-    values: Array = np.frombuffer(content, dtype).reshape(shape)
+        numbers = stream.read(expected)
+    values: Array = np.frombuffer(numbers, dtype).reshape(shape)
     return values.astype(dtype.newbyteorder("="))
 
 

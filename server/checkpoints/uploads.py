@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ludus.archives import DAMAGED, content, opened
 from server.artifacts import ArtifactStore
 from server.db.ids import new_id
 from server.errors import CheckpointInvalid
@@ -25,7 +26,8 @@ MLAGENTS: Final = "mlagents"
 LUDUS: Final = "ludus"
 """Format of a checkpoint of our own as one file, an archive of its two: what `ludus learn` keeps on its machine."""
 STATE_FILES: Final = frozenset({"state.json", "state.safetensors"})
-MAX_STATE_BYTES: Final = 64 << 20
+MAX_STATE_BYTES: Final = 16 << 20
+"""It names tensors, too. Once parsed, a hostile one takes twenty times as much."""
 POLICY: Final = "Policy"
 """The module that every checkpoint of ML-Agents has."""
 MODULES: Final = (POLICY, "Optimizer:", "Module:")
@@ -65,16 +67,16 @@ class Stored:
 def inspect(file: Path) -> Inspected:
     """Look into a file. Raises CheckpointInvalid if it is no `checkpoint.pt`, of ML-Agents or of a run of ours."""
     try:
-        with zipfile.ZipFile(file) as archive:
+        with opened(file.open("rb", buffering=0)) as archive:
             own = set(archive.namelist()) == STATE_FILES
             modules = _behaviors(archive) if own else _modules(archive)
-    except zipfile.BadZipFile as error:
+    except DAMAGED as error:
         raise CheckpointInvalid(
             f"it is no archive as torch.save writes it ({error}); upload the checkpoint.pt, or a Behavior-STEP.pt, of "
             "an ML-Agents results folder"
         ) from error
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    with file.open("rb") as whole:
+        digest = hashlib.file_digest(whole, "sha256").hexdigest()
     return Inspected(LUDUS if own else MLAGENTS, modules, file.stat().st_size, digest)
 
 
@@ -86,11 +88,13 @@ def _behaviors(archive: zipfile.ZipFile) -> tuple[str, ...]:
     if archive.getinfo("state.json").file_size > MAX_STATE_BYTES:
         raise CheckpointInvalid(f"its state.json has more than {MAX_STATE_BYTES} bytes")
     try:
-        behaviors = json.loads(archive.read("state.json"))["state"]
+        behaviors = json.loads(content(archive, "state.json"))["state"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointInvalid("its state.json is not the manifest of a checkpoint") from error
     if not isinstance(behaviors, dict) or not behaviors:
         raise CheckpointInvalid("its state.json names no behavior")
+    if not all(name and name.isprintable() for name in behaviors):
+        raise CheckpointInvalid("its state.json names a behavior that no simulator can have: empty, or not printable")
     return tuple(str(name)[:MAX_NAME] for name in behaviors)[:MAX_MODULES]
 
 
@@ -105,8 +109,8 @@ def _modules(archive: zipfile.ZipFile) -> tuple[str, ...]:
     try:
         texts = {
             argument: None
-            for _, argument, _ in pickletools.genops(archive.read(pickles[0]))
-            if isinstance(argument, str) and argument.startswith(MODULES) and len(argument) <= MAX_NAME
+            for _, argument, _ in pickletools.genops(content(archive, pickles[0].filename))
+            if isinstance(argument, str) and _names_module(argument)
         }
     except (ValueError, EOFError) as error:
         raise CheckpointInvalid(f"its data.pkl is damaged ({error})") from error
@@ -114,6 +118,10 @@ def _modules(archive: zipfile.ZipFile) -> tuple[str, ...]:
     if POLICY not in modules:
         raise CheckpointInvalid(f"it has no module {POLICY!r}, so that it is no checkpoint of ML-Agents")
     return tuple(modules[:MAX_MODULES])
+
+
+def _names_module(text: str) -> bool:
+    return text.startswith(MODULES) and len(text) <= MAX_NAME and text.isprintable()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Turns a list query into SQL: conditions, order, and a page that starts after a row (keyset, not offset)."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -8,11 +9,13 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.expression import FunctionElement
 
+from server.db.texts import storable
 from server.errors import InvalidQuery
 from server.listing import Condition, ListQuery, Operator, Page, Value
 
 Row = TypeVar("Row")
 Part = TypeVar("Part")
+MAX_INTEGER = 2**63
 PARAMETERS = 500
 """Of one list; SQLite takes 999 in any build."""
 Column = InstrumentedAttribute[Any] | ColumnElement[Any]
@@ -113,9 +116,25 @@ def _after(column: Column, key: InstrumentedAttribute[Any], query: ListQuery) ->
     if query.after is None or len(query.after) != 2:
         raise InvalidQuery(query.order.field, "the page's key must have two values")
     value, identity = query.after
+    if not (_fits(value, column) and _fits(identity, key)):
+        raise InvalidQuery(query.order.field, "the page's key is none that this list has given out")
     if query.order.descending:
         return and_(column <= value, or_(column < value, and_(column == value, key < identity)))
     return and_(column >= value, or_(column > value, and_(column == value, key > identity)))
+
+
+def _fits(value: Value, column: Column) -> bool:
+    """Whether the database can compare a column with a value: what it cannot is an error of its own, or worse."""
+    kind = column.type.python_type
+    match value:
+        case bool() | None:
+            return False
+        case str():
+            return kind is str and storable(value) == value
+        case int():
+            return kind in {int, float} and abs(value) < MAX_INTEGER
+        case float():
+            return kind is float and math.isfinite(value)
 
 
 def _column(columns: Columns, field: str) -> Column:

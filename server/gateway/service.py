@@ -212,14 +212,13 @@ class Gateway:
         return found
 
     async def _take_report(self, request: pb.ReportRequest, who: Principal) -> None:
-        if not self._reports.admit(request.run):
+        loop = asyncio.get_running_loop()
+        run = await loop.run_in_executor(self._threads, self._admit, request.run, who)
+        if not self._reports.admit(run):  # of the run that is meant: strangers' reports of one of that name don't count
             _log.warning("report_dropped", run=request.run, code=request.code)
             return
-
-        def report() -> bool:
-            return self._desk.report(self._admit(request.run, who), request.incarnation, request.code, request.sentence)
-
-        if not await asyncio.get_running_loop().run_in_executor(self._threads, report):
+        told = (run, request.incarnation, request.code, request.sentence)
+        if not await loop.run_in_executor(self._threads, self._desk.report, *told):
             raise RunNotFound(request.run)
 
     async def _assign(self, request: pb.JoinRequest, who: Principal, peer: str) -> pb.JoinResponse:

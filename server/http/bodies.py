@@ -1,6 +1,7 @@
 """Request bodies: JSON with an envelope, or a bare configuration as YAML with the envelope in the query."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +16,8 @@ Model = TypeVar("Model", bound=BaseModel)
 JSON_TYPES = frozenset({"application/json", "text/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""One half of a character beyond 16 bits, as JSON escapes it. UTF-8 itself has none."""
 
 EXAMPLE = """\
 behaviors:
@@ -52,10 +55,16 @@ class Body:
             raise BodyInvalid(f"it is not UTF-8: {error.reason} at byte {error.start}") from error
 
     def _json(self) -> Any:
+        text = self._text()
         try:
-            return json.loads(self._text(), object_pairs_hook=_without_duplicates)
+            data = json.loads(text, object_pairs_hook=_without_duplicates)
+            if _SURROGATE.search(text):
+                json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise BodyInvalid("a text in it has half a surrogate pair, which nothing can store or answer") from error
         except (ValueError, RecursionError) as error:
             raise BodyInvalid(f"it is not JSON: {error}") from error
+        return data
 
 
 async def read_body(request: Request) -> Body:

@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.db.database import Database
@@ -72,6 +73,8 @@ class RequestContext:
 
         try:
             await self._app(scope, receive, answer)
+        except ClientDisconnect:  # within its body: no mistake of ours; status 0 says so
+            pass
         except Exception:  # the edge of the process
             log.exception("request_failed", method=scope["method"], path=scope["path"])
             if not status:

@@ -2,7 +2,7 @@
 
 A token is base64url of a checksum and JSON. It holds nothing secret and grants nothing: the checksum tells a token that
 was cut, edited or used with another filter or order from one that this server gave out, so that such a mistake is a
-clear 400 and not a page of the wrong list.
+clear 400 and not a page of the wrong list. Anybody can compute it, so what a token holds is not trusted.
 """
 
 import base64
@@ -40,7 +40,10 @@ def decode_token(token: str, query: str) -> tuple[Value, ...]:
     check, body = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
     if check != _check(body, query):
         raise PageTokenInvalid
-    keyset = json.loads(body)
+    try:
+        keyset = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise PageTokenInvalid from error
     if not isinstance(keyset, list) or not all(isinstance(value, str | int | float | None) for value in keyset):
         raise PageTokenInvalid
     return tuple(keyset)

@@ -88,9 +88,12 @@ class RunRepository:
     def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Run]:
         """Return a page of runs without `BEHIND` (touching `config` of one of them raises).
 
-        Fields: those of `COLUMNS`, and `tag` with = and !=. A text that ends in `*` matches a prefix.
+        Fields: those of `COLUMNS`, and `tag` with = and !=. A text that ends in `*` matches a prefix. Sorted by
+        `finished_at`, runs that have not finished are left out.
         """
         statement = select(Run).options(*(defer(column, raiseload=True) for column in BEHIND))
+        if query.order.field == "finished_at":
+            statement = statement.where(Run.finished_at.is_not(None))
         rare = self._rarest(query)
         indexed = {query.order.field, "state"}
         if rare is not None:

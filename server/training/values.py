@@ -63,7 +63,7 @@ def _whole(value: object) -> int:
 
 def _truncated(value: object) -> int:
     number = _number(value, "a number of steps")
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         raise mistake("not_finite", f"must be a finite number of steps, but is {show(value)}")
     return int(number)
 

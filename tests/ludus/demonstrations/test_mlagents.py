@@ -1,5 +1,6 @@
 """ML-Agents' recordings: what each byte means, which action belongs to which state, and what damage is said to be."""
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -358,7 +359,23 @@ class TestDamage:
         path = file(recorded(EPISODES))
 
         with pytest.raises(DemonstrationError, match="record 2: the file decodes to more bytes than are allowed"):
-            read(path, max_bytes=28)
+            read(path, max_bytes=2000)
+
+    def test_many_small_records_take_no_more_memory_than_is_allowed(self, file: File) -> None:
+        allowed = 4 << 20
+        small = framed(record(0.0))
+        path = file(recorded([record(0.0)], steps=0, tail=small * 40_000))
+        assert path.stat().st_size < allowed
+
+        tracemalloc.start()
+        try:
+            with pytest.raises(DemonstrationError, match="more bytes than are allowed"):
+                read(path, max_bytes=allowed)
+            taken = tracemalloc.get_traced_memory()[1] - path.stat().st_size
+        finally:
+            tracemalloc.stop()
+
+        assert allowed / 2 < taken < allowed * 1.5
 
     def test_masks_count_too(self, file: File) -> None:
         """One mask makes a row of every choice for every record."""

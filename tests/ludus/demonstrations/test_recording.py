@@ -110,6 +110,46 @@ class TestHostileFiles:
 
         assert refused > 150
 
+    @pytest.mark.parametrize(
+        "header",
+        [
+            b"{[1]: 2}",
+            b"{1: 2, 'shape': (3,)}",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 4: 5}",
+            b"{'descr': ('<f4', (1,)), 'fortran_order': False, 'shape': (3,)}",
+            b"{'descr': {}, 'fortran_order': False, 'shape': (3,)}",
+            b"{'descr': [('a', '<f4', -1)], 'fortran_order': False, 'shape': (3,)}",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"9" * 5000 + b",)}",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (0x" + b"f" * 5000 + b",)}",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1," * 2000 + b")}",
+            b"-" * 9000 + b"1",
+            b"(" * 9000,
+            b"[" * 150 + b"]" * 150,
+            b"'" * 3,
+            b"(1,\n",
+            b"\\",
+            b"  x\n y",
+            b"\xff" * 100,
+            b"\0" * 100,
+            b"",
+        ],
+    )
+    def test_no_header_of_an_array_raises_anything_else(self, path: Path, header: bytes) -> None:
+        hostile = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(12)
+        rewritten(path, lambda members: members.update({"rewards.npy": hostile}))
+
+        with pytest.raises(DemonstrationError):
+            read(path)
+
+    @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+    def test_what_is_packed_so_that_it_unpacks_at_once_is_refused(self, path: Path, method: int) -> None:
+        with zipfile.ZipFile(path, "a", method) as archive:
+            archive.writestr("extra", bytes(1000))
+
+        with pytest.raises(DemonstrationError, match="packed by method"):
+            read(path)
+
     def test_a_pickle_is_not_opened(self, path: Path) -> None:
         class Bomb:
             def __reduce__(self) -> tuple[Any, ...]:

@@ -79,3 +79,46 @@ def test_what_is_cut_off_is_refused(tmp_path: Path, size: int) -> None:
 def test_a_model_is_refused_with_the_file_to_take_instead() -> None:
     with pytest.raises(CheckpointInvalid, match=r"upload the checkpoint\.pt"):
         inspect(SAC.with_name("A.onnx"))
+
+
+@pytest.mark.parametrize(
+    "name", ["Optimizer:\ud800", "Optimizer:\0", "Module:\x1b[31mred", "Optimizer:two\nlines", "Module:\x9b31m"]
+)
+def test_no_name_of_a_module_is_kept_that_cannot_be_stored_or_printed(tmp_path: Path, name: str) -> None:
+    text = name.encode(errors="surrogatepass")
+    pickled = POLICY[:-1] + b"X" + len(text).to_bytes(4, "little") + text + b"."
+
+    assert inspect(archive(tmp_path / "c.pt", archive__data_pkl=pickled)).modules == ("Policy",)
+
+
+@pytest.mark.parametrize("name", ["\\ud800", "\\u0000", "\\u001b[31mred", "two\\nlines", ""])
+def test_a_checkpoint_of_ours_names_behaviors_that_a_simulator_can_have(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "c.pt", "w") as written:
+        written.writestr("state.json", f'{{"state": {{"A": 1, "{name}": 2}}}}')
+        written.writestr("state.safetensors", b"")
+
+    with pytest.raises(CheckpointInvalid, match="names a behavior"):
+        inspect(tmp_path / "c.pt")
+
+
+def test_a_file_damaged_anywhere_is_a_checkpoint_or_refused_by_name(tmp_path: Path) -> None:
+    whole = archive(tmp_path / "c.pt", archive__data_pkl=POLICY, archive__version=b"3").read_bytes()
+    refused = 0
+
+    for position in range(len(whole)):
+        for flipped in (0x01, 0x20, 0x80, 0xFF):
+            damaged = bytearray(whole)
+            damaged[position] ^= flipped
+            (tmp_path / "c.pt").write_bytes(damaged)
+            try:
+                inspect(tmp_path / "c.pt")
+            except CheckpointInvalid:
+                refused += 1
+
+    assert refused > len(whole)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
+def test_packed_entries_are_refused(tmp_path: Path, method: int) -> None:
+    with pytest.raises(CheckpointInvalid, match=r"packed by method|are compressed"):
+        inspect(archive(tmp_path / "c.pt", compression=method, archive__data_pkl=POLICY))

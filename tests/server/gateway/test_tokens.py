@@ -6,14 +6,14 @@ from typing import Any
 import grpc
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.options import REASON_METADATA
 from server.db.database import Database
 from server.gateway.main import CannotServe, check
-from server.gateway.service import FAILURES_PER_MINUTE
-from server.runs.models import Run
+from server.gateway.service import FAILURES_PER_MINUTE, REPORTS_PER_MINUTE
+from server.runs.models import Event, Run
 from server.settings import GatewaySettings
 from server.tokens.models import Token
 from server.tokens.principal import Scope, everything
@@ -77,6 +77,28 @@ def test_a_token_of_one_run_joins_and_reports_on_no_other(gateway: GatewayThread
     with pytest.raises(grpc.RpcError) as error:
         gateway.stub.Report(report, metadata=[("authorization", f"Bearer {bound}")], timeout=10)
     assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]  # it is a call, too
+
+
+def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThread) -> None:
+    run = add_run(gateway.database, "worker-1:41000")
+    other = add_run(gateway.database, "worker-1:41001", name="pong")
+    with gateway.database.write() as session:
+        session.execute(update(Run).where(Run.id == other).values(project="theirs"))
+    strangers = [token(gateway.database, project="theirs"), token(gateway.database, project="theirs", run=other)]
+
+    def report(given: str, named: str) -> None:
+        request = pb.ReportRequest(run=named, incarnation="one", code="crashed", sentence="It crashed.")
+        gateway.stub.Report(request, metadata=[("authorization", f"Bearer {given}")], timeout=10)
+
+    for given in strangers:
+        for named in (run, "catch"):
+            for _ in range(REPORTS_PER_MINUTE):
+                with pytest.raises(grpc.RpcError, match="run_not_found|There is no run"):
+                    report(given, named)
+    report(token(gateway.database), "catch")
+
+    with gateway.database.read() as session:
+        assert session.scalars(select(Event.run_id).where(Event.type == "simulator_trouble")).all() == [run]
 
 
 def test_a_revoked_token_joins_no_more_within_seconds(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import pickle
 import socket
@@ -17,6 +18,7 @@ import httpx
 import pytest
 import structlog
 
+from server.http.pages import encode_token
 from server.logging import configure_logging
 from server.serve import Exposed, serve_api
 from server.settings import Settings
@@ -24,6 +26,7 @@ from tests.server.http.world import CARTPOLE, World, build_services, open_world,
 
 FILE = {"Content-Type": "application/octet-stream"}
 YAML = {"Content-Type": "application/yaml"}
+JSON = {"Content-Type": "application/json"}
 FILE_BYTES = 200_000
 
 
@@ -134,22 +137,31 @@ def test_an_override_is_screened_like_the_document(world: World) -> None:
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "env_settings.env_path")
 
 
-def bomb(entries: int = 1, size: int = 200 << 20, name: str = "continuous.npy") -> bytes:
-    """Return an archive whose entries unpack to `size` zeros each."""
+def bomb(size: int, name: str, method: int = zipfile.ZIP_DEFLATED, *, said: int | None = None) -> bytes:
+    """Return an archive whose only entry unpacks to `size` zeros, and says `said` instead."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for index in range(entries):
-            with archive.open(name if index == 0 else f"{index}-{name}", "w", force_zip64=True) as entry:
-                for _ in range(size >> 20):
-                    entry.write(bytes(1 << 20))
+    with zipfile.ZipFile(packed, "w", method, compresslevel=9) as archive:
+        with archive.open(name, "w", force_zip64=True) as entry:
+            for _ in range(size >> 20):
+                entry.write(bytes(1 << 20))
+        archive.infolist()[0].file_size = size if said is None else said
     return packed.getvalue()
 
 
+@pytest.mark.parametrize("said", [None, 100])
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 @pytest.mark.parametrize(
-    ("path", "name"), [("/v1/demonstrations", "continuous.npy"), ("/v1/checkpoints", "x/data.pkl")]
+    ("path", "name"),
+    [
+        ("/v1/demonstrations", "continuous.npy"),
+        ("/v1/demonstrations", "demonstration.json"),
+        ("/v1/checkpoints", "x/data.pkl"),
+    ],
 )
-def test_a_zip_bomb_is_refused_and_takes_neither_memory_nor_disk(world: World, path: str, name: str) -> None:
-    content = bomb(size=100 << 20, name=name)
+def test_a_zip_bomb_is_refused_and_takes_neither_memory_nor_disk(
+    world: World, path: str, name: str, method: int, said: int | None
+) -> None:
+    content = bomb(100 << 20, name, method, said=said)
     assert len(content) < FILE_BYTES
     before = _peak_kib()
 
@@ -197,6 +209,19 @@ def test_an_uploaded_pickle_is_never_executed(world: World, tmp_path: Path) -> N
     assert not mark.exists()
     pickle.loads(payload)
     assert mark.exists()  # it would have worked
+
+
+def test_no_name_in_an_upload_takes_the_list_of_checkpoints_away_from_others(world: World) -> None:
+    text = "Optimizer:\ud800".encode(errors="surrogatepass")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:
+        pickled = b"\x80\x02X\x06\x00\x00\x00PolicyX" + len(text).to_bytes(4, "little") + text + b"."
+        packed.writestr("checkpoint/data.pkl", pickled)
+
+    answer = world.http.post("/v1/checkpoints", content=archive.getvalue(), headers=FILE)
+
+    assert answer.status_code == 201, answer.text
+    assert world.http.get("/v1/checkpoints").status_code == 200
 
 
 def test_a_pickle_of_millions_of_operations_is_refused_at_once(tmp_path: Path) -> None:
@@ -282,6 +307,52 @@ def test_a_number_beyond_any_in_a_path_or_query_is_refused(world: World) -> None
         assert world.http.get(path).status_code in {400, 404, 422, 200}, path
 
 
+@pytest.mark.parametrize(
+    "keyset",
+    [
+        [math.nan, "run_1"],
+        [math.inf, "run_1"],
+        [10**400, "run_1"],
+        [2**70, "run_1"],
+        ["run_1", "run_1"],
+        [1.0, 2.0],
+        [1.0, "\ud800"],
+        [1.0, "\0"],
+        [1.0, None],
+        [None, "run_1"],
+        [True, "run_1"],
+        [1.0],
+    ],
+)
+def test_a_made_up_page_token_is_refused(world: World, keyset: list[Any]) -> None:
+    token = encode_token(keyset, json.dumps(["runs", "", []]))
+
+    answer = world.http.get("/v1/runs", params={"page_token": token})
+
+    assert answer.status_code in {400, 422}, answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"behaviors": {"\ud800": {}}},
+        {"behaviors": {"CartPole": {"\udfff": 1}}},
+        {"behaviors": {"CartPole": {"max_steps": 10**400}}},
+        {"behaviors": {"CartPole": {"max_steps": 2**1024 - 1}}},
+        {"\ud800": 1},
+    ],
+)
+def test_a_change_that_nothing_can_store_is_refused(world: World, body: dict[str, Any]) -> None:
+    run = world.create()
+
+    answer = world.http.patch(f"/v1/runs/{run['id']}", content=json.dumps(body), headers=JSON)
+
+    assert answer.status_code in {400, 422}, answer.text
+    config = {"behaviors": {"CartPole": {}}, **body}
+    created = world.http.post("/v1/runs", content=json.dumps({"config": config}), headers=JSON)
+    assert created.status_code in {400, 422}, created.text
+
+
 def test_an_oversized_body_is_refused_without_being_read(world: World) -> None:
     announced = b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     announced += b"Content-Length: 99999999999\r\n\r\n"
@@ -345,6 +416,65 @@ def test_headers_without_limit_are_refused(world: World) -> None:
         assert answer.startswith(b"HTTP/1.1 400")
 
     assert world.http.get("/healthz").status_code == 200
+
+
+def test_what_comes_behind_a_body_is_no_header(tmp_path: Path) -> None:
+    with open_world(tmp_path, api={"token": "boss"}) as world:
+        request = b"GET /v1/runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+        answer = spoken(world, request + b"1\r\nx\r\n0\r\nAuthorization: Bearer boss\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [(b"0\r\nX-Trailer: ", b"a" * 4096), (b"0\r\n", b"X-Trailer: b\r\n" * 300), (b"1;name=", b"a" * 4096)],
+)
+def test_a_chunked_body_with_much_beside_it_is_given_up_at_once(world: World, begun: bytes, more: bytes) -> None:
+    head = b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    host, port = world.server.removeprefix("http://").split(":")
+    sent = 0
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n" + begun)
+        with contextlib.suppress(ConnectionError):
+            while sent < 16 << 20:
+                connection.sendall(more)
+                sent += len(more)
+
+    assert sent < 8 << 20  # what the kernel keeps on both sides, and no more
+    assert world.http.get("/healthz").status_code == 200
+
+
+def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(world: World) -> None:
+    head = b"POST /v1/runs?left HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    host, port = world.server.removeprefix("http://").split(":")
+    with structlog.testing.capture_logs() as lines:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(head + b"Content-Length: 100\r\n\r\n{")
+            time.sleep(0.2)
+        deadline = time.monotonic() + 10
+        while not lines and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    assert [(line["event"], line["status"]) for line in lines] == [("request_answered", 0)]
+
+
+def test_nobody_says_where_a_request_came_from_but_the_proxies_that_are_named(tmp_path: Path) -> None:
+    claimed = {"X-Forwarded-For": "192.0.2.7", "Authorization": "Bearer wrong"}
+    seen = []
+    for proxies in ("", "127.0.0.1"):
+        with open_world(tmp_path / (proxies or "none"), api={"token": "boss", "proxies": proxies}) as world:
+            boss = claimed | {"Authorization": "Bearer boss"}
+            world.http.post("/v1/runs", json={"config": CARTPOLE}, headers=boss)
+            seen += [entry["client"] for entry in world.http.get("/v1/audit", headers=boss).json()["entries"]]
+            codes = {
+                world.http.get("/v1/runs", headers=claimed | {"X-Forwarded-For": f"192.0.2.{number}"}).status_code
+                for number in range(40)
+            }
+            assert codes == ({401} if proxies else {401, 429})
+
+    assert seen == ["127.0.0.1", "192.0.2.7"]
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])

@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.http.errors import PageTokenInvalid
-from server.http.pages import decode_token, encode_token
+from server.http.pages import _check, _text, decode_token, encode_token
 
 Keysets = st.lists(
     st.one_of(st.text(max_size=200), st.integers(), st.floats(allow_nan=False), st.none()), min_size=1, max_size=3
@@ -42,3 +42,9 @@ def test_an_edited_token_is_refused(position: int, character: str) -> None:
 def test_any_other_text_is_refused(text: str) -> None:
     with pytest.raises(PageTokenInvalid):
         decode_token(text, "runs")
+
+
+@pytest.mark.parametrize("body", [b"nonsense", b"[1,", b"[" * 3000, b'{"a": 1}', b"[[1]]", b"[" + b"9" * 4400 + b"]"])
+def test_a_token_that_somebody_has_made_up_is_refused_whatever_it_holds(body: bytes) -> None:
+    with pytest.raises(PageTokenInvalid):
+        decode_token(_text(_check(body, "runs") + body), "runs")

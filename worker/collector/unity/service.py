@@ -139,10 +139,13 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             if INCARNATION.fullmatch(incarnation) is None:
                 wanted = "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -"
                 return _refused(context, CloseCode.BAD_HELLO, wanted)
+            earlier = session
             session = self._sessions[incarnation] = self._open(context, incarnation, metadata)
-            session.on_end = self._when_over(session, lambda: self._forget(incarnation, session), lambda: True)
+            session.on_end = self._when_over(session, lambda: self._forget(incarnation, session, earlier), lambda: True)
         if session is None:
             return _refused(context, CloseCode.UNEXPECTED_MESSAGE, _STRANGER)
+        if not session.was_opened_with(_ticket(metadata)):
+            return _refused(context, CloseCode.BAD_TICKET, _ANOTHER_TICKET)
         session.peer = context.peer()  # a bridge may have had to connect anew
         return await self._reply(session, message, size, context)
 
@@ -186,7 +189,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         return reply if session.closed is None else self._goodbye(session, context)
 
     def _open(self, context: Any, incarnation: str, metadata: dict[str, Any]) -> UnitySession:
-        ticket = str(metadata.get(TICKET_METADATA, "")) if self._tickets else None
+        ticket = _ticket(metadata) if self._tickets else None
         client = str(metadata.get(CLIENT_METADATA, ""))[:MAX_CLIENT]
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
         tied = INCARNATION_METADATA not in metadata
@@ -227,9 +230,14 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             context.set_trailing_metadata(((CLOSE_METADATA, session.goodbye),))
         return closing_reply()
 
-    def _forget(self, incarnation: str, session: UnitySession) -> None:
-        if self._sessions.get(incarnation) is session:
+    def _forget(self, incarnation: str, session: UnitySession, earlier: UnitySession | None) -> None:
+        """Forget a session; one that it would have replaced, had it been welcomed, goes on."""
+        if self._sessions.get(incarnation) is not session:
+            return
+        if earlier is None or earlier.closed is not None:
             del self._sessions[incarnation]
+        else:
+            self._sessions[incarnation] = earlier
 
     def _leave(self, peer: str, session: UnitySession) -> None:
         line = self._lines.get(peer)
@@ -240,6 +248,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """End the session whose call cannot be read."""
         if INCARNATION_METADATA in metadata:
             session = self._sessions.get(str(metadata[INCARNATION_METADATA]))
+            if session is not None and not session.was_opened_with(_ticket(metadata)):
+                session = None
         else:
             line = self._lines.get(context.peer())
             session = None if line is None else line.expected
@@ -253,6 +263,11 @@ _STRANGER = (
     "a call came from a player that has not introduced itself here: its collector may have been started again, and the "
     "player has to be, too; `ludus unity` saves it from that"
 )
+_ANOTHER_TICKET = "each call of a bridge repeats the ticket that its session was opened with, and this one does not"
+
+
+def _ticket(metadata: dict[str, Any]) -> str:
+    return str(metadata.get(TICKET_METADATA, ""))
 
 
 def _parse(data: bytes) -> shallow.Message:

@@ -6,6 +6,7 @@ whichever call is pending. The conversation ends with a reply of status 400.
 """
 
 import asyncio
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -109,6 +110,10 @@ class UnitySession(Session):
     def waits(self) -> bool:
         """Whether the player waits for us."""
         return self._reply is not None and not self._reply.done()
+
+    def was_opened_with(self, ticket: str) -> bool:
+        """Whether a call that brings this ticket is the player's own; by a port that asks for none, any is."""
+        return self._ticket is None or hmac.compare_digest(self._ticket.encode(), ticket.encode())
 
     def call(self, message: shallow.Message, size: int) -> "asyncio.Future[bytes]":
         """Take a call of `size` bytes and return its reply to come."""
