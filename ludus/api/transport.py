@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from ludus.api.downloads import Arriving
-from ludus.api.errors import Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable
+from ludus.api.errors import ApiError, Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable
 from ludus.api.patience import Patience
 from ludus.records import ProblemDetail, read_record
 from ludus.tls import ClientTls
@@ -228,12 +228,17 @@ def raise_for_problem(answer: httpx.Response, server: str) -> None:
     """Raise what the server answers, if that is a problem."""
     if answer.is_success:
         return
-    try:
-        problem = json.loads(answer.read())
-        code, detail = problem["code"], problem["detail"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ServerUnreachable(server, f"it answers {answer.status_code}, and not as a Ludus server") from error
-    kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(answer.status_code, ProblemAnswer)
-    errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
     pause = answer.headers.get("retry-after", "")
-    raise kind(answer.status_code, code, detail, errors, float(pause) if pause.isdecimal() else None)
+    raise problem_of(answer.read(), answer.status_code, server, retry_after=float(pause) if pause.isdecimal() else None)
+
+
+def problem_of(document: bytes | str, status: int, server: str, *, retry_after: float | None = None) -> ApiError:
+    """Return what a problem document says, as the error to raise."""
+    try:
+        problem = json.loads(document)
+        code, detail = problem["code"], problem["detail"]
+    except (ValueError, KeyError, TypeError):
+        return ServerUnreachable(server, f"it answers {status}, and not as a Ludus server")
+    kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(status, ProblemAnswer)
+    errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
+    return kind(status, code, detail, errors, retry_after)
