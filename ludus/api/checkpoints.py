@@ -55,7 +55,8 @@ class Checkpoints(Transport):
     def download(self, run: str, checkpoint: str, name: str, target: Path) -> Path:
         """Download one file of a checkpoint to `target` and return it.
 
-        The checksum is verified first: `target` is either the complete file or what it was before.
+        A download that breaks off is resumed, and the checksum is verified at the end: `target` is either the complete
+        file or what it was before.
         """
         return self._download(f"{_path(run, checkpoint)}/files/{segment(name)}", name, target)
 

@@ -9,7 +9,7 @@ import httpx
 from ludus.api.errors import Busy, ServerUnreachable
 from ludus.api.patience import Patience
 from ludus.api.streams import server_sent
-from ludus.api.transport import Transport, raise_for_problem, reason_of, segment
+from ludus.api.transport import Transport, problem_of, raise_for_problem, reason_of, segment
 from ludus.records import (
     Event,
 )
@@ -33,7 +33,8 @@ class Events(Transport):
     def follow_events(self, run: str, after: int = 0) -> Iterator[Event]:
         """Iterate over events as they happen, from the one after `after` to the run's last.
 
-        Reconnects where a connection breaks, and goes on exactly after the last event it gave out.
+        Reconnects where a connection breaks, and goes on exactly after the last event it gave out. Raises ProblemAnswer
+        when the token holds no longer.
         """
         patience = Patience()
         while True:
@@ -62,6 +63,8 @@ class Events(Transport):
                     if kind == "end":
                         yield None
                         return
+                    if kind == "error":
+                        raise problem_of(data, httpx.codes.UNAUTHORIZED, self.server)
                     yield self._read(Event, json.loads(data))
         except httpx.TransportError as error:
             raise ServerUnreachable(self.server, reason_of(error)) from error

@@ -1,5 +1,7 @@
 """Metrics and logs of runs: what was measured, and what was written."""
 
+from pathlib import Path
+
 from ludus.api.transport import Transport, segment
 from ludus.records import (
     Log,
@@ -41,3 +43,7 @@ class Metrics(Transport):
         return self._read(
             LogText, self._get(f"/v1/runs/{segment(run)}/attempts/{epoch}/logs/{segment(name)}", parameters)
         )
+
+    def download_log(self, run: str, epoch: int, name: str, target: Path) -> Path:
+        """Download a log as it is now to `target` and return it; one that grows meanwhile is begun anew."""
+        return self._download(f"/v1/runs/{segment(run)}/attempts/{epoch}/logs/{segment(name)}/file", name, target)

@@ -1,6 +1,5 @@
 """The way to the server and back: requests, answers as records or as errors, pages, files."""
 
-import hashlib
 import json
 import os
 import ssl
@@ -14,7 +13,9 @@ from urllib.parse import quote
 
 import httpx
 
-from ludus.api.errors import Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable
+from ludus.api.downloads import Arriving
+from ludus.api.errors import ApiError, Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable
+from ludus.api.patience import Patience
 from ludus.records import ProblemDetail, read_record
 from ludus.tls import ClientTls
 
@@ -157,23 +158,41 @@ class Transport:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
         try:
-            with os.fdopen(handle, "wb") as file, self._http.stream("GET", path) as answer:
-                raise_for_problem(answer, self.server)
-                digest = hashlib.sha256()
-                for chunk in answer.iter_bytes():
-                    digest.update(chunk)
-                    file.write(chunk)
-                expected = answer.headers.get("etag", "").strip('"')
-                if digest.hexdigest() != expected:
-                    raise DownloadDamaged(name, expected, digest.hexdigest())
+            with os.fdopen(handle, "wb") as file:
+                arriving = Arriving(file)
+                self._fetch(path, arriving)
+                if arriving.actual != arriving.expected:
+                    raise DownloadDamaged(name, arriving.expected, arriving.actual)
                 file.flush()
                 os.fsync(file.fileno())
             Path(temporary).replace(target)
-        except httpx.TransportError as error:
-            raise ServerUnreachable(self.server, reason_of(error)) from error
         finally:
             Path(temporary).unlink(missing_ok=True)
         return target
+
+    def _fetch(self, path: str, arriving: Arriving) -> None:
+        """Get all of a file. Once it has begun to arrive, what breaks off is resumed, for as long as patience lasts."""
+        patience = Patience()
+        while True:
+            there = arriving.size
+            try:
+                self._fetch_on(path, arriving)
+            except (ServerUnreachable, Busy) as error:
+                if not arriving.etag:
+                    raise
+                if arriving.size > there:
+                    patience.reset()
+                patience.bear(error)
+            else:
+                return
+
+    def _fetch_on(self, path: str, arriving: Arriving) -> None:
+        try:
+            with self._http.stream("GET", path, headers=arriving.headers) as answer:
+                raise_for_problem(answer, self.server)
+                arriving.take(answer)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(self.server, reason_of(error)) from error
 
     def _send(self, request: httpx.Request) -> dict[str, Any]:
         try:
@@ -209,12 +228,17 @@ def raise_for_problem(answer: httpx.Response, server: str) -> None:
     """Raise what the server answers, if that is a problem."""
     if answer.is_success:
         return
-    try:
-        problem = json.loads(answer.read())
-        code, detail = problem["code"], problem["detail"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ServerUnreachable(server, f"it answers {answer.status_code}, and not as a Ludus server") from error
-    kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(answer.status_code, ProblemAnswer)
-    errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
     pause = answer.headers.get("retry-after", "")
-    raise kind(answer.status_code, code, detail, errors, float(pause) if pause.isdecimal() else None)
+    raise problem_of(answer.read(), answer.status_code, server, retry_after=float(pause) if pause.isdecimal() else None)
+
+
+def problem_of(document: bytes | str, status: int, server: str, *, retry_after: float | None = None) -> ApiError:
+    """Return what a problem document says, as the error to raise."""
+    try:
+        problem = json.loads(document)
+        code, detail = problem["code"], problem["detail"]
+    except (ValueError, KeyError, TypeError):
+        return ServerUnreachable(server, f"it answers {status}, and not as a Ludus server")
+    kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(status, ProblemAnswer)
+    errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
+    return kind(status, code, detail, errors, retry_after)

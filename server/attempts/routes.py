@@ -1,13 +1,16 @@
 """Attempts of a run, and their logs."""
 
+from hashlib import sha256
+from io import BytesIO
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from server.attempts.logs import DEFAULT_BYTES, MAX_BYTES, read_part
 from server.attempts.schemas import AttemptList, AttemptRead, LogList, LogRead, LogText
 from server.errors import ArtifactNotFound, LogNotFound, RunNotFound
-from server.http.errors import problems
+from server.http.downloads import DOWNLOAD, Content, WishDep, send
+from server.http.errors import RangeNotSatisfiable, problems
 from server.http.fields import Epoch, FileName, RunKey
 from server.http.services import DatabaseDep, ServicesDep
 from server.runs.repository import RunRepository
@@ -59,3 +62,19 @@ def read_log(
         runs = RunRepository(session)
         path = runs.log(runs.id_of(run), epoch, name).path
     return LogText.model_validate(read_part(services.artifacts, path, offset, min(limit, MAX_BYTES), tail))
+
+
+@router.get(
+    "/attempts/{epoch}/logs/{name}/file",
+    tags=["logs"],
+    response_class=Response,
+    responses={**DOWNLOAD, **problems(RunNotFound, LogNotFound, ArtifactNotFound, RangeNotSatisfiable)},
+)
+def download_log(run: RunKey, epoch: Epoch, name: FileName, services: ServicesDep, wish: WishDep) -> Response:
+    """Download a log, or a part of it, byte for byte. One that has grown has another `ETag`."""
+    with services.database.read() as session:
+        runs = RunRepository(session)
+        path = runs.log(runs.id_of(run), epoch, name).path
+    with services.artifacts.open(path) as file:
+        data = file.read()  # a few MiB (`worker.supervisor.attempt_log`), which are published anew while it grows
+    return send(Content(name, len(data), sha256(data).hexdigest(), lambda start: BytesIO(data[start:])), wish)

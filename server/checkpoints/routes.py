@@ -1,14 +1,10 @@
 """Checkpoints of a run, and their files; and checkpoints of other programs, which are uploaded."""
 
-import base64
-from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
-from fastapi.responses import StreamingResponse
 
-from server.artifacts import FileRef
 from server.checkpoints.integrity import damage
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
@@ -36,7 +32,14 @@ from server.errors import (
 )
 from server.http import filters
 from server.http.bodies import BodyDep, declare_json
-from server.http.errors import BodyInvalid, UnsupportedFileType, UnsupportedMediaType, problems
+from server.http.downloads import DOWNLOAD, Content, WishDep, send
+from server.http.errors import (
+    BodyInvalid,
+    RangeNotSatisfiable,
+    UnsupportedFileType,
+    UnsupportedMediaType,
+    problems,
+)
 from server.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey
 from server.http.filters import EQUALITY, Field
 from server.http.idempotency import COMMAND_PROBLEMS, Answer
@@ -71,7 +74,6 @@ UPLOADED = ListForm(
     orders=frozenset({"created_at", "name", "size"}),
     default=Order("created_at"),
 )
-BLOCK = 256 * 1024
 
 UploadedKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="An uploaded checkpoint's id.")]
 
@@ -166,32 +168,20 @@ def verify_checkpoint(run: RunKey, checkpoint: CheckpointKey, services: Services
     "/{checkpoint:name}/files/{name:path}",
     response_class=Response,
     responses={
-        200: {
-            "description": "The file. `ETag` is its SHA-256, `Repr-Digest` the same as RFC 9530 has it.",
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        },
-        304: {"description": "The file is the one that `If-None-Match` names."},
-        **problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, ArtifactNotFound),
+        **DOWNLOAD,
+        **problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, ArtifactNotFound, RangeNotSatisfiable),
     },
 )
 def download_file(
-    run: RunKey,
-    checkpoint: CheckpointKey,
-    name: FileName,
-    services: ServicesDep,
-    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of what the client has.")] = "",
+    run: RunKey, checkpoint: CheckpointKey, name: FileName, services: ServicesDep, wish: WishDep
 ) -> Response:
-    """Download one file of a checkpoint."""
+    """Download one file of a checkpoint, or a part of it."""
     with services.database.read() as session:
         found = ref(_stored(session, run, checkpoint))
     file = next((file for file in found.files if file.name == name), None)
     if file is None:
         raise ArtifactNotFound(name)
-    headers = _headers(file)
-    if headers["ETag"] in if_none_match:
-        return Response(status_code=304, headers={"ETag": headers["ETag"]})
-    content = _blocks(services.artifacts.open(f"{found.path}/{file.name}"))
-    return StreamingResponse(content, headers=headers, media_type="application/octet-stream")
+    return send(Content.stored(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256), wish)
 
 
 @uploads.post(
@@ -285,21 +275,3 @@ def _pinned(session: Session, run: str, checkpoint: str, *, pinned: bool) -> Ans
 def _stored(session: Session, run: str, checkpoint: str) -> Checkpoint:
     found = _find(session, run, checkpoint)
     return CheckpointRepository(session).get_stored(found.run_id, found.id)
-
-
-def _headers(file: FileRef) -> dict[str, str]:
-    digest = base64.b64encode(bytes.fromhex(file.sha256)).decode()
-    return {
-        "Content-Length": str(file.size),
-        "Content-Disposition": f'attachment; filename="{file.name.rpartition("/")[2]}"',
-        "ETag": f'"{file.sha256}"',
-        "Repr-Digest": f"sha-256=:{digest}:",
-        "Cache-Control": "private, no-cache",
-        "X-Content-Type-Options": "nosniff",
-    }
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while block := file.read(BLOCK):
-            yield block

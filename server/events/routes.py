@@ -7,6 +7,7 @@ from fastapi import APIRouter, Header, Query, Response
 from server.errors import RunNotFound
 from server.events.repository import EventRepository
 from server.events.schemas import EventPage, EventRead
+from server.http.access import Visit, VisitDep
 from server.http.errors import Responses, TooManyStreams, problems
 from server.http.fields import RunKey
 from server.http.repository import EventHeads
@@ -32,7 +33,7 @@ MESSAGES: dict[str, Any] = {
             "description": "One message.",
             "properties": {
                 "id": {"type": "string", "description": "The event's `seq`."},
-                "event": {"enum": ["message", "end"]},
+                "event": {"enum": ["message", "end", "error"]},
                 "data": {"type": "string", "contentMediaType": "application/json", "description": "An `EventRead`."},
             },
         }
@@ -41,7 +42,8 @@ MESSAGES: dict[str, Any] = {
 STREAM: Responses = {
     200: {
         "description": "Messages with the event's `seq` as id and its JSON as data; comments when nothing happens; a "
-        "message `end` after the last event of a run that has ended.",
+        "message `end` after the last event of a run that has ended; a message `error` with a problem where the token "
+        "holds no longer.",
         "content": MESSAGES,
     },
     204: {"description": "The run has ended and there is no event after this one: don't reconnect."},
@@ -57,6 +59,7 @@ STREAM: Responses = {
 def list_events(
     run: RunKey,
     services: ServicesDep,
+    visit: VisitDep,
     after_seq: AfterSeq = 0,
     page_size: Annotated[int, Query(ge=0, description=f"0 = the default; at most {MAX_PAGE_SIZE}.")] = 100,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
@@ -64,7 +67,7 @@ def list_events(
 ) -> EventPage | Response:
     """Return a run's events, oldest first; with `Accept: text/event-stream` the same as `/events:stream`."""
     if MEDIA_TYPE in accept:
-        return _stream(services, run, after_seq if last_event_id is None else last_event_id)
+        return _stream(services, visit, run, after_seq if last_event_id is None else last_event_id)
     limit = min(page_size or 100, MAX_PAGE_SIZE)
     with services.database.read() as session:
         run_id = RunRepository(session).id_of(run)
@@ -81,16 +84,16 @@ def list_events(
     responses={**STREAM, **problems(RunNotFound, TooManyStreams)},
 )
 def stream_events(
-    run: RunKey, services: ServicesDep, after_seq: AfterSeq = 0, last_event_id: LastEventId = None
+    run: RunKey, services: ServicesDep, visit: VisitDep, after_seq: AfterSeq = 0, last_event_id: LastEventId = None
 ) -> Response:
     """Stream a run's events as they happen (server-sent events), from the one after `Last-Event-ID`."""
-    return _stream(services, run, after_seq if last_event_id is None else last_event_id)
+    return _stream(services, visit, run, after_seq if last_event_id is None else last_event_id)
 
 
-def _stream(services: Services, run: str, after: int) -> Response:
+def _stream(services: Services, visit: Visit, run: str, after: int) -> Response:
     with services.database.read() as session:
         run_id = RunRepository(session).id_of(run)
         head = EventHeads(session).of([run_id])[run_id]
     if head.state in TERMINAL and head.seq <= after:
         return Response(status_code=204)
-    return services.streams.stream(run_id, after)
+    return services.streams.stream(run_id, after, visit.principal.token_id)

@@ -2,10 +2,12 @@
 
 ML-Agents' protocol has one unary call for everything, so there is no stream to forward: a channel is kept for each
 incarnation instead, found by the ticket that each of its calls repeats. A ticket is checked when its channel is opened;
-later calls belong to a session that is open already, which a ticket's expiry does not end.
+later calls belong to a session that is open already, which a ticket's expiry does not end. The end of the token does
+that the bridge joined with.
 """
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ from ludus.unity.messages import GOODBYE
 from ludus.wire.options import CLOSE_METADATA, EXCHANGE, TICKET_METADATA
 from server.gateway.errors import NoBridge
 from server.gateway.relay import CollectorLine, Context, going_away, reach, read_ticket
+from server.tokens.vigil import Stay, TokenVigil
+from server.waking import on_loop
 
 IDLE_SECONDS: Final = 600.0
 """A channel without a call for this long is closed; the next call then needs a ticket that has not expired."""
@@ -34,6 +38,9 @@ class _Line:
     """Run and incarnation."""
     endpoint: str
     channel: grpc.aio.Channel
+    watch: ExitStack
+    stay: Stay
+    """Whether the token holds that the bridge joined with."""
     reached: bool = False
     calls: set[Any] = field(default_factory=set)
     """Under way: one, unless the bridge breaks the contract."""
@@ -43,8 +50,9 @@ class _Line:
 class CallRelay:
     """The calls that this gateway forwards."""
 
-    def __init__(self, ticket_key: bytes, line: CollectorLine) -> None:
+    def __init__(self, ticket_key: bytes, line: CollectorLine, vigil: TokenVigil) -> None:
         self._key = ticket_key
+        self._vigil = vigil
         self._collectors = line
         self._lines: dict[str, _Line] = {}
         """By ticket."""
@@ -59,7 +67,10 @@ class CallRelay:
         return len(self._lines)
 
     async def forward(self, request: bytes, context: Context) -> bytes:
-        """Forward one call, with what the collector answers. Raises LudusError if it can't be forwarded."""
+        """Forward one call, with what the collector answers.
+
+        Raises LudusError if it can't be forwarded: TokenRefused whenever the token of its bridge holds no longer.
+        """
         metadata = _ours(context.invocation_metadata())
         ticket = str(dict(metadata).get(TICKET_METADATA, ""))
         if not ticket:
@@ -68,6 +79,8 @@ class CallRelay:
         if line.expiry is not None:
             line.expiry.cancel()
         try:
+            if line.stay.refusal is not None:
+                raise line.stay.refusal
             if not line.reached:
                 await reach(line.channel, line.endpoint)
                 line.reached = True
@@ -95,6 +108,8 @@ class CallRelay:
                 line.reached = False
             await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
         except asyncio.CancelledError:
+            if line.stay.refusal is not None:
+                raise line.stay.refusal from None
             if not self._closing:
                 raise
             context.set_trailing_metadata(((CLOSE_METADATA, going_away().SerializeToString()),))
@@ -109,15 +124,23 @@ class CallRelay:
         owner = (claims.run_id, claims.incarnation)
         if (earlier := self._owners.get(owner)) is not None:
             self._give_up(earlier)
-        line = _Line(ticket, owner, claims.endpoint, self._collectors.channel(claims.endpoint))
+        watch = ExitStack()
+        stay = watch.enter_context(self._vigil.watch(claims.token_id, on_loop(lambda: self._end(line))))
+        line = _Line(ticket, owner, claims.endpoint, self._collectors.channel(claims.endpoint), watch, stay)
         self._lines[ticket] = self._owners[owner] = line
         return line
 
+    def _end(self, line: _Line) -> None:
+        """Break off what is under way for a bridge whose token holds no longer, and close its channel."""
+        for call in line.calls:
+            call.cancel()
+        self._rest(line)
+
     def _rest(self, line: _Line) -> None:
-        """Close a channel some time after its last call, or at once if nobody is at its end."""
+        """Close a channel some time after its last call, or at once if nobody is, or may be, at one of its ends."""
         if line.calls or self._lines.get(line.ticket) is not line:
             return
-        if not line.reached:
+        if not line.reached or line.stay.refusal is not None:
             self._give_up(line)
         else:
             line.expiry = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._give_up, line)
@@ -125,6 +148,7 @@ class CallRelay:
     def _give_up(self, line: _Line) -> None:
         if line.expiry is not None:
             line.expiry.cancel()
+        line.watch.close()
         del self._lines[line.ticket]
         del self._owners[line.owner]
         closing = asyncio.ensure_future(line.channel.close(None))

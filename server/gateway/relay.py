@@ -2,7 +2,8 @@
 
 For simulators that cannot reach a collector's address. The stream is not decoded: the collector is named by the ticket
 in the metadata `ludus-ticket`, which the gateway signed itself. When the gateway shuts down it ends relayed streams
-with `Close(collector_closing, rejoin)`, the only message that it ever makes up.
+with `Close(collector_closing, rejoin)`, the only message that it ever makes up. When the token holds no longer that a
+simulator joined with, its stream fails with UNAUTHENTICATED.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from server.gateway.errors import BadTicket, CollectorUnreachable, OldTicket
 from server.gateway.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
 from server.settings import GatewaySettings
 from server.tls import TlsPair
+from server.tokens.vigil import TokenVigil
+from server.waking import on_loop
 
 CONNECT: Final = "/ludus.v1.SimulationService/Connect"
 REACH_SECONDS: Final = 5.0
@@ -37,30 +40,34 @@ Context = Any
 class Relay:
     """The streams that this gateway forwards."""
 
-    def __init__(self, ticket_key: bytes, line: "CollectorLine") -> None:
+    def __init__(self, ticket_key: bytes, line: "CollectorLine", vigil: TokenVigil) -> None:
         self._key = ticket_key
         self._line = line
+        self._vigil = vigil
         self._closing = asyncio.Event()
         self.streams = 0
         """How many are open."""
 
     async def forward(self, context: Context) -> None:
-        """Forward one stream until either side ends it. Raises LudusError before the first byte."""
+        """Forward one stream until either side ends it.
+
+        Raises LudusError before the first byte, and TokenRefused whenever the simulator's token holds no longer.
+        """
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         ticket = str(metadata.get(TICKET_METADATA, ""))
         if not ticket:
             raise BadTicket(
                 f"A stream to the gateway needs the ticket of its assignment as metadata {TICKET_METADATA}."
             )
-        endpoint = read_ticket(self._key, ticket).endpoint
-        async with self._line.channel(endpoint) as channel:
-            await reach(channel, endpoint)
+        claims = read_ticket(self._key, ticket)
+        async with self._line.channel(claims.endpoint) as channel:
+            await reach(channel, claims.endpoint)
             # Without serializers gRPC hands the bytes through.
             connect: Any = channel.stream_stream
             call = connect(CONNECT)(metadata=((TICKET_METADATA, ticket),))
             self.streams += 1
             try:
-                await self._pump(context, call)
+                await self._pump(context, call, claims.token_id)
             finally:
                 self.streams -= 1
                 call.cancel()
@@ -69,21 +76,25 @@ class Relay:
         """Tell every relayed simulator to join again."""
         self._closing.set()
 
-    async def _pump(self, context: Context, call: Any) -> None:
-        upward = asyncio.ensure_future(_upward(context, call))
-        downward = asyncio.ensure_future(_downward(context, call))
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            await asyncio.wait({downward, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if downward.done():
-                downward.result()
-            else:
-                await _stop(downward)
-                await context.write(pb.ConnectResponse(close=going_away()).SerializeToString())
-                return
-        finally:
-            for task in (upward, downward, closing):
-                await _stop(task)
+    async def _pump(self, context: Context, call: Any, token_id: str | None) -> None:
+        refused = asyncio.Event()
+        with self._vigil.watch(token_id, on_loop(refused.set)) as stay:
+            upward = asyncio.ensure_future(_upward(context, call))
+            downward = asyncio.ensure_future(_downward(context, call))
+            ends = [asyncio.ensure_future(event.wait()) for event in (self._closing, refused)]
+            try:
+                await asyncio.wait({downward, *ends}, return_when=asyncio.FIRST_COMPLETED)
+                if downward.done():
+                    downward.result()
+                elif stay.refusal is not None:
+                    raise stay.refusal
+                else:
+                    await _stop(downward)
+                    await context.write(pb.ConnectResponse(close=going_away()).SerializeToString())
+                    return
+            finally:
+                for task in (upward, downward, *ends):
+                    await _stop(task)
         await _pass_on_status(context, call)
 
 

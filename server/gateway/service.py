@@ -46,6 +46,7 @@ from server.simulators.repository import Assigned, Ended, NotFound, NotReady, Si
 from server.telemetry import GatewayTelemetry
 from server.tokens.checker import TokenChecker
 from server.tokens.principal import ANONYMOUS, Principal, Scope, everything
+from server.tokens.vigil import TokenVigil
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
@@ -86,9 +87,10 @@ class Gateway:
         self._key = settings.ticket_key.get_secret_value().encode() if settings.ticket_key else secrets.token_bytes(32)
         self._balancer = Balancer()
         line = CollectorLine.of(settings)
-        self.relay = Relay(self._key, line)
+        self.vigil = TokenVigil(desk.database)
+        self.relay = Relay(self._key, line, self.vigil)
         self.telemetry.relayed.set_function(lambda: self.relay.streams)
-        self.calls = CallRelay(self._key, line)
+        self.calls = CallRelay(self._key, line, self.vigil)
         self._reports = ReportLimit()
         self.health = Health(SERVICE)
 
@@ -115,6 +117,7 @@ class Gateway:
 
     def release(self) -> None:
         """End the threads, once no call is under way."""
+        self.vigil.close()
         self._threads.shutdown(wait=False)
 
     async def _join(self, request: bytes, context: Context) -> bytes:
@@ -234,10 +237,10 @@ class Gateway:
             case NotReady(_, reason):
                 return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
             case Assigned() as assigned:
-                return pb.JoinResponse(assignment=self._assignment(assigned, request))
+                return pb.JoinResponse(assignment=self._assignment(assigned, request, who))
         raise AssertionError("the desk has no other answers")
 
-    def _assignment(self, assigned: Assigned, request: pb.JoinRequest) -> pb.Assignment:
+    def _assignment(self, assigned: Assigned, request: pb.JoinRequest, who: Principal) -> pb.Assignment:
         endpoint = self._balancer.choose(assigned, request.incarnation)
         seconds = self._settings.ticket_seconds
         claims = TicketClaims(
@@ -247,6 +250,7 @@ class Gateway:
             number=assigned.number,
             expires_at=time.time() + seconds,
             endpoint=endpoint,
+            token_id=who.token_id,
         )
         _log.info(
             "simulator_assigned",

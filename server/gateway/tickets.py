@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 MIN_KEY_BYTES = 32
 MAX_TICKET_BYTES = 2048
@@ -35,6 +35,11 @@ class TicketClaims:
     """Seconds since 1970. The ticket opens a session until then; an open session lives on."""
     endpoint: str = ""
     """`host:port` of the assigned collector, for a gateway that relays the stream."""
+    token_id: str | None = None
+    """The token that the simulator joined with, for a gateway that relays the stream; None: none of the database."""
+
+
+_CLAIMS = tuple(field.name for field in fields(TicketClaims))
 
 
 class TicketInvalid(Exception):
@@ -63,7 +68,8 @@ def verify(key: bytes, ticket: str, now: float) -> TicketClaims:
     version, _, payload = body.partition(".")
     if version != _VERSION:
         raise TicketInvalid(f"the ticket is of version {version}, this server reads version {_VERSION}")
-    claims = TicketClaims(**json.loads(_decode(payload)))  # signed by us, so it is what `sign` wrote
+    said = json.loads(_decode(payload))  # signed by us, so it is what `sign` wrote; a newer release may add claims
+    claims = TicketClaims(**{name: said[name] for name in _CLAIMS if name in said})
     if now >= claims.expires_at:
         raise TicketExpired(f"the ticket expired {now - claims.expires_at:.0f} s ago; join again for a fresh one")
     return claims

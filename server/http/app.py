@@ -104,6 +104,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         Authentication,
         database=services.database,
         tokens=services.tokens,
+        vigil=services.vigil,
         requests=Rate(settings.api.requests_per_minute),
         failures=Rate(settings.api.failures_per_minute),
         demanded=settings.api.demands_token,
@@ -127,6 +128,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS + WAITERS
     yield
     services.tailer.close()
+    services.vigil.close()
     services.database.close()
 
 

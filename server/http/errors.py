@@ -205,6 +205,19 @@ class ProjectInvalid(RequestError):
         )
 
 
+class RangeNotSatisfiable(RequestError):
+    """A part of a file was asked for that it does not have."""
+
+    code = "range_not_satisfiable"
+    status = 416
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"The file has {size} bytes, and none of those that Range asks for. Leave Range out to get all of it."
+        )
+        self.size = size
+
+
 class UnsupportedMediaType(RequestError):
     """The body is neither JSON nor YAML."""
 
@@ -338,6 +351,8 @@ def problem_response(error: LudusError, scope: Scope) -> JSONResponse:
     headers = dict(error.headers) if isinstance(error, RequestError) else {}
     if isinstance(error, TooManyRequests):
         headers["Retry-After"] = str(error.retry_seconds)
+    if isinstance(error, RangeNotSatisfiable):
+        headers["Content-Range"] = f"bytes */{error.size}"
     if status == 401:
         headers.update(Unauthenticated.headers)
     if status == 503:

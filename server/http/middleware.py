@@ -3,6 +3,7 @@
 Pure ASGI, because the base class of Starlette's middleware buffers streamed answers and so would hold back events.
 """
 
+import asyncio
 import re
 import time
 import uuid
@@ -32,6 +33,8 @@ from server.http.telemetry import HttpTelemetry
 from server.rates import Rate
 from server.tokens.checker import TokenChecker
 from server.tokens.principal import ANONYMOUS, Principal, everything
+from server.tokens.vigil import TokenVigil
+from server.waking import on_loop
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +43,8 @@ NAMED = frozenset({"run", "epoch", "webhook", "ladder", "worker"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 SLOWEST_BYTES = 1 << 20
 """A body that takes the time-out for each so many bytes is slow, and tolerated."""
+LAST_WORD_SECONDS = 2.0
+"""For how long an answer may go on to its own end when its token holds no longer."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -153,6 +158,7 @@ class Authentication:
         app: ASGIApp,
         database: Database,
         tokens: TokenChecker,
+        vigil: TokenVigil,
         *,
         requests: Rate,
         failures: Rate,
@@ -162,6 +168,7 @@ class Authentication:
         self._app = app
         self._database = database
         self._tokens = tokens
+        self._vigil = vigil
         self._requests = requests
         self._failures = failures
         self._demanded = demanded
@@ -185,9 +192,44 @@ class Authentication:
             return
         scope["state"]["visit"] = visit
         if visit.trail is None:
-            await self._app(scope, receive, send)
+            await self._read(visit, scope, receive, send)
         else:
-            await self._audited(visit, visit.trail, scope, receive, send)
+            await self._change(visit, visit.trail, scope, receive, send)
+
+    async def _read(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request that only reads, for as long as its token holds: a long answer is broken off.
+
+        Routes whose answers are long by nature have a moment for a last word.
+        """
+        begun = False
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        loop = asyncio.get_running_loop()
+        reading = anyio.CancelScope()
+        wake = on_loop(lambda: loop.call_later(LAST_WORD_SECONDS, reading.cancel))
+        with self._vigil.watch(visit.principal.token_id, wake) as stay:
+            with reading:
+                await self._app(scope, receive, answer)
+            if reading.cancelled_caught and stay.refusal is not None:
+                log.info("answer_broken_off", path=scope["path"], reason=stay.refusal.reason)
+                if not begun:
+                    await problem_response(stay.refusal, scope)(scope, receive, send)
+
+    async def _change(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request that may change something, unless its token holds no longer when its body has arrived."""
+        with self._vigil.watch(visit.principal.token_id, _do_nothing) as stay:
+
+            async def received() -> Message:
+                message = await receive()
+                if stay.refusal is not None:
+                    raise stay.refusal
+                return message
+
+            await self._audited(visit, trail, scope, received, send)
 
     async def _visit(self, scope: Scope, headers: Headers) -> Visit:
         """Raises Unauthenticated, TokenRefused, TooManyRequests, ProjectForbidden, ProjectInvalid."""
@@ -246,6 +288,10 @@ class Authentication:
                 trail.enter(session, status)
         except Unavailable as error:  # it has changed nothing, so there is nothing to take back
             log.warning("audit_entry_lost", error=str(error))
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _refuse(rate: Rate, wait: float | None) -> None:

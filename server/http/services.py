@@ -25,6 +25,7 @@ from server.http.waits import Waits
 from server.queue import Doorbell, make_celery
 from server.settings import Settings
 from server.tokens.checker import TokenChecker
+from server.tokens.vigil import TokenVigil
 
 
 class DatabaseEvents:
@@ -63,6 +64,7 @@ class Services:
     readiness: Readiness
     in_flight: InFlight
     tokens: TokenChecker
+    vigil: TokenVigil
 
     @classmethod
     def build(
@@ -80,6 +82,7 @@ class Services:
         telemetry = HttpTelemetry(FleetCollector(database, settings.worker.lease_seconds))
         source = DatabaseEvents(database)
         tailer = Tailer(source)
+        vigil = TokenVigil(database)
         token = settings.api.token
         return cls(
             settings=settings,
@@ -88,11 +91,12 @@ class Services:
             artifacts=artifacts or open_store(settings.storage),
             telemetry=telemetry,
             tailer=tailer,
-            streams=EventStreams(tailer, source, telemetry, limits),
-            waits=Waits(tailer, telemetry),
+            streams=EventStreams(tailer, source, vigil, telemetry, limits),
+            waits=Waits(tailer, vigil, telemetry),
             readiness=Readiness(database, bell),
             in_flight=InFlight(),
             tokens=TokenChecker(database, None if token is None else token.get_secret_value()),
+            vigil=vigil,
         )
 
 

@@ -2,7 +2,8 @@
 
 Each message carries the event's sequence number as its id, so a client that reconnects with `Last-Event-ID` goes on
 exactly where it was. A comment is sent when nothing happens, so that proxies and clients know that the stream lives.
-After a run's last event comes the message `end`, and the stream closes.
+After a run's last event comes the message `end`, and the stream closes; where the token holds no longer, it is `error`
+with a problem.
 
 A client that doesn't take what it is sent within the time-out is dropped. (A vanished one is noticed in no other way.)
 """
@@ -18,10 +19,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server.http.errors import TooManyStreams
-from server.http.tailer import Entry, EventSource, Feed, Tailer, async_wake
+from server.http.errors import TooManyStreams, problem_response
+from server.http.tailer import Entry, EventSource, Feed, Tailer
 from server.http.telemetry import HttpTelemetry
 from server.runs.states import TERMINAL
+from server.tokens.vigil import TokenVigil
+from server.waking import on_loop
 
 log = structlog.get_logger(__name__)
 
@@ -50,20 +53,26 @@ class EventStreams:
     """Opens streams, up to a limit."""
 
     def __init__(
-        self, tailer: Tailer, source: EventSource, telemetry: HttpTelemetry, limits: StreamLimits | None = None
+        self,
+        tailer: Tailer,
+        source: EventSource,
+        vigil: TokenVigil,
+        telemetry: HttpTelemetry,
+        limits: StreamLimits | None = None,
     ) -> None:
         self.tailer = tailer
+        self.vigil = vigil
         self.source = source
         self.telemetry = telemetry
         self.limits = limits or StreamLimits()
         self.open = 0
         """Streams that are open now. Only touched on the event loop."""
 
-    def stream(self, run_id: str, after: int) -> "EventStream":
-        """Answer with the events of a run from the one after `after`. Raises TooManyStreams."""
+    def stream(self, run_id: str, after: int, token_id: str | None) -> "EventStream":
+        """Answer with the events of a run from the one after `after`, while the token holds. Raises TooManyStreams."""
         if self.open >= self.limits.clients:
             raise TooManyStreams(self.limits.clients)
-        return EventStream(self, run_id, after)
+        return EventStream(self, run_id, after, token_id)
 
 
 class EventStream(Response):
@@ -71,19 +80,20 @@ class EventStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, streams: EventStreams, run_id: str, after: int) -> None:
+    def __init__(self, streams: EventStreams, run_id: str, after: int, token_id: str | None) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._streams = streams
         self._run_id = run_id
         self._after = after
+        self._token_id = token_id
         self._caught_up = False
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the run ends, the client leaves or stalls, or the server stops."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the run ends, the token does, the client leaves or stalls, or the server stops."""
         self._streams.open += 1
         self._streams.telemetry.event_streams.inc()
-        sender = asyncio.create_task(self._send_all(send))
+        sender = asyncio.create_task(self._send_all(scope, send))
         leaver = asyncio.create_task(_until_disconnect(receive))
         try:
             await asyncio.wait({sender, leaver}, return_when=asyncio.FIRST_COMPLETED)
@@ -100,23 +110,28 @@ class EventStream(Response):
                 with contextlib.suppress(asyncio.CancelledError, TimeoutError):
                     await task
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         limit = self._streams.limits.send_seconds
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         async with asyncio.timeout(limit):
             await send(start)
-        async for chunk in self._chunks():
+        async for chunk in self._chunks(scope):
             async with asyncio.timeout(limit):  # unlike `wait_for`, without a task for each message of each client
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         async with asyncio.timeout(limit):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
+    async def _chunks(self, scope: Scope) -> AsyncIterator[bytes]:
         yield b": hello\n\n"
-        tailer = self._streams.tailer
-        with async_wake() as (woken, wake), tailer.watch(self._run_id, wake) as feed:
+        tailer, vigil = self._streams.tailer, self._streams.vigil
+        woken = asyncio.Event()
+        wake = on_loop(woken.set)
+        with tailer.watch(self._run_id, wake) as feed, vigil.watch(self._token_id, wake) as stay:
             while not tailer.closed:
                 woken.clear()
+                if stay.refusal is not None:
+                    yield b"event: error\ndata: " + bytes(problem_response(stay.refusal, scope).body) + b"\n\n"
+                    return
                 entries = await self._new_entries(feed)
                 if entries:
                     self._after = entries[-1].seq

@@ -6,11 +6,10 @@ sees at once when the ring no longer reaches back to what it had last, and reads
 Nothing is kept per watcher: a slow one costs no memory.
 """
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,17 +102,6 @@ class Tailer:
                 if not feed.wakers:
                     self._feeds.pop(run_id, None)
 
-    def wait_for_state(self, run_id: str, states: Collection[RunState], seconds: float) -> None:
-        """Block until the run is in one of `states`, or is over, or `seconds` have passed."""
-        woken = threading.Event()
-        deadline = time.monotonic() + seconds
-        with self.watch(run_id, woken.set) as feed:
-            while not self.closed and (left := deadline - time.monotonic()) > 0:
-                if feed.head is not None and feed.head.state in states:
-                    return
-                woken.wait(left)
-                woken.clear()
-
     @property
     def running(self) -> bool:
         """Whether the thread lives."""
@@ -173,16 +161,3 @@ class Tailer:
             wakers = list(feed.wakers)
         for wake in wakers:
             wake()
-
-
-@contextmanager
-def async_wake() -> Iterator[tuple[asyncio.Event, Callable[[], None]]]:
-    """Give an event for the running loop, and a function that sets it from any thread."""
-    event = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop has ended; so has the watcher
-            loop.call_soon_threadsafe(event.set)
-
-    yield event, wake

@@ -22,6 +22,7 @@ from server.errors import (
     RunNotPaused,
 )
 from server.http import filters
+from server.http.access import VisitDep
 from server.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
 from server.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
 from server.http.fields import Name, RunKey, Tag
@@ -117,6 +118,7 @@ def list_runs(listing: ListingDep, database: DatabaseDep) -> RunPage:
 def get_run(
     run: RunKey,
     services: ServicesDep,
+    visit: VisitDep,
     wait: Annotated[
         str | None,
         Query(
@@ -132,7 +134,7 @@ def get_run(
     wanted = states_of(wait or ",".join(RunState))
     if found.state in wanted:
         return found
-    services.waits.until(found.id, wanted, timeout)
+    services.waits.until(found.id, wanted, timeout, visit.principal.token_id)
     return _read(services.database, found.id)
 
 

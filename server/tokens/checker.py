@@ -5,6 +5,7 @@ as long in processes that have just seen it. Refusals are not remembered. Memory
 """
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -70,7 +71,7 @@ class TokenChecker:
             found = TokenRepository(session).find(token_id)
         if found is None or not same(found.token.digest, digest):
             raise TokenRefused("unknown")
-        seconds = _holds(found)
+        seconds = seconds_left(found)
         principal = _principal(found)
         self._remember(text, principal, min(seconds, REMEMBERED_SECONDS))
         if found.token.last_used_at is None or found.now - found.token.last_used_at >= USE_SECONDS:
@@ -96,13 +97,15 @@ class TokenChecker:
             _log.warning("token_use_not_noted", token_id=token_id, error=str(error))
 
 
-def _holds(found: Known) -> float:
-    """Return for how many seconds a token holds. Raises TokenRefused if it does not."""
+def seconds_left(found: Known | None) -> float:
+    """Return for how many seconds a token holds, infinity included. Raises TokenRefused if it does not."""
+    if found is None:
+        raise TokenRefused("unknown")
     token = found.token
     if token.revoked_at is not None:
         raise TokenRefused("revoked")
     if token.expires_at is None:
-        return REMEMBERED_SECONDS
+        return math.inf
     if token.expires_at <= found.now:
         raise TokenRefused("expired")
     return token.expires_at - found.now

@@ -1,6 +1,6 @@
 """Tokens in the database."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,6 +63,11 @@ class TokenRepository:
         """Return a token, whatever project it is of, with the present time."""
         row = self._session.execute(select(Token, now()).where(Token.id == token_id)).one_or_none()
         return None if row is None else Known(row[0], row[1])
+
+    def find_all(self, token_ids: Collection[str]) -> dict[str, Known]:
+        """Return those of these tokens that there are, by id, whatever project they are of."""
+        rows = self._session.execute(select(Token, now()).where(Token.id.in_(token_ids)))
+        return {token.id: Known(token, at) for token, at in rows}
 
     def add(
         self,

@@ -196,6 +196,21 @@ def test_a_wrong_token_is_a_problem(tmp_path: Path) -> None:
             assert list(client.list_runs()) == []
 
 
+def test_a_follower_whose_token_is_revoked_is_told_and_does_not_come_back(tmp_path: Path) -> None:
+    with open_world(tmp_path, token="boss") as world, Client(world.server, "boss") as boss:
+        run = boss.create_run(CARTPOLE)
+        token = boss.create_token("follower", ["read"])
+        with Client(world.server, token.token) as client:
+            events = client.follow_events(run.id)
+            assert next(events).type == "run_created"
+            boss.revoke_token(token.id)
+
+            with pytest.raises(ProblemAnswer, match="revoked") as caught:
+                next(events)
+
+    assert (caught.value.status, caught.value.code) == (401, "token_refused")
+
+
 def test_a_server_that_is_not_ready_says_so(client: Client) -> None:
     assert client.ready()
     assert client.version()

@@ -235,6 +235,21 @@ def test_watch_prints_events_as_lines_of_json(cli: Invoke, world: World) -> None
     assert [json.loads(line)["type"] for line in result.stdout.splitlines()] == ["run_created", "run_cancelled"]
 
 
+@pytest.mark.parametrize("command", [["watch"], ["watch", "--json"], ["wait"], ["logs", "--follow"]])
+def test_what_stays_with_a_run_ends_with_its_token(
+    cli: Invoke, world: World, tmp_path: Path, command: list[str]
+) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    trainer.write_log("trainer.log", b"line\n", tmp_path)
+    token = world.http.post("/v1/tokens", json={"name": "watcher", "scopes": ["read"]}).json()
+    threading.Timer(1.0, world.http.delete, (f"/v1/tokens/{token['id']}",)).start()
+
+    result = cli("run", *command, trainer.run_id, "--token", token["token"])
+
+    assert result.exit_code == Exit.REFUSED
+    assert "The token was revoked" in result.stderr
+
+
 def test_logs_prints_the_trainers_log_of_the_newest_attempt(cli: Invoke, world: World, tmp_path: Path) -> None:
     trainer = world.claim(world.create()["id"]).start()
     none_yet = cli("run", "logs", trainer.run_id)

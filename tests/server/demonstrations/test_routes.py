@@ -48,6 +48,8 @@ def test_an_uploaded_file_is_inspected_and_comes_back_as_it_was(world: World, tm
     assert file.headers["content-disposition"].endswith(f'{suffix}"')
     again = world.http.get(f"/v1/demonstrations/{created['id']}/file", headers={"If-None-Match": file.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    part = world.http.get(f"/v1/demonstrations/{created['id']}/file", headers={"Range": "bytes=10-19"})
+    assert (part.status_code, part.content) == (206, content[10:20])
 
 
 def test_the_inspection_is_that_of_the_library(world: World, tmp_path: Path) -> None:

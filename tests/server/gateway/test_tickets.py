@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ CLAIMS = TicketClaims("run-1", 3, "a" * 32, 7, expires_at=1000.0, endpoint="work
         number=st.integers(0, 2**31),
         expires_at=st.floats(1, 1e12),
         endpoint=st.text(max_size=80),
+        token_id=st.none() | st.text(max_size=40),
     )
 )
 def test_a_ticket_says_what_was_signed(claims: TicketClaims) -> None:
@@ -80,3 +83,28 @@ def test_verifying_needs_no_grpc() -> None:
     script = "import sys; from server.gateway import tickets; sys.exit('grpc' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@dataclass(frozen=True)
+class NewerClaims(TicketClaims):
+    colour: str = "red"
+
+
+@dataclass(frozen=True)
+class OlderClaims:
+    run_id: str = "run-1"
+    epoch: int = 3
+    incarnation: str = "one"
+    number: int = 7
+    expires_at: float = 1000.0
+    endpoint: str = "worker-1:41000"
+
+
+def test_a_ticket_of_a_newer_release_is_read_without_what_it_adds() -> None:
+    assert verify(KEY, sign(KEY, NewerClaims(**asdict(CLAIMS))), now=0) == CLAIMS
+
+
+def test_a_ticket_of_an_older_release_names_no_token() -> None:
+    claims: Any = OlderClaims()
+
+    assert verify(KEY, sign(KEY, claims), now=0) == TicketClaims(**asdict(claims), token_id=None)

@@ -163,7 +163,7 @@ def names_in(route: APIRoute, ours: dict[str, str]) -> dict[str, str]:
         names["checkpoint"] = ours["uploaded"]
     if route.path.endswith("/files/{name:path}"):
         names["name"] = "CartPole.onnx"
-    if route.path.endswith("/logs/{name}"):
+    if "/logs/{name}" in route.path:
         names["name"] = "trainer.log"
     return names
 

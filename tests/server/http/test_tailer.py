@@ -112,18 +112,19 @@ def test_an_outage_of_the_database_is_survived() -> None:
     tailer.close()
 
 
-def test_closing_lets_waiters_go_and_ends_the_thread() -> None:
+def test_closing_wakes_all_watchers_and_ends_the_thread() -> None:
     events = MemoryEvents()
     events.append("a")
     tailer = Tailer(events, interval_seconds=0.01)
-    waiter = threading.Thread(target=tailer.wait_for_state, args=("a", {RunState.PAUSED}, 60))
-    waiter.start()
-    eventually(lambda: events.head_queries > 0)
+    woken = threading.Event()
+    with tailer.watch("a", woken.set) as feed:
+        eventually(lambda: feed.head is not None)
+        woken.clear()
 
-    tailer.close()
+        tailer.close()
 
-    waiter.join(2)
-    assert not waiter.is_alive()
+        assert woken.wait(2)
+        assert tailer.closed
     eventually(lambda: not tailer.running)
 
 

@@ -1,0 +1,171 @@
+"""Simulators that are relayed, when the token that they joined with is revoked: they are told, and do not come back."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from ludus.dialer import Dialer
+from ludus.joining import Target
+from ludus.trouble import CannotConnect
+from ludus.unity.bridge import Conversation
+from ludus.unity.messages import GOODBYE
+from ludus.wire.options import TICKET_METADATA
+from server.db.database import Database
+from server.tokens.principal import Scope, everything
+from server.tokens.repository import TokenRepository
+from server.tokens.service import TokenService
+from tests.fakes import FakeServer, finish_after
+from tests.server.gateway.conftest import TOKEN, GatewayThread, add_run
+from tests.server.gateway.test_calls import Collector, call
+from tests.server.gateway.test_relay import CONNECT, EchoCollector, refusal, until
+from tests.toys.catch import Catch
+
+BOUND_SECONDS = 10.0
+REFUSED = (grpc.StatusCode.UNAUTHENTICATED, "token_refused")
+
+
+@pytest.fixture
+def token(database: Database) -> str:
+    return made(database)
+
+
+def made(database: Database) -> str:
+    with database.write() as session:
+        return TokenService(session, everything("test")).create("t", [Scope.SIMULATE], project="default").text
+
+
+def revoke(database: Database, token: str) -> None:
+    with database.write() as session:
+        TokenRepository(session).revoke(f"tok_{token.split('_')[1]}")
+
+
+def joined(gateway: GatewayThread, token: str, incarnation: str = "one") -> list[tuple[str, str]]:
+    assignment = gateway.join(incarnation=incarnation, token=token, relay=True).assignment
+    return [(TICKET_METADATA, assignment.ticket)]
+
+
+def test_a_relayed_stream_ends_and_those_of_others_go_on(gateway: GatewayThread, token: str) -> None:
+    with EchoCollector() as collector:
+        add_run(gateway.database, collector.address)
+        done = threading.Event()
+        connect = gateway.channel.stream_stream(CONNECT)
+        stream = connect(until(done), metadata=joined(gateway, token))
+        others = [
+            connect(until(done), metadata=joined(gateway, other, f"other-{number}"))
+            for number, other in enumerate([TOKEN, made(gateway.database)])
+        ]
+        for each in (stream, *others):
+            next(each)
+        began = time.monotonic()
+
+        revoke(gateway.database, token)
+        with pytest.raises(grpc.RpcError, match="revoked") as error:
+            list(stream)
+
+        assert refusal(error) == REFUSED
+        assert time.monotonic() - began < BOUND_SECONDS
+        assert collector.ended.wait(5)
+        assert [next(each) for each in others] == [b"", b""]
+        done.set()
+
+
+def test_a_ticket_of_a_revoked_token_opens_nothing_for_long(gateway: GatewayThread, token: str) -> None:
+    with EchoCollector() as collector:
+        add_run(gateway.database, collector.address)
+        ticket = joined(gateway, token)
+        revoke(gateway.database, token)
+        done = threading.Event()
+        connect = gateway.channel.stream_stream(CONNECT)
+
+        for seconds in (BOUND_SECONDS, 1.0):  # the second time the gateway knows
+            began = time.monotonic()
+            with pytest.raises(grpc.RpcError) as error:
+                list(connect(until(done), metadata=ticket))
+            assert refusal(error) == REFUSED
+            assert time.monotonic() - began < seconds
+        done.set()
+
+
+def test_a_simulator_is_told_and_does_not_come_back(gateway: GatewayThread, token: str) -> None:
+    with FakeServer(finish_after(10**9), behind_gateway=True) as collector:
+        add_run(gateway.database, collector.address)
+        dialer = Dialer(Catch(), Target(gateway.address, "catch", token))
+        dialer.joiner.relay = True
+        threading.Timer(1.0, revoke, (gateway.database, token)).start()
+
+        with pytest.raises(CannotConnect, match="revoked") as refused:
+            asyncio.run(asyncio.wait_for(dialer.play(), 1.0 + BOUND_SECONDS))
+
+    assert refused.value.code == "unauthenticated"
+
+
+@pytest.mark.parametrize("waiting", [True, False], ids=["in a call", "between calls"])
+def test_a_unity_games_calls_are_refused(gateway: GatewayThread, token: str, waiting: bool) -> None:
+    held = threading.Event()
+
+    def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+        while request == b"hold" and context.is_active():
+            held.set()
+            time.sleep(0.02)
+        return request
+
+    with Collector(answer) as collector:
+        add_run(gateway.database, collector.address)
+        (_, ticket), *_ = joined(gateway, token)
+        assert call(gateway, b"x", ticket)[0] == b"x"
+        if waiting:
+            threading.Timer(0.5, revoke, (gateway.database, token)).start()
+        else:
+            revoke(gateway.database, token)
+            gateway.gateway.vigil.hurry()
+            eventually(lambda: gateway.gateway.calls.lines == 0)
+
+        with pytest.raises(grpc.RpcError, match="revoked") as error:
+            call(gateway, b"hold", ticket)
+
+        assert refusal(error) == REFUSED
+        assert held.is_set() == waiting
+        eventually(lambda: gateway.gateway.calls.lines == 0)
+
+
+def test_a_bridge_is_told_and_says_goodbye_to_its_game(gateway: GatewayThread, token: str) -> None:
+    with Collector(hold) as collector:
+        add_run(gateway.database, collector.address)
+
+        async def play() -> tuple[bytes, Any]:
+            conversation = Conversation(Target(gateway.address, "catch", token), _silent, _silent)
+            conversation._joiner.relay = True
+            await conversation.answer(b"introduction")
+            threading.Timer(0.5, revoke, (gateway.database, token)).start()
+            reply = await asyncio.wait_for(conversation.answer(b"hold"), BOUND_SECONDS)
+            await conversation.leave()
+            return reply, conversation.outcome
+
+        reply, outcome = asyncio.run(play())
+
+    assert reply == GOODBYE
+    assert isinstance(outcome, CannotConnect)
+    assert "revoked" in str(outcome)
+
+
+def hold(request: bytes, context: grpc.ServicerContext) -> bytes:
+    """Answer, but `hold` only when nobody waits any more."""
+    while request == b"hold" and context.is_active():
+        time.sleep(0.02)
+    return request
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _silent(*_: object) -> None:
+    pass
