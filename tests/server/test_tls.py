@@ -14,6 +14,7 @@ from ludus.api import Client, ServerUnreachable
 from ludus.tls import ClientTls
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire import simulation_pb2_grpc as rpc
+from server import health
 from server.db.database import Database
 from server.ports import api_is_ready
 from server.settings import ApiSettings, GatewaySettings, Settings
@@ -143,11 +144,40 @@ def test_the_gateway_speaks_tls_and_sends_simulators_to_collectors_that_do(datab
         ({"tls_key": PRIVATE}, "tls_certificate"),
         ({"tls_client_ca": CERTIFICATE}, "tls_client_ca needs"),
         ({"tls_certificate": TLS / "missing.pem", "tls_key": PRIVATE}, "missing.pem cannot be read"),
+        ({"tls_certificate": CERTIFICATE, "tls_key": TLS}, "tls cannot be read .Is a directory"),
+        ({"tls_certificate": CERTIFICATE, "tls_key": CERTIFICATE}, "localhost.pem holds no private key"),
+        ({"tls_certificate": PRIVATE, "tls_key": PRIVATE}, "localhost.key holds no certificate"),
+        ({**SERVED, "tls_client_ca": PRIVATE}, "localhost.key holds no certificate"),
+        (
+            {"tls_certificate": OTHER, "tls_key": PRIVATE},
+            "localhost.key is not the key of the certificate in .*other.pem",
+        ),
     ],
 )
-def test_half_a_tls_is_refused(group: Any, files: dict[str, Path], problem: str) -> None:
+def test_files_that_tls_cannot_be_spoken_with_are_refused_by_name(
+    group: Any, files: dict[str, Path], problem: str
+) -> None:
     with pytest.raises(ValidationError, match=problem):
         group(**files)
+
+
+def test_an_authority_for_collectors_that_is_none_is_refused() -> None:
+    with pytest.raises(ValidationError, match="localhost.key holds no certificate"):
+        GatewaySettings(tls_ca=PRIVATE)
+
+
+def test_an_api_whose_own_certificate_is_of_another_authority_than_its_clients_counts_as_ready(tmp_path: Path) -> None:
+    services = build_services(tmp_path, api={**SERVED, "tls_client_ca": OTHER})
+    with serving(services) as server:
+        where = server.removeprefix("https://")
+        port = int(where.rpartition(":")[2])
+        settings = ApiSettings(port=port, **SERVED, tls_client_ca=OTHER)
+
+        assert api_is_ready(where, None, 0.0, settings.tls)
+        assert health.api(Settings(home=tmp_path, api=settings))
+
+    assert not api_is_ready(where, None, 0.0, settings.tls)  # nobody is there any more
+    assert not health.api(Settings(home=tmp_path, api=settings))
 
 
 def test_without_files_nothing_speaks_tls(tmp_path: Path) -> None:
