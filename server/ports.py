@@ -111,8 +111,8 @@ def connect_api(where: str, tls: TlsFiles | None, seconds: float) -> http.client
 def api_is_ready(where: str, token: str | None, since: float, tls: TlsFiles | None = None) -> bool:
     """Tell whether the API at `host:port` answers, its database too, and a worker reported to it after `since`.
 
-    Without a token, from an API that demands one, nothing of workers can be seen: then the first answer is enough. So is
-    being turned away by one that wants a certificate of another authority than its own is of.
+    Without a token, from an API that demands one, nothing of workers can be seen: then the first answer is enough. So
+    is being turned away by one that wants a certificate of another authority than its own is of.
     """
     try:
         if _get(where, "/readyz", token, tls)[0] != 200:

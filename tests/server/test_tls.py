@@ -148,21 +148,17 @@ def test_the_gateway_speaks_tls_and_sends_simulators_to_collectors_that_do(datab
         ({"tls_certificate": CERTIFICATE, "tls_key": CERTIFICATE}, "localhost.pem holds no private key"),
         ({"tls_certificate": PRIVATE, "tls_key": PRIVATE}, "localhost.key holds no certificate"),
         ({**SERVED, "tls_client_ca": PRIVATE}, "localhost.key holds no certificate"),
-        (
-            {"tls_certificate": OTHER, "tls_key": PRIVATE},
-            "localhost.key is not the key of the certificate in .*other.pem",
-        ),
+        ({"tls_certificate": OTHER, "tls_key": PRIVATE}, "localhost.key is not the key of the certificate in"),
+        ({"tls_certificate": CERTIFICATE, "tls_key": TLS / "encrypted.key"}, "encrypted.key is encrypted"),
     ],
 )
-def test_files_that_tls_cannot_be_spoken_with_are_refused_by_name(
-    group: Any, files: dict[str, Path], problem: str
-) -> None:
+def test_unfit_files_of_tls_are_refused_by_name(group: Any, files: dict[str, Path], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         group(**files)
 
 
 def test_an_authority_for_collectors_that_is_none_is_refused() -> None:
-    with pytest.raises(ValidationError, match="localhost.key holds no certificate"):
+    with pytest.raises(ValidationError, match="holds no certificate"):
         GatewaySettings(tls_ca=PRIVATE)
 
 
