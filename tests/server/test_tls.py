@@ -55,7 +55,7 @@ def test_the_api_speaks_tls_to_who_trusts_it_and_shows_what_it_wants(world: tupl
 def test_the_api_is_not_trusted_by_default_nor_under_another_authority(world: tuple[World, bool]) -> None:
     served, _ = world
     for trusted in (ClientTls(), ClientTls(OTHER)):
-        with Client(served.server, tls=trusted) as client, pytest.raises(ServerUnreachable, match=r"(?i)certificate"):
+        with Client(served.server, tls=trusted) as client, pytest.raises(ServerUnreachable, match="LUDUS_CA_FILE"):
             client.ready()
 
 
@@ -68,6 +68,9 @@ def test_a_client_without_a_certificate_is_let_in_only_where_none_is_wanted(worl
             return
         with pytest.raises(httpx.TransportError):
             http.get(f"{served.server}/healthz")
+    with Client(served.server, tls=ClientTls(CERTIFICATE)) as client, pytest.raises(ServerUnreachable) as refused:
+        client.ready()
+    assert "LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY" in str(refused.value)
 
 
 def test_plain_http_gets_nothing_from_it(world: tuple[World, bool]) -> None:
@@ -97,12 +100,19 @@ def test_the_clients_files_come_from_the_environment(
         assert client.ready()
 
 
-def test_files_that_cannot_be_used_are_said_to_be(tmp_path: Path) -> None:
-    (tmp_path / "rubbish.pem").write_text("no certificate")
+def test_files_of_a_client_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("no certificate")
 
-    for file in (tmp_path / "rubbish.pem", tmp_path / "missing.pem"):
-        with pytest.raises(ServerUnreachable, match="TLS"):
-            Client("https://localhost:1", tls=ClientTls(file))
+    for tls, sentence in (
+        (ClientTls(rubbish), "the authority .*rubbish.pem cannot be used .it is not what is needed, in PEM"),
+        (ClientTls(tmp_path / "missing.pem"), "the authority .*missing.pem cannot be used .No such file"),
+        (ClientTls(certificate=rubbish, key=PRIVATE), "the certificate .*rubbish.pem with the key .* cannot be used"),
+        (ClientTls(certificate=OTHER, key=PRIVATE), "the key is that of another certificate"),
+        (ClientTls(key=PRIVATE), "of no use without its certificate .LUDUS_CLIENT_CERTIFICATE"),
+    ):
+        with pytest.raises(ServerUnreachable, match=sentence):
+            Client("https://localhost:1", tls=tls)
 
 
 def joined(port: str, credentials: grpc.ChannelCredentials) -> pb.JoinResponse:
