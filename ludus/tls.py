@@ -51,7 +51,8 @@ class ClientTls:
         return context
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Return the authority, the key and the certificate, in gRPC's order. Raises OSError."""
+        """Return the authority, the key and the certificate, in gRPC's order. Raises ValueError as `context` does."""
+        self.context()  # gRPC itself would say of wrong files that the handshake failed
         authority, key, certificate = (
             None if file is None else file.read_bytes() for file in (self.ca_file, self.key, self.certificate)
         )
