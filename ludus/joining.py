@@ -164,8 +164,11 @@ class Joiner:
         self._last_contact = time.monotonic()
 
     def open(self) -> None:
-        """Prepare a channel to the gateway. Needs a running event loop."""
-        self._gateway = self._channel(self.target.server, tls=self._tls)
+        """Prepare a channel to the gateway. Needs a running event loop. Raises CannotConnect for files of no use."""
+        try:
+            self._gateway = self._channel(self.target.server, tls=self._tls)
+        except ValueError as error:
+            raise CannotConnect("tls_files", f"TLS cannot be spoken: {error}") from error
 
     async def close(self) -> None:
         """Give the channel up."""

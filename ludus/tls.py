@@ -33,17 +33,35 @@ class ClientTls:
         return cls(named_by(CA_VARIABLE), named_by(CERTIFICATE_VARIABLE), named_by(KEY_VARIABLE))
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return what an HTTP client verifies with. Raises OSError or ssl.SSLError for files that cannot be used."""
+        """Return what an HTTP client verifies with. Raises ValueError with a file that cannot be used."""
         if self == ClientTls():
             return True
-        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificate is None and self.key is not None:
+            raise ValueError(f"the key {self.key} is of no use without its certificate ({CERTIFICATE_VARIABLE})")
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:
+            raise ValueError(f"the authority {self.ca_file} cannot be used ({_why(error)})") from error
         if self.certificate is not None:
-            context.load_cert_chain(self.certificate, self.key)
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+            except OSError as error:
+                files = f"{self.certificate} with the key {self.key or 'in the same file'}"
+                raise ValueError(f"the certificate {files} cannot be used ({_why(error)})") from error
         return context
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Return the authority, the key and the certificate, in gRPC's order. Raises OSError."""
+        """Return the authority, the key and the certificate, in gRPC's order. Raises ValueError as `context` does."""
+        self.context()  # gRPC itself would say of wrong files that the handshake failed
         authority, key, certificate = (
             None if file is None else file.read_bytes() for file in (self.ca_file, self.key, self.certificate)
         )
         return authority, key, certificate
+
+
+def _why(error: OSError) -> str:
+    """Say in the system's words why a file cannot be used; OpenSSL's are of no help to a person where it has none."""
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    mismatch = error.reason == "KEY_VALUES_MISMATCH"
+    return "the key is that of another certificate" if mismatch else "it is not what is needed, in PEM"

@@ -99,6 +99,9 @@ def unreachable(details: str, address: str, *, tls: bool) -> Failure:
             "LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name"
         )
         return Failure("unavailable", sentence, permanent=False)
+    if "socket closed" in text:
+        sentence = f"{address} closed the connection; it may speak TLS, which naming its authority's file turns on"
+        return Failure("unavailable", sentence, permanent=False)
     if any(word in text for word in ("dns", "name or service", "domain name", "address lookup", "nodename")):
         return Failure("unknown_host", f"the host name in {address!r} cannot be resolved", permanent=False)
     if any(word in text for word in ("http1", "http2 header", "content-type", "http status")):

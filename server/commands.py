@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,21 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
     try:
         return Settings(**overrides)  # type: ignore[arg-type]  # pydantic validates the groups' mappings
     except ValidationError as error:
-        problems = error.errors()
-        lines = [f"  {_variable(one['loc'])}: {one['msg']}" if one["loc"] else f"  {one['msg']}" for one in problems]
+        lines = [f"  {_mistake(one['type'], one['loc'], one['msg'])}" for one in error.errors()]
         raise click.UsageError("\n".join(["These settings are wrong:", *lines])) from None
 
 
-def _variable(path: tuple[int | str, ...]) -> str:
-    return "LUDUS_" + "__".join(str(part).upper() for part in path)
+def _mistake(kind: str, path: tuple[int | str, ...], message: str) -> str:
+    from server.settings import Settings  # noqa: PLC0415
+
+    variable = "LUDUS_" + "__".join(str(part).upper() for part in path)
+    if kind != "extra_forbidden":
+        sentence = message.removeprefix("Value error, ")
+        return f"{variable}: {sentence}" if path else sentence
+    group = Settings.model_fields[str(path[0])].annotation
+    near = get_close_matches(str(path[-1]), getattr(group, "model_fields", ()), 1)
+    meant = f"; did you mean LUDUS_{str(path[0]).upper()}__{near[0].upper()}?" if near else ""
+    return f"{variable}: there is no such setting{meant}"
 
 
 @contextmanager

@@ -153,8 +153,8 @@ class CheckpointNotFound(NotFound):
 
     code = "checkpoint_not_found"
 
-    def __init__(self, checkpoint_id: str) -> None:
-        super().__init__(f"There is no checkpoint {checkpoint_id!r}. List the checkpoints to see what there is.")
+    def __init__(self, checkpoint_id: str, hint: str = "List the checkpoints to see what there is.") -> None:
+        super().__init__(f"There is no checkpoint {checkpoint_id!r}. {hint}")
         self.checkpoint_id = checkpoint_id
 
 
@@ -405,10 +405,10 @@ class RunEnded(Conflict):
 
     code = "run_ended"
 
-    def __init__(self, run_id: str, state: str) -> None:
+    def __init__(self, run_id: str, state: str, hint: str = "") -> None:
         super().__init__(
-            f"Run {run_id} is {state}: nothing in it can be changed any more. Create another run with what you want; "
-            "`starting_lesson` in its configuration says with which lesson a parameter begins."
+            f"Run {run_id} is {state}: nothing in it can be changed any more. Branch off another run that has what you "
+            f"want (`ludus run branch --set`, with --continue to go on where this one ended){hint}."
         )
         self.run_id = run_id
         self.state = state

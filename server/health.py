@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from server.db.database import Database
 from server.errors import LudusError
-from server.ports import address, connect_api, listens
+from server.ports import address, connect_api, listens, turned_away
 from server.settings import Settings
 from server.workers.repository import WorkerRepository
 
@@ -19,13 +19,13 @@ WORKER_SILENCE_SECONDS = 30.0
 
 
 def api(settings: Settings) -> bool:
-    """Tell whether the API answers that it is ready."""
+    """Tell whether the API answers that it is ready, or turns this check away because its certificate is not wanted."""
     connection = connect_api(address(settings.api.host, settings.api.port), settings.api.tls, 4)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
+    except (OSError, http.client.HTTPException) as error:
+        return turned_away(error, settings.api.tls)
     finally:
         connection.close()
 

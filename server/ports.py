@@ -111,15 +111,21 @@ def connect_api(where: str, tls: TlsFiles | None, seconds: float) -> http.client
 def api_is_ready(where: str, token: str | None, since: float, tls: TlsFiles | None = None) -> bool:
     """Tell whether the API at `host:port` answers, its database too, and a worker reported to it after `since`.
 
-    Without a token, from an API that demands one, nothing of workers can be seen: then the first answer is enough.
+    Without a token, from an API that demands one, nothing of workers can be seen: then the first answer is enough. So
+    is being turned away by one that wants a certificate of another authority than its own is of.
     """
     try:
         if _get(where, "/readyz", token, tls)[0] != 200:
             return False
         answer = _get(where, "/v1/workers", token, tls)
         return (token is None and answer[0] == 401) or _has_worker(answer, since)
-    except (OSError, http.client.HTTPException, ValueError, KeyError):
-        return False
+    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+        return turned_away(error, tls)
+
+
+def turned_away(error: Exception, tls: TlsFiles | None) -> bool:
+    """Whether an API that wants certificates has hung up on the one that it was shown: it serves, for others."""
+    return tls is not None and tls.client_ca is not None and isinstance(error, ConnectionResetError | ssl.SSLError)
 
 
 def _get(where: str, path: str, token: str | None, tls: TlsFiles | None) -> tuple[int, bytes]:

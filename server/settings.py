@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints,
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.artifacts.address import S3Address
-from server.tls import TlsFiles
+from server.tls import TlsFiles, check_certificates
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -189,9 +189,8 @@ class Listening(Group):
             raise ValueError("TLS needs both, tls_certificate and tls_key; set the other one, too")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise ValueError("tls_client_ca needs tls_certificate and tls_key: without TLS nobody shows a certificate")
-        for file in (self.tls_certificate, self.tls_key, self.tls_client_ca):
-            if file is not None and not os.access(file, os.R_OK):
-                raise ValueError(f"{file} cannot be read; name a PEM file that this process may read")
+        if self.tls is not None:
+            self.tls.check()
         return self
 
 
@@ -265,6 +264,13 @@ class GatewaySettings(Listening):
         "for all of them. Without one collectors take no tickets and listen on loopback only.",
     )
     ticket_seconds: int = Field(default=120, ge=1, description="How long a ticket opens a session.")
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _is_an_authority(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            check_certificates(file)
+        return file
 
     @property
     def demands_token(self) -> bool:
@@ -443,14 +449,27 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _names_a_group(cls, data: Any) -> Any:
-        """Refuse a variable like `LUDUS_WORKR__SLOTS`: nobody would read it, and its author would never know."""
+        """Refuse variables like `LUDUS_WORKR__SLOTS` and `LUDUS_API_TOKEN`: nobody would read them, and their author
+        would never know.
+        """
         for variable in os.environ:
             group, nested, _ = variable.removeprefix("LUDUS_").lower().partition("__")
             if variable.startswith("LUDUS_") and nested and group not in cls.model_fields:
                 near = get_close_matches(group, cls.model_fields, 1)
                 meant = f"; did you mean LUDUS_{near[0].upper()}__...?" if near else ""
                 raise ValueError(f"{variable} belongs to no group of settings{meant}")
+            if not nested and (setting := cls._joined_by_one(group)) is not None:
+                raise ValueError(f"{variable} is read by nobody; did you mean LUDUS_{setting.upper()}?")
         return data
+
+    @classmethod
+    def _joined_by_one(cls, name: str) -> str | None:
+        """Return the setting of a group that `api_token` means; None where it means none."""
+        for group, field in cls.model_fields.items():
+            inner = name.removeprefix(f"{group}_")
+            if inner != name and inner in getattr(field.annotation, "model_fields", ()):
+                return f"{group}__{inner}"
+        return None
 
     @model_validator(mode="before")
     @classmethod

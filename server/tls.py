@@ -1,7 +1,9 @@
 """The files of TLS, read once at the start: certificates and keys as the transports want them."""
 
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,37 @@ class TlsFiles:
         """Return the paths under the names of the settings."""
         files = {"tls_certificate": self.certificate, "tls_key": self.key, "tls_client_ca": self.client_ca}
         return {name: str(file.absolute()) for name, file in files.items() if file is not None}
+
+    def check(self) -> None:
+        """Raise ValueError with the file and what is wrong with it, before a transport stumbles over it."""
+        for file in (self.certificate, self.client_ca):
+            if file is not None:
+                check_certificates(file)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, self._no_pass_phrase)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise ValueError(f"{self.key} is not the key of the certificate in {self.certificate}") from None
+            raise ValueError(f"{self.key} holds no private key in PEM") from None
+        except OSError as error:
+            raise _unreadable(self.key, error) from None
+
+    def _no_pass_phrase(self) -> NoReturn:
+        raise ValueError(f"{self.key} is encrypted, and nobody can be asked for its pass phrase; name a plain one")
+
+
+def check_certificates(file: Path) -> None:
+    """Raise ValueError where a file holds no certificate."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError:
+        raise ValueError(f"{file} holds no certificate in PEM") from None
+    except OSError as error:
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: OSError) -> ValueError:
+    return ValueError(f"{file} cannot be read ({error.strerror}); name a PEM file that this process may read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ Everything that comes back is a frozen dataclass (`ludus.records`). Everything t
     ├── ProblemAnswer          the server refuses; carries its problem (`code`, `detail`, `errors`)
     │   ├── NotFound           the run, checkpoint, ... does not exist
     │   └── Busy               too many requests at once, or not ready: try again later
+    ├── NotFinite              a number that was to be sent is infinite or NaN
     ├── DownloadDamaged        a file arrived with another checksum than announced
     ├── NotSaved               the checkpoint that was asked for was not written
     └── WaitTimedOut           the run is not where it was waited for
@@ -28,6 +29,7 @@ from ludus.api.errors import (
     ApiError,
     Busy,
     DownloadDamaged,
+    NotFinite,
     NotFound,
     NotSaved,
     ProblemAnswer,
@@ -54,6 +56,7 @@ __all__ = [
     "Client",
     "Config",
     "DownloadDamaged",
+    "NotFinite",
     "NotFound",
     "NotSaved",
     "ProblemAnswer",

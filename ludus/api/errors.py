@@ -1,8 +1,12 @@
 """Everything that the client raises on purpose; the tree of it stands in `ludus.api`."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from ludus.records import ProblemDetail, Run
+
+ANOTHER_SERVER: Final = "start one with `ludus up`, or name another with --server or LUDUS_SERVER"
+"""What to do where nobody answers."""
 
 
 class ApiError(Exception):
@@ -12,13 +16,18 @@ class ApiError(Exception):
 class ServerUnreachable(ApiError):
     """Nobody answers at the server's address, or what answers is no Ludus server."""
 
-    def __init__(self, server: str, reason: str) -> None:
+    def __init__(self, server: str, reason: str, advice: str = ANOTHER_SERVER) -> None:
         self.server = server
         self.reason = reason
-        super().__init__(
-            f"cannot reach the server at {server} ({reason}); start one with `ludus up`, "
-            "or name another with --server or LUDUS_SERVER"
-        )
+        super().__init__(f"cannot reach the server at {server} ({reason}); {advice}")
+
+
+class NotFinite(ApiError, ValueError):
+    """A number that was to be sent is infinite or NaN, which JSON has no word for. Nothing was sent."""
+
+    def __init__(self, path: str, value: float) -> None:
+        self.path = path
+        super().__init__(f"{path} is {value}: only finite numbers can be sent")
 
 
 class ProblemAnswer(ApiError):
@@ -53,7 +62,10 @@ class DownloadDamaged(ApiError):
 
     def __init__(self, name: str, expected: str, actual: str) -> None:
         self.name = name
-        super().__init__(f"{name} arrived damaged: SHA-256 {actual}, announced {expected}; download it again")
+        super().__init__(
+            f"{name} arrived damaged: SHA-256 {actual}, announced {expected}; download it again, and where "
+            "that does not help, have the server look at its own file (`ludus checkpoint verify`)"
+        )
 
 
 class WaitTimedOut(ApiError):

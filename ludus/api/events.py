@@ -9,7 +9,7 @@ import httpx
 from ludus.api.errors import Busy, ServerUnreachable
 from ludus.api.patience import Patience
 from ludus.api.streams import server_sent
-from ludus.api.transport import Transport, problem_of, raise_for_problem, reason_of, segment
+from ludus.api.transport import Transport, problem_of, raise_for_problem, segment, unreachable
 from ludus.records import (
     Event,
 )
@@ -67,5 +67,5 @@ class Events(Transport):
                         raise problem_of(data, httpx.codes.UNAUTHORIZED, self.server)
                     yield self._read(Event, json.loads(data))
         except httpx.TransportError as error:
-            raise ServerUnreachable(self.server, reason_of(error)) from error
+            raise unreachable(self.server, error) from error
         raise ServerUnreachable(self.server, "the event stream ended early")

@@ -1,8 +1,8 @@
 """The way to the server and back: requests, answers as records or as errors, pages, files."""
 
 import json
+import math
 import os
-import ssl
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,19 @@ from urllib.parse import quote
 import httpx
 
 from ludus.api.downloads import Arriving
-from ludus.api.errors import ApiError, Busy, DownloadDamaged, NotFound, ProblemAnswer, ServerUnreachable
+from ludus.api.errors import (
+    ANOTHER_SERVER,
+    ApiError,
+    Busy,
+    DownloadDamaged,
+    NotFinite,
+    NotFound,
+    ProblemAnswer,
+    ServerUnreachable,
+)
 from ludus.api.patience import Patience
 from ludus.records import ProblemDetail, read_record
-from ludus.tls import ClientTls
+from ludus.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls
 
 Record = TypeVar("Record")
 
@@ -25,6 +34,7 @@ PROJECT_HEADER: Final = "Ludus-Project"
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 WORK_SECONDS: Final = 600.0
 """How long the server may take to read, merge or thin a demonstration."""
+_CALL_IT_SO: Final = "write a name into --server or LUDUS_SERVER that the certificate is for (its subjectAltName)"
 
 
 class Transport:
@@ -54,8 +64,8 @@ class Transport:
         tls = tls or ClientTls.from_environment()
         try:
             trusted = tls.context()
-        except (OSError, ssl.SSLError) as error:
-            raise ServerUnreachable(self.server, f"the files of TLS cannot be used: {error}") from error
+        except ValueError as error:
+            raise ServerUnreachable(self.server, "TLS cannot be spoken", str(error)) from error
         try:
             self._http = httpx.Client(
                 base_url=self.server, headers=headers, timeout=timeout, transport=transport, verify=trusted
@@ -116,21 +126,30 @@ class Transport:
         return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
     def _post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
-        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
-        return self._send(self._http.build_request("POST", path, json=body, headers=headers))
+        return self._send(self._with_body("POST", path, body, key))
 
     def _patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        headers = {"Idempotency-Key": str(uuid.uuid4())}
-        return self._send(self._http.build_request("PATCH", path, json=body, headers=headers))
+        return self._send(self._with_body("PATCH", path, body))
 
     def _put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        headers = {"Idempotency-Key": str(uuid.uuid4())}
-        return self._send(self._http.build_request("PUT", path, json=body, headers=headers))
+        return self._send(self._with_body("PUT", path, body))
 
     def _make(self, path: str, body: Mapping[str, Any], key: str | None) -> dict[str, Any]:
         """Post what takes the server a while."""
+        return self._send(self._with_body("POST", path, body, key, timeout=self._patient()))
+
+    def _with_body(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        key: str | None = None,
+        *,
+        timeout: httpx.Timeout | None = None,
+    ) -> httpx.Request:
+        check_finite(body)
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
-        return self._send(self._http.build_request("POST", path, json=body, headers=headers, timeout=self._patient()))
+        return self._http.build_request(method, path, json=body, headers=headers, timeout=timeout or self._http.timeout)
 
     def _upload(self, path: str, file: Path, parameters: Mapping[str, str], key: str | None) -> dict[str, Any]:
         """Post a file as it is, streamed."""
@@ -145,7 +164,7 @@ class Transport:
         try:
             answer = self._http.send(self._http.build_request("DELETE", path))
         except httpx.TransportError as error:
-            raise ServerUnreachable(self.server, reason_of(error)) from error
+            raise unreachable(self.server, error) from error
         raise_for_problem(answer, self.server)
 
     def _patient(self) -> httpx.Timeout:
@@ -192,13 +211,13 @@ class Transport:
                 raise_for_problem(answer, self.server)
                 arriving.take(answer)
         except httpx.TransportError as error:
-            raise ServerUnreachable(self.server, reason_of(error)) from error
+            raise unreachable(self.server, error) from error
 
     def _send(self, request: httpx.Request) -> dict[str, Any]:
         try:
             answer = self._http.send(request)
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ServerUnreachable(self.server, reason_of(error)) from error
+            raise unreachable(self.server, error) from error
         raise_for_problem(answer, self.server)
         try:
             data = answer.json()
@@ -219,9 +238,32 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def reason_of(error: Exception) -> str:
-    """Return what a failed request says of itself."""
-    return str(error) or type(error).__name__
+def check_finite(body: Any, path: str = "") -> None:
+    """Raise NotFinite for a number that JSON cannot hold, with the way to it."""
+    if isinstance(body, float) and not math.isfinite(body):
+        raise NotFinite(path, body)
+    if isinstance(body, Mapping):
+        for key, value in body.items():
+            check_finite(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(body, list | tuple):
+        for index, value in enumerate(body):
+            check_finite(value, f"{path}[{index}]")
+
+
+def unreachable(server: str, error: Exception) -> ServerUnreachable:
+    """Say what a failed request means, and what to do. OpenSSL tells it in prose alone, so this reads the prose."""
+    reason = str(error) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        named = "not valid for" in reason
+        return ServerUnreachable(server, reason, _CALL_IT_SO if named else f"name its authority in {CA_VARIABLE}")
+    if "WRONG_VERSION_NUMBER" in reason:
+        return ServerUnreachable(server, reason, "it speaks no TLS: write http://")
+    if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError) and not server.startswith("https:"):
+        return ServerUnreachable(server, reason, f"if it speaks TLS, write https://; else {ANOTHER_SERVER}")
+    if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
+        wanted = f"it may want a certificate of this client, which {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} name"
+        return ServerUnreachable(server, reason, wanted)
+    return ServerUnreachable(server, reason)
 
 
 def raise_for_problem(answer: httpx.Response, server: str) -> None:

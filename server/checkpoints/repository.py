@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
@@ -135,6 +135,9 @@ class CheckpointRepository:
         )
 
 
+_UPLOADED_ONLY: Final = "None was uploaded under this id; name the run, too, if it is a run's (`--run`)."
+
+
 class UploadedCheckpointRepository:
     """Checkpoints of other programs, seen through one session. Never commits."""
 
@@ -152,7 +155,7 @@ class UploadedCheckpointRepository:
         """Return one uploaded checkpoint. Raises CheckpointNotFound."""
         found = self._session.get(UploadedCheckpoint, checkpoint_id)
         if found is None:
-            raise CheckpointNotFound(checkpoint_id)
+            raise CheckpointNotFound(checkpoint_id, _UPLOADED_ONLY)
         return found
 
     def list(self, query: ListQuery = NEWEST_FIRST) -> Page[UploadedCheckpoint]:

@@ -1,6 +1,6 @@
 """Checkpoints of a run, and their files; and checkpoints of other programs, which are uploaded."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
@@ -251,6 +251,13 @@ def _created(checkpoint: UploadedCheckpoint) -> Answer:
     return Answer(201, UploadedCheckpointRead.model_validate(checkpoint), f"/v1/checkpoints/{checkpoint.id}")
 
 
+_NONE_SO_FAR: Final = {
+    "latest": "The run has saved none so far, or none that is sound.",
+    "best": "No checkpoint of the run has a value yet of what the best one is judged by: `keep_best.metric`, which is "
+    "written every `summary_freq` steps, or else the mean return of episodes.",
+}
+
+
 def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
     run_id = RunRepository(session).id_of(run)
     checkpoints = CheckpointRepository(session)
@@ -262,7 +269,7 @@ def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
         case _:
             return checkpoints.get(run_id, checkpoint)
     if found is None:
-        raise CheckpointNotFound(checkpoint)
+        raise CheckpointNotFound(checkpoint, _NONE_SO_FAR[checkpoint])
     return found
 
 

@@ -48,7 +48,11 @@ class ParameterService:
         config = RunConfig.model_validate(self._runs.get(run).config)
         found = self._runs.lock(run)
         if found.state in TERMINAL:
-            raise RunEnded(found.id, found.state)
+            raise RunEnded(
+                found.id,
+                found.state,
+                "; `starting_lesson` in its configuration says with which lesson a parameter begins",
+            )
         lessons = config.lessons()
         if problems := [each for name, change in wanted.items() for each in _problems(where, name, change, lessons)]:
             raise InvalidEdit(problems)

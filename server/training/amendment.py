@@ -10,6 +10,7 @@ begins, not what it is at the moment. ML-Agents does the same on `--resume` with
 """
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -134,7 +135,9 @@ def _refusal(behavior: TrainerConfig, section: Mapping[str, Any], name: str, pat
     if path == ("hyperparameters",):
         return Problem(here, "wrong_type", f"must be a mapping, but is {show(value)}")
     if path[-1] not in holder:
-        message = f"{show(path[-1])} is not a key of {behavior.trainer_type} here. {_legal(mutable)}"
+        near = get_close_matches(str(path[-1]), names := {key.rpartition(".")[2]: key for key in mutable}, 1)
+        meant = f"; did you mean `{names[near[0]]}`?" if near else "."
+        message = f"{show(path[-1])} is not a key of {behavior.trainer_type} here{meant} {_legal(mutable)}"
         return Problem(here, "unknown_key", message)
     if dotted in mutable:
         return None

@@ -1,4 +1,5 @@
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from ludus.api import (
     Busy,
     Client,
     DownloadDamaged,
+    NotFinite,
     NotFound,
     ProblemAnswer,
     ServerUnreachable,
@@ -307,3 +309,29 @@ def test_lessons_are_seen_and_changed(client: Client) -> None:
     with pytest.raises(ProblemAnswer) as caught:
         client.set_lesson(run.id, "pole", 3)
     assert (caught.value.code, caught.value.errors[0].path) == ("invalid_edit", "parameters.pole.lesson")
+
+
+def test_a_number_that_json_cannot_hold_is_refused_by_its_path_before_anything_is_sent(client: Client) -> None:
+    wanted = {"A": {"hyperparameters": {"betas": [0.9, float("inf")]}}}
+
+    with pytest.raises(NotFinite, match=r"behaviors\.A\.hyperparameters\.betas\[1\] is inf"):
+        client.change_run("run_unknown", wanted)
+
+
+def test_who_writes_http_to_a_server_of_tls_or_another_protocol_is_told_so() -> None:
+    def hang_up(server: socket.socket) -> None:
+        server.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as rude:
+        thread = threading.Thread(target=hang_up, args=(rude,))
+        thread.start()
+        server = f"http://127.0.0.1:{rude.getsockname()[1]}"
+        with Client(server) as client, pytest.raises(ServerUnreachable, match="if it speaks TLS, write https://"):
+            client.ready()
+        thread.join()
+
+
+def test_who_writes_https_to_a_server_without_tls_is_told_so(world: World) -> None:
+    server = world.server.replace("http:", "https:")
+    with Client(server) as client, pytest.raises(ServerUnreachable, match="it speaks no TLS: write http://"):
+        client.ready()

@@ -139,6 +139,7 @@ def test_no_tls_where_the_server_wants_it(tls_address: str) -> None:
 
     assert code in {"tls_mismatch", "unavailable"}
     assert "127.0.0.1" in sentence
+    assert "TLS" in sentence
 
 
 def test_a_refused_spec_repeats_the_servers_sentence() -> None:
@@ -160,9 +161,16 @@ def test_a_run_that_ended_before_is_an_ending() -> None:
     assert ending.sessions == 0
 
 
-def test_a_missing_certificate_file_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        connect(Catch(), run="catch", ca_file=tmp_path / "none.pem")
+def test_files_of_no_use_are_said_at_once_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trouble("localhost:1", patience=60, ca_file=tmp_path / "none.pem") == (
+        "tls_files",
+        f"TLS cannot be spoken: the authority {tmp_path}/none.pem cannot be used (No such file or directory)",
+    )
+    monkeypatch.setenv("LUDUS_CLIENT_CERTIFICATE", str(TLS / "other.pem"))
+    monkeypatch.setenv("LUDUS_CLIENT_KEY", str(TLS / "localhost.key"))
+    code, sentence = trouble("localhost:1", patience=60, ca_file=TLS / "localhost.pem")
+    assert code == "tls_files"
+    assert "the key is that of another certificate" in sentence
 
 
 def test_a_session_over_tls(tls_address: str) -> None:

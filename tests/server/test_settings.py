@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from server.artifacts.address import S3Address
+from server.commands import load_settings
 from server.settings import DatabaseSettings, Settings
 
 
@@ -75,6 +77,38 @@ def test_a_misspelt_group_is_refused_with_the_nearest_one(monkeypatch: pytest.Mo
 
     with pytest.raises(ValidationError, match=r"LUDUS_WORKR__SLOTS .* did you mean LUDUS_WORKER__"):
         Settings()
+
+
+def test_a_variable_whose_group_is_joined_by_one_underscore_is_refused_with_the_one_that_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LUDUS_API_TOKEN", "secret")  # nobody would ask for this token
+
+    with pytest.raises(ValidationError, match=r"LUDUS_API_TOKEN is read by nobody; did you mean LUDUS_API__TOKEN\?"):
+        Settings()
+
+
+def test_variables_of_clients_are_none_of_the_servers_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LUDUS_SERVER", "LUDUS_TOKEN", "LUDUS_SIMULATOR_TOKEN", "LUDUS_CLIENT_KEY", "LUDUS_WORKER_ID"):
+        monkeypatch.setenv(name, "mine")
+
+    assert Settings().api.token is None
+
+
+def test_all_mistakes_are_told_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_API__TOKN", "secret")
+    monkeypatch.setenv("LUDUS_GATEWAY__TLS_KEY", "key.pem")
+    monkeypatch.setenv("LUDUS_STEWARD__COLOUR", "green")
+
+    with pytest.raises(click.UsageError) as refused:
+        load_settings()
+
+    assert refused.value.message.splitlines() == [
+        "These settings are wrong:",
+        "  LUDUS_API__TOKN: there is no such setting; did you mean LUDUS_API__TOKEN?",
+        "  LUDUS_GATEWAY: TLS needs both, tls_certificate and tls_key; set the other one, too",
+        "  LUDUS_STEWARD__COLOUR: there is no such setting",
+    ]
 
 
 def test_settings_never_change() -> None:

@@ -14,6 +14,7 @@ from ludus.api import Client, ServerUnreachable
 from ludus.tls import ClientTls
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire import simulation_pb2_grpc as rpc
+from server import health
 from server.db.database import Database
 from server.ports import api_is_ready
 from server.settings import ApiSettings, GatewaySettings, Settings
@@ -54,7 +55,7 @@ def test_the_api_speaks_tls_to_who_trusts_it_and_shows_what_it_wants(world: tupl
 def test_the_api_is_not_trusted_by_default_nor_under_another_authority(world: tuple[World, bool]) -> None:
     served, _ = world
     for trusted in (ClientTls(), ClientTls(OTHER)):
-        with Client(served.server, tls=trusted) as client, pytest.raises(ServerUnreachable, match=r"(?i)certificate"):
+        with Client(served.server, tls=trusted) as client, pytest.raises(ServerUnreachable, match="LUDUS_CA_FILE"):
             client.ready()
 
 
@@ -67,6 +68,9 @@ def test_a_client_without_a_certificate_is_let_in_only_where_none_is_wanted(worl
             return
         with pytest.raises(httpx.TransportError):
             http.get(f"{served.server}/healthz")
+    with Client(served.server, tls=ClientTls(CERTIFICATE)) as client, pytest.raises(ServerUnreachable) as refused:
+        client.ready()
+    assert "LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY" in str(refused.value)
 
 
 def test_plain_http_gets_nothing_from_it(world: tuple[World, bool]) -> None:
@@ -96,12 +100,19 @@ def test_the_clients_files_come_from_the_environment(
         assert client.ready()
 
 
-def test_files_that_cannot_be_used_are_said_to_be(tmp_path: Path) -> None:
-    (tmp_path / "rubbish.pem").write_text("no certificate")
+def test_files_of_a_client_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("no certificate")
 
-    for file in (tmp_path / "rubbish.pem", tmp_path / "missing.pem"):
-        with pytest.raises(ServerUnreachable, match="TLS"):
-            Client("https://localhost:1", tls=ClientTls(file))
+    for tls, sentence in (
+        (ClientTls(rubbish), "the authority .*rubbish.pem cannot be used .it is not what is needed, in PEM"),
+        (ClientTls(tmp_path / "missing.pem"), "the authority .*missing.pem cannot be used .No such file"),
+        (ClientTls(certificate=rubbish, key=PRIVATE), "the certificate .*rubbish.pem with the key .* cannot be used"),
+        (ClientTls(certificate=OTHER, key=PRIVATE), "the key is that of another certificate"),
+        (ClientTls(key=PRIVATE), "of no use without its certificate .LUDUS_CLIENT_CERTIFICATE"),
+    ):
+        with pytest.raises(ServerUnreachable, match=sentence):
+            Client("https://localhost:1", tls=tls)
 
 
 def joined(port: str, credentials: grpc.ChannelCredentials) -> pb.JoinResponse:
@@ -143,11 +154,36 @@ def test_the_gateway_speaks_tls_and_sends_simulators_to_collectors_that_do(datab
         ({"tls_key": PRIVATE}, "tls_certificate"),
         ({"tls_client_ca": CERTIFICATE}, "tls_client_ca needs"),
         ({"tls_certificate": TLS / "missing.pem", "tls_key": PRIVATE}, "missing.pem cannot be read"),
+        ({"tls_certificate": CERTIFICATE, "tls_key": TLS}, "tls cannot be read .Is a directory"),
+        ({"tls_certificate": CERTIFICATE, "tls_key": CERTIFICATE}, "localhost.pem holds no private key"),
+        ({"tls_certificate": PRIVATE, "tls_key": PRIVATE}, "localhost.key holds no certificate"),
+        ({**SERVED, "tls_client_ca": PRIVATE}, "localhost.key holds no certificate"),
+        ({"tls_certificate": OTHER, "tls_key": PRIVATE}, "localhost.key is not the key of the certificate in"),
+        ({"tls_certificate": CERTIFICATE, "tls_key": TLS / "encrypted.key"}, "encrypted.key is encrypted"),
     ],
 )
-def test_half_a_tls_is_refused(group: Any, files: dict[str, Path], problem: str) -> None:
+def test_unfit_files_of_tls_are_refused_by_name(group: Any, files: dict[str, Path], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         group(**files)
+
+
+def test_an_authority_for_collectors_that_is_none_is_refused() -> None:
+    with pytest.raises(ValidationError, match="holds no certificate"):
+        GatewaySettings(tls_ca=PRIVATE)
+
+
+def test_an_api_whose_own_certificate_is_of_another_authority_than_its_clients_counts_as_ready(tmp_path: Path) -> None:
+    services = build_services(tmp_path, api={**SERVED, "tls_client_ca": OTHER})
+    with serving(services) as server:
+        where = server.removeprefix("https://")
+        port = int(where.rpartition(":")[2])
+        settings = ApiSettings(port=port, **SERVED, tls_client_ca=OTHER)
+
+        assert api_is_ready(where, None, 0.0, settings.tls)
+        assert health.api(Settings(home=tmp_path, api=settings))
+
+    assert not api_is_ready(where, None, 0.0, settings.tls)  # nobody is there any more
+    assert not health.api(Settings(home=tmp_path, api=settings))
 
 
 def test_without_files_nothing_speaks_tls(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ class EpisodesEnded:
     parameter_sets: npt.NDArray[np.int64]
     """Number of the environment parameters that the simulator had been told when the episode began."""
     closed: npt.NDArray[np.int64]
-    """How many segments of this collector's next `SegmentsDelivered` had closed by then; it comes next, where any had."""
+    """How many segments of its next `SegmentsDelivered` had closed by then; that comes next, where any had."""
     collector: int
 
     @classmethod

@@ -57,8 +57,10 @@ def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says
     world: World, client: Client, tmp_path: Path
 ) -> None:
     trainer = begin(world, KEEP_BEST)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match="what the best one is judged by"):
         client.get_checkpoint(trainer.run_id, "best")
+    with pytest.raises(NotFound, match="saved none so far"):
+        client.get_checkpoint(trainer.run_id, "latest")
     ids = []
     for step, elo in ((100, 1200.0), (200, 1300.0), (300, 1250.0)):
         trainer.ledger.metrics([MetricPoint("CartPole", "Elo", step, 1000.0 + step, elo)])

@@ -99,6 +99,8 @@ def test_every_mistake_is_listed_with_its_path(config: RunConfig) -> None:
         "behaviors.Runner": "not_found",
         "behaviors.Swimmer.hyperparameters.beta": "unknown_key",
     }
+    [misspelt] = [problem.message for problem in problems if problem.path == f"{hyper}.epsilom"]
+    assert "did you mean `hyperparameters.epsilon`?" in misspelt
 
 
 def test_what_cannot_change_is_refused_by_name_with_the_reason_and_the_way_out(config: RunConfig) -> None:
