@@ -1,14 +1,10 @@
 """Checkpoints of a run, and their files; and checkpoints of other programs, which are uploaded."""
 
-import base64
-from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
-from fastapi.responses import StreamingResponse
 
-from server.artifacts import FileRef
 from server.checkpoints.integrity import damage
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
@@ -21,7 +17,7 @@ from server.checkpoints.schemas import (
     UploadedCheckpointRead,
 )
 from server.checkpoints.service import CheckpointService
-from server.checkpoints.uploads import inspect, published
+from server.checkpoints.uploads import inspect, publish
 from server.db.database import Session
 from server.errors import (
     ArtifactNotFound,
@@ -36,6 +32,7 @@ from server.errors import (
 )
 from server.http import filters
 from server.http.bodies import BodyDep, declare_json
+from server.http.downloads import DOWNLOAD, IfNoneMatch, download
 from server.http.errors import BodyInvalid, UnsupportedFileType, UnsupportedMediaType, problems
 from server.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey
 from server.http.filters import EQUALITY, Field
@@ -71,7 +68,6 @@ UPLOADED = ListForm(
     orders=frozenset({"created_at", "name", "size"}),
     default=Order("created_at"),
 )
-BLOCK = 256 * 1024
 
 UploadedKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="An uploaded checkpoint's id.")]
 
@@ -165,21 +161,14 @@ def verify_checkpoint(run: RunKey, checkpoint: CheckpointKey, services: Services
 @router.get(
     "/{checkpoint:name}/files/{name:path}",
     response_class=Response,
-    responses={
-        200: {
-            "description": "The file. `ETag` is its SHA-256, `Repr-Digest` the same as RFC 9530 has it.",
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        },
-        304: {"description": "The file is the one that `If-None-Match` names."},
-        **problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, ArtifactNotFound),
-    },
+    responses={**DOWNLOAD, **problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, ArtifactNotFound)},
 )
 def download_file(
     run: RunKey,
     checkpoint: CheckpointKey,
     name: FileName,
     services: ServicesDep,
-    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of what the client has.")] = "",
+    if_none_match: IfNoneMatch = "",
 ) -> Response:
     """Download one file of a checkpoint."""
     with services.database.read() as session:
@@ -187,11 +176,7 @@ def download_file(
     file = next((file for file in found.files if file.name == name), None)
     if file is None:
         raise ArtifactNotFound(name)
-    headers = _headers(file)
-    if headers["ETag"] in if_none_match:
-        return Response(status_code=304, headers={"ETag": headers["ETag"]})
-    content = _blocks(services.artifacts.open(f"{found.path}/{file.name}"))
-    return StreamingResponse(content, headers=headers, media_type="application/octet-stream")
+    return download(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256, if_none_match)
 
 
 @uploads.post(
@@ -222,7 +207,7 @@ def upload_checkpoint(
 
     Its form is checked here, its networks when a run begins with it.
     """
-    with published(services.artifacts, upload.path, inspect(upload.path)) as stored:
+    with publish(services.artifacts, upload.path, inspect(upload.path)) as stored:
         return command.run(lambda session: _created(CheckpointService(session).add(stored, name, behavior)))
 
 
@@ -285,21 +270,3 @@ def _pinned(session: Session, run: str, checkpoint: str, *, pinned: bool) -> Ans
 def _stored(session: Session, run: str, checkpoint: str) -> Checkpoint:
     found = _find(session, run, checkpoint)
     return CheckpointRepository(session).get_stored(found.run_id, found.id)
-
-
-def _headers(file: FileRef) -> dict[str, str]:
-    digest = base64.b64encode(bytes.fromhex(file.sha256)).decode()
-    return {
-        "Content-Length": str(file.size),
-        "Content-Disposition": f'attachment; filename="{file.name.rpartition("/")[2]}"',
-        "ETag": f'"{file.sha256}"',
-        "Repr-Digest": f"sha-256=:{digest}:",
-        "Cache-Control": "private, no-cache",
-        "X-Content-Type-Options": "nosniff",
-    }
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while block := file.read(BLOCK):
-            yield block

@@ -1,14 +1,12 @@
 """Demonstrations: upload recordings, look into them, make new ones of them."""
 
-import base64
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
-from fastapi.responses import StreamingResponse
 
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.models import Demonstration
@@ -30,6 +28,7 @@ from server.errors import (
 )
 from server.http import filters
 from server.http.bodies import BodyDep, declare_json
+from server.http.downloads import DOWNLOAD, IfNoneMatch, download
 from server.http.errors import BodyInvalid, UnsupportedFileType, UnsupportedMediaType, problems
 from server.http.fields import NAME, Name
 from server.http.filters import EQUALITY, Field
@@ -55,7 +54,6 @@ DEMONSTRATIONS = ListForm(
     orders=frozenset({"created_at", "name", "transitions", "episodes", "size"}),
     default=Order("created_at"),
 )
-BLOCK = 256 * 1024
 MAKING = (DemonstrationInvalid, StorageFull, *COMMAND_PROBLEMS)
 """What any way to make a demonstration can be refused for."""
 
@@ -144,28 +142,17 @@ def subsample_demonstration(
 @router.get(
     "/{demonstration:name}/file",
     response_class=Response,
-    responses={
-        200: {
-            "description": "The file. `ETag` is its SHA-256, `Repr-Digest` the same as RFC 9530 has it.",
-            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-        },
-        304: {"description": "The file is the one that `If-None-Match` names."},
-        **problems(DemonstrationNotFound, ArtifactNotFound),
-    },
+    responses={**DOWNLOAD, **problems(DemonstrationNotFound, ArtifactNotFound)},
 )
 def download_demonstration(
     demonstration: DemonstrationKey,
     services: ServicesDep,
-    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of what the client has.")] = "",
+    if_none_match: IfNoneMatch = "",
 ) -> Response:
     """Download the file as it was uploaded or made."""
     with services.database.read() as session:
         found = DemonstrationRepository(session).get(demonstration)
-    headers = _headers(found)
-    if headers["ETag"] in if_none_match:
-        return Response(status_code=304, headers={"ETag": headers["ETag"]})
-    content = _blocks(services.artifacts.open(found.path))
-    return StreamingResponse(content, headers=headers, media_type=MEDIA_TYPE)
+    return download(services.artifacts, found.path, found.size, found.sha256, if_none_match)
 
 
 @router.delete(
@@ -192,27 +179,9 @@ def _files(services: Services) -> DemonstrationFiles:
 def _keep(services: Services, command: Command, file: Path, name: str | None, origin: Mapping[str, Any]) -> Response:
     """Look into a file, store it, and enter it; where the answer is a repeated one, nothing new stays."""
     files = _files(services)
-    with files.published(file, files.inspect(file)) as stored:
+    with files.publish(file, files.inspect(file)) as stored:
         return command.run(lambda session: _created(DemonstrationService(session).add(stored, name, origin)))
 
 
 def _created(demonstration: Demonstration) -> Answer:
     return Answer(201, DemonstrationRead.model_validate(demonstration), f"/v1/demonstrations/{demonstration.id}")
-
-
-def _headers(found: Demonstration) -> dict[str, str]:
-    digest = base64.b64encode(bytes.fromhex(found.sha256)).decode()
-    return {
-        "Content-Length": str(found.size),
-        "Content-Disposition": f'attachment; filename="{found.path.rpartition("/")[2]}"',
-        "ETag": f'"{found.sha256}"',
-        "Repr-Digest": f"sha-256=:{digest}:",
-        "Cache-Control": "private, no-cache",
-        "X-Content-Type-Options": "nosniff",
-    }
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while block := file.read(BLOCK):
-            yield block
