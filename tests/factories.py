@@ -72,6 +72,15 @@ def make_checkpoint(step: int = 1000, **overrides: Any) -> NewCheckpoint:
     return NewCheckpoint(**{**values, **overrides})
 
 
+def save_checkpoints(database: Database, *steps: int, **overrides: Any) -> list[str]:
+    """Have a run of its own, `trained`, save checkpoints; return their ids."""
+    run_id = make_run(database, name="trained", **overrides).id
+    claim = RunQueue(database).claim("host/1/1", 600, hint=run_id)
+    assert claim is not None
+    ledger = AttemptLedger(database, claim)
+    return [ledger.checkpoint(make_checkpoint(step, path=f"runs/a/{step}")) for step in steps]
+
+
 def give_up(database: Database, checkpoint_id: str) -> None:
     """Have retention give a checkpoint up; its files are still there."""
     with database.write() as session:

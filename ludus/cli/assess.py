@@ -1,9 +1,10 @@
 """What `ludus gate` and `ludus evaluate` share: a run, its simulators, progress, and reports."""
 
+import functools
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,15 @@ import click
 
 from ludus.api import TERMINAL_STATES, Client, NotFound, WaitTimedOut
 from ludus.cli.exits import OUTCOMES, Exit
-from ludus.cli.options import SERVER_VARIABLE
+from ludus.cli.options import (
+    SEED,
+    SERVER_VARIABLE,
+    Assignment,
+    json_option,
+    run_name_option,
+    run_tag_option,
+    timeout_option,
+)
 from ludus.cli.render import number, print_json
 from ludus.cli.sources import Source, SourceType
 from ludus.cli.sources import check as check_source
@@ -37,62 +46,119 @@ class Assessed:
     """Of the run, whatever the verdict."""
 
 
-def games_option(command: Command) -> Command:
-    """Add the options that start simulators."""
-    for option in (
-        click.option(
-            "--gateway",
-            metavar="HOST:PORT",
-            envvar=SERVER_VARIABLE,
-            help="Where the simulators of --game join. [127.0.0.1:7070]",
-        ),
-        click.option(
-            "--envs",
-            type=click.IntRange(1, 10_000),
-            default=1,
-            show_default=True,
-            help="Games per process. The slowest of them is waited for: more processes waste less.",
-        ),
-        click.option(
-            "--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes of --game."
-        ),
-        click.option(
-            "--game",
-            type=SourceType(),
-            metavar="LIBRARY:GAME",
-            help="Start simulators here, as `ludus simulate` does. [those that join otherwise]",
-        ),
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True)
+class Games:
+    """The simulators that a command starts: none without a `source`."""
+
+    source: Source | None
+    count: int
+    envs: int
+    gateway: str | None
+
+    @property
+    def seed_parameter(self) -> str | None:
+        """By which environment parameter they take the seed of an episode."""
+        return None if self.source is None else "seed"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says of the run, and of how it is told of."""
+
+    name: str | None
+    tags: tuple[str, ...]
+    seed: int | None
+    overrides: tuple[tuple[str, Any], ...]
+    timeout: float | None
+    as_json: bool
+    junit: Path | None
+
+
+def games_options(handler: Command) -> Command:
+    """Add the options that start simulators; the command takes them as `games`."""
+
+    @click.option(
+        "--game",
+        type=SourceType(),
+        metavar="LIBRARY:GAME",
+        help="Start simulators here, as `ludus simulate` does. [those that join otherwise]",
+    )
+    @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes of --game.")
+    @click.option(
+        "--envs",
+        type=click.IntRange(1, 10_000),
+        default=1,
+        show_default=True,
+        help="Games per process. The slowest of them is waited for: more processes waste less.",
+    )
+    @click.option(
+        "--gateway",
+        metavar="HOST:PORT",
+        envvar=SERVER_VARIABLE,
+        help="Where the simulators of --game join. [127.0.0.1:7070]",
+    )
+    @functools.wraps(handler)
+    def command(*args: Any, game: Source | None, count: int, envs: int, gateway: str | None, **others: Any) -> None:
+        handler(*args, games=Games(game, count, envs, gateway), **others)
+
+    return command  # type: ignore[return-value]  # click adds the options, which the caller doesn't see
+
+
+def run_options(handler: Command) -> Command:
+    """Add the options of the run and of its reports; the command takes them as `options`."""
+
+    @run_name_option
+    @run_tag_option
+    @click.option("--seed", type=SEED, help="Seed of the run. [drawn]")
+    @click.option(
+        "--set",
+        "overrides",
+        type=Assignment(),
+        multiple=True,
+        help="Any other key of the run, as in environment_parameters.size=9. Can be given several times.",
+    )
+    @timeout_option
+    @json_option
+    @click.option(
+        "--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a JUnit report, too."
+    )
+    @functools.wraps(handler)
+    def command(
+        *args: Any,
+        name: str | None,
+        tags: tuple[str, ...],
+        seed: int | None,
+        overrides: tuple[tuple[str, Any], ...],
+        timeout: float | None,
+        as_json: bool,
+        junit: Path | None,
+        **others: Any,
+    ) -> None:
+        handler(*args, options=RunOptions(name, tags, seed, overrides, timeout, as_json, junit), **others)
+
+    return command  # type: ignore[return-value]  # likewise
 
 
 def run_assessment(
-    client: Client,
-    document: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    *,
-    name: str | None,
-    tags: Sequence[str],
-    game: Source | None,
-    count: int,
-    envs: int,
-    gateway: str | None,
-    timeout: float | None,
-    as_json: bool,
-    junit: Path | None,
+    client: Client, section: str, settings: Mapping[str, Any], games: Games, options: RunOptions
 ) -> Assessed:
-    """Create a run, wait for its end while telling how far it is, and report. A time-out cancels the run."""
-    if game is not None:
-        check_source(game, {})
-    run = client.create_run(document, overrides=overrides, name=name, tags=tags)
+    """Create a run, wait for its end while telling how far it is, and report. A time-out cancels the run.
+
+    `settings` go to a `section` of its configuration, `match` or `evaluate`; what is None is left to its default.
+    """
+    if games.source is not None:
+        check_source(games.source, {})
+    document: dict[str, Any] = {section: {key: value for key, value in settings.items() if value is not None}}
+    if options.seed is not None:
+        document["seed"] = options.seed
+    run = client.create_run(document, overrides=dict(options.overrides), name=options.name, tags=options.tags)
     click.echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
-    settings = (run.config or {}).get("match") or (run.config or {}).get("evaluate") or {}
+    resolved = (run.config or {}).get(section) or {}
     try:
-        with _simulators(run.id, game, count, envs, gateway, settings.get("seed_parameter")) as alone:
-            if game is None:
+        with _simulators(run.id, games, resolved.get("seed_parameter")) as alone:
+            if games.source is None:
                 click.echo(f"waiting for simulators: ludus simulate LIBRARY:GAME --run {run.name}", err=True)
-            found = _follow(client, run, timeout, alone)
+            found = _follow(client, run, options.timeout, alone)
     except KeyboardInterrupt:
         client.cancel(run.id)
         raise
@@ -101,15 +167,15 @@ def run_assessment(
         click.echo(f"the simulators have ended before {run.id} has; it is cancelled", err=True)
     elif found.ended is Exit.TIMED_OUT:
         client.cancel(run.id)
-        click.echo(f"not decided within {timeout:g} s; {run.id} is cancelled", err=True)
+        click.echo(f"not decided within {options.timeout:g} s; {run.id} is cancelled", err=True)
     elif found.result is None or found.ended is not Exit.OK:
         click.echo(f"{run.id} {found.run.state}: {found.run.stop_detail or found.run.stop_reason}", err=True)
     else:
         click.echo(found.run.stop_detail or "", err=True)
-    if as_json:
+    if options.as_json:
         print_json({"run": found.run, "result": found.result})
-    if junit is not None:
-        _write_junit(junit, found)
+    if options.junit is not None:
+        _write_junit(options.junit, found)
     return found
 
 
@@ -165,15 +231,15 @@ def progress_line(result: Result) -> str:
 
 
 @contextmanager
-def _simulators(
-    run: str, game: Source | None, count: int, envs: int, gateway: str | None, seed_parameter: str | None
-) -> Iterator[Callable[[], bool]]:
+def _simulators(run: str, games: Games, seed_parameter: str | None) -> Iterator[Callable[[], bool]]:
     """Let simulators play in the run for the length of the block; say whether they have all ended."""
-    if game is None:
+    if games.source is None:
         yield lambda: False
         return
-    command = [sys.executable, "-m", "ludus.cli", "simulate", f"{game.library}:{game.name}", "--run", run]
-    command += ["--count", str(count), "--envs", str(envs)] + ([] if gateway is None else ["--server", gateway])
+    game = f"{games.source.library}:{games.source.name}"
+    command = [sys.executable, "-m", "ludus.cli", "simulate", game, "--run", run]
+    command += ["--count", str(games.count), "--envs", str(games.envs)]
+    command += [] if games.gateway is None else ["--server", games.gateway]
     command += [] if seed_parameter is None else ["--seed-parameter", seed_parameter]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:

@@ -2,8 +2,8 @@
 
 import click
 
-from ludus.api import ApiError, Client
-from ludus.cli.client import connected, fail
+from ludus.api import Client
+from ludus.cli.client import connected
 from ludus.cli.options import json_option
 from ludus.cli.render import print_json, print_table
 
@@ -15,10 +15,7 @@ from ludus.cli.render import print_json, print_table
 @connected
 def audit(client: Client, *, filter_: str, limit: int, as_json: bool) -> None:
     """List the requests that changed something in the project, or tried to, newest first."""
-    try:
-        found = list(client.audit(filter_, limit=limit))
-    except ApiError as error:
-        fail(error)
+    found = list(client.audit(filter_, limit=limit))
     if as_json:
         print_json(found)
         return

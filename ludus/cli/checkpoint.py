@@ -8,16 +8,16 @@ import click
 
 from ludus.api import Client
 from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
-from ludus.cli.client import ClientGroup, Failure, connected
+from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, name_of
-from ludus.cli.render import ago, number, print_facts, print_json, print_table, size
+from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table, size
 from ludus.records import Checkpoint, CheckpointFile, UploadedCheckpoint
 
 MODELS = "*.onnx"
 
 
-@click.group(cls=ClientGroup)
+@click.group()
 def checkpoint() -> None:
     """List a run's checkpoints and download their files; upload checkpoints of ML-Agents.
 
@@ -135,10 +135,7 @@ def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | No
         made = client.set_alias(name, checkpoint_id)
     else:
         made = client.set_alias(name, checkpoint_id, expected=None if expect == "none" else expect)
-    if as_json:
-        print_json(made)
-    else:
-        click.echo(f"{made.name} is {made.checkpoint_id}")
+    print_result(made, f"{made.name} is {made.checkpoint_id}", as_json=as_json)
 
 
 @alias.command("list")
@@ -162,10 +159,7 @@ def list_aliases(client: Client, *, as_json: bool) -> None:
 def show_alias(client: Client, *, name: str, as_json: bool) -> None:
     """Print the checkpoint that NAME stands for."""
     found = client.get_alias(name)
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(found.checkpoint_id)
+    print_result(found, found.checkpoint_id, as_json=as_json)
 
 
 @alias.command("delete")

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, NoReturn, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import click
 
@@ -13,17 +13,6 @@ Parameters = ParamSpec("Parameters")
 Handler = Callable[Concatenate[Client, Parameters], None]
 
 
-class ClientGroup(click.Group):
-    """A group whose commands talk to a server: what goes wrong there becomes a sentence and an exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except ApiError as error:
-            fail(error)
-
-
 class Failure(click.ClickException):
     """An error with an exit code of its own."""
 
@@ -32,11 +21,11 @@ class Failure(click.ClickException):
         self.exit_code = int(code)  # type: ignore[misc]  # click declares it for the class and reads it from the instance
 
 
-def fail(error: ApiError) -> NoReturn:
-    """Turn an error of the client into a sentence and an exit code."""
+def _failure(error: ApiError) -> Failure:
+    """Make a sentence and an exit code of an error of the client."""
     if isinstance(error, ServerUnreachable):
-        raise Failure(str(error), Exit.UNREACHABLE) from error
-    raise Failure(explain(error), Exit.REFUSED) from error
+        return Failure(str(error), Exit.UNREACHABLE)
+    return Failure(explain(error), Exit.REFUSED)
 
 
 def explain(error: ApiError) -> str:
@@ -50,7 +39,8 @@ def explain(error: ApiError) -> str:
 def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
     """Give a command `--server`, `--token` and `--project`, and a connected client as its first argument.
 
-    The files of TLS come from the environment (`ludus.tls`).
+    What goes wrong on the server, or on the way there, becomes a sentence and an exit code. The files of TLS come from
+    the environment (`ludus.tls`).
     """
 
     @click.option(
@@ -64,7 +54,10 @@ def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
     )
     @functools.wraps(handler)
     def command(*args: Any, server: str, token: str | None, project: str | None, **options: Any) -> None:
-        with Client(server, token, project=project) as client:
-            handler(client, *args, **options)
+        try:
+            with Client(server, token, project=project) as client:
+                handler(client, *args, **options)
+        except ApiError as error:
+            raise _failure(error) from error
 
-    return command  # type: ignore[return-value]  # click adds the two options, which the caller doesn't see
+    return command  # type: ignore[return-value]  # click adds the three options, which the caller doesn't see

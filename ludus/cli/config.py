@@ -9,16 +9,16 @@ import click
 import yaml
 
 from ludus.api import Client
-from ludus.cli.client import ClientGroup, connected
+from ludus.cli.client import connected
 from ludus.cli.options import json_option
-from ludus.cli.render import ago, print_json, print_table
+from ludus.cli.render import ago, print_json, print_result, print_table
 from ludus.records import ConfigUpgrade
 
 MAX_VALUE: Final = 60
 """Characters of a value in a report."""
 
 
-@click.group(cls=ClientGroup)
+@click.group()
 def config() -> None:
     """Store configurations by name. Versions count 1, 2, 3, ... and never change."""
 
@@ -32,10 +32,7 @@ def config() -> None:
 def create(client: Client, *, name: str, file: Any, description: str, as_json: bool) -> None:
     """Store FILE (`-` is standard input) as the next version of NAME; an equal one is not stored twice."""
     stored = client.create_config(name, file.read(), description=description)
-    if as_json:
-        print_json(stored)
-    else:
-        click.echo(f"{stored.name}@{stored.version}")
+    print_result(stored, f"{stored.name}@{stored.version}", as_json=as_json)
 
 
 @config.command("list")

@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from ludus.api import Client
-from ludus.cli.client import ClientGroup, Failure, connected
+from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import json_option, name_of
-from ludus.cli.render import ago, number, print_facts, print_json, print_table, size
-from ludus.records import Demonstration
+from ludus.cli.options import SEED, json_option, name_of
+from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table, size
 
 BARS = " ▁▂▃▄▅▆▇█"
 SUFFIXES = {"mlagents": ".demo", "ludus": ".npz"}
@@ -19,7 +18,7 @@ SUFFIXES = {"mlagents": ".demo", "ludus": ".npz"}
 name_option = click.option("--name", help="A name for people.")
 
 
-@click.group(cls=ClientGroup)
+@click.group()
 def demonstration() -> None:
     """Store demonstrations, for behavioral cloning and GAIL. Configurations name them by id."""
 
@@ -107,20 +106,21 @@ def show(client: Client, *, demonstration_id: str, as_json: bool) -> None:
 @connected
 def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None, as_json: bool) -> None:
     """Make one demonstration of several, which stay. Prints its id."""
-    _print_made(client.merge_demonstrations(demonstrations, name=name), as_json=as_json)
+    made = client.merge_demonstrations(demonstrations, name=name)
+    print_result(made, made.id, as_json=as_json)
 
 
 @demonstration.command()
 @click.argument("demonstration_id", metavar="DEMONSTRATION")
 @click.argument("count", type=click.IntRange(min=1))
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Decides which.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Decides which.")
 @name_option
 @json_option
 @connected
 def subsample(client: Client, *, demonstration_id: str, count: int, seed: int, name: str | None, as_json: bool) -> None:
     """Make a demonstration of COUNT transitions of DEMONSTRATION, drawn without replacement. Prints its id."""
     made = client.subsample_demonstration(demonstration_id, count, seed=seed, name=name)
-    _print_made(made, as_json=as_json)
+    print_result(made, made.id, as_json=as_json)
 
 
 @demonstration.command()
@@ -149,13 +149,6 @@ def delete(client: Client, *, demonstrations: tuple[str, ...]) -> None:
     """Delete demonstrations. Refused while a run that has not ended uses them."""
     for each in demonstrations:
         client.delete_demonstration(each)
-
-
-def _print_made(made: Demonstration, *, as_json: bool) -> None:
-    if as_json:
-        print_json(made)
-    else:
-        click.echo(made.id)
 
 
 def _files_of(path: Path) -> list[Path]:

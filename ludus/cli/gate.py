@@ -1,35 +1,19 @@
 """`ludus gate`, `ludus evaluate`: does a policy pass? Commands that end with a verdict, for pipelines."""
 
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import click
 
 from ludus.api import ApiError, Client, NotFound
 from ludus.cli import exits
-from ludus.cli.assess import Assessed, games_option, run_assessment
-from ludus.cli.client import Failure, connected, explain, fail
+from ludus.cli.assess import Assessed, Games, RunOptions, games_options, run_assessment, run_options
+from ludus.cli.client import Failure, connected, explain
 from ludus.cli.exits import VERDICTS, Exit
-from ludus.cli.options import Assignment, Finite, json_option, timeout_option
-from ludus.cli.sources import Source
+from ludus.cli.options import Finite
 from ludus.records import MatchResult
 
 CHAMPION = "champion"
 CHECKPOINTS = "an id (ckpt_...), an alias, or RUN/latest"
-
-
-class AssessmentCommand(click.Command):
-    """A command that talks to a server: what goes wrong there becomes a sentence and an exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except ApiError as error:
-            fail(error)
-
 
 behavior_option = click.option("--behavior", help="Whose policies. [the only one that the checkpoint has]")
 seed_parameter_option = click.option(
@@ -37,22 +21,9 @@ seed_parameter_option = click.option(
     metavar="NAME",
     help="Environment parameter by which simulators take the seed of an episode. [seed with --game, else none]",
 )
-seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the run. [drawn]")
-name_option = click.option("--name", help="Name of the run.")
-tag_option = click.option("--tag", "tags", multiple=True, help="Tag of the run. Can be given several times.")
-set_option = click.option(
-    "--set",
-    "overrides",
-    type=Assignment(),
-    multiple=True,
-    help="Any other key of the run, as in environment_parameters.size=9. Can be given several times.",
-)
-junit_option = click.option(
-    "--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a JUnit report, too."
-)
 
 
-@click.command(cls=AssessmentCommand, epilog=exits.VERDICT_HELP)
+@click.command(epilog=exits.VERDICT_HELP)
 @click.argument("candidate")
 @click.option("--against", "champion", default=CHAMPION, show_default=True, help=f"Checkpoint to beat: {CHECKPOINTS}.")
 @behavior_option
@@ -63,7 +34,7 @@ junit_option = click.option(
 @click.option("--max-games", type=int, default=20_000, show_default=True, help="Games after which it is undecided.")
 @seed_parameter_option
 @click.option("--ladder", help="Shared ladder on which the games count, too.")
-@games_option
+@games_options
 @click.option(
     "--promote",
     is_flag=False,
@@ -71,13 +42,7 @@ junit_option = click.option(
     metavar="[ALIAS]",
     help=f"Let ALIAS stand for the candidate if it passes. [the alias in --against, else {CHAMPION}]",
 )
-@name_option
-@tag_option
-@seed_option
-@set_option
-@timeout_option
-@json_option
-@junit_option
+@run_options
 @connected
 def gate(
     client: Client,
@@ -92,18 +57,9 @@ def gate(
     max_games: int,
     seed_parameter: str | None,
     ladder: str | None,
-    game: Source | None,
-    count: int,
-    envs: int,
-    gateway: str | None,
+    games: Games,
     promote: str | None,
-    name: str | None,
-    tags: tuple[str, ...],
-    seed: int | None,
-    overrides: tuple[tuple[str, Any], ...],
-    timeout: float | None,
-    as_json: bool,
-    junit: Path | None,
+    options: RunOptions,
 ) -> None:
     """Let CANDIDATE play against a champion until it is known whether it is stronger; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
@@ -121,25 +77,11 @@ def gate(
         "alpha": alpha,
         "beta": beta,
         "max_games": max_games,
-        "seed_parameter": seed_parameter or ("seed" if game else None),
+        "seed_parameter": seed_parameter or games.seed_parameter,
         "ladder": ladder,
     }
-    document = _document("match", settings, seed)
     alias = None if promote is None else promote or (CHAMPION if _is_no_alias(champion) else champion)
-    found = run_assessment(
-        client,
-        document,
-        dict(overrides),
-        name=name,
-        tags=tags,
-        game=game,
-        count=count,
-        envs=envs,
-        gateway=gateway,
-        timeout=timeout,
-        as_json=as_json,
-        junit=junit,
-    )
+    found = run_assessment(client, "match", settings, games, options)
     code = _verdict(found)
     if alias is not None and code is Exit.OK:
         assert isinstance(found.result, MatchResult)
@@ -147,21 +89,15 @@ def gate(
     sys.exit(code)
 
 
-@click.command(cls=AssessmentCommand, epilog=exits.VERDICT_HELP)
+@click.command(epilog=exits.VERDICT_HELP)
 @click.argument("checkpoint")
 @behavior_option
 @click.option("--episodes", type=int, default=100, show_default=True, help="Episodes to play.")
 @click.option("--threshold", type=Finite(), help="Mean return that is enough. [any]")
 @click.option("--confidence", type=Finite(), default=0.95, show_default=True, help="Of the interval of the mean.")
 @seed_parameter_option
-@games_option
-@name_option
-@tag_option
-@seed_option
-@set_option
-@timeout_option
-@json_option
-@junit_option
+@games_options
+@run_options
 @connected
 def evaluate(
     client: Client,
@@ -172,17 +108,8 @@ def evaluate(
     threshold: float | None,
     confidence: float,
     seed_parameter: str | None,
-    game: Source | None,
-    count: int,
-    envs: int,
-    gateway: str | None,
-    name: str | None,
-    tags: tuple[str, ...],
-    seed: int | None,
-    overrides: tuple[tuple[str, Any], ...],
-    timeout: float | None,
-    as_json: bool,
-    junit: Path | None,
+    games: Games,
+    options: RunOptions,
 ) -> None:
     """Let CHECKPOINT play a number of episodes, and compare its mean return with a threshold; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
@@ -196,28 +123,10 @@ def evaluate(
         "episodes": episodes,
         "threshold": threshold,
         "confidence": confidence,
-        "seed_parameter": seed_parameter or ("seed" if game else None),
+        "seed_parameter": seed_parameter or games.seed_parameter,
     }
-    found = run_assessment(
-        client,
-        _document("evaluate", settings, seed),
-        dict(overrides),
-        name=name,
-        tags=tags,
-        game=game,
-        count=count,
-        envs=envs,
-        gateway=gateway,
-        timeout=timeout,
-        as_json=as_json,
-        junit=junit,
-    )
+    found = run_assessment(client, "evaluate", settings, games, options)
     sys.exit(_verdict(found))
-
-
-def _document(section: str, settings: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-    given = {key: value for key, value in settings.items() if value is not None}
-    return {section: given} | ({} if seed is None else {"seed": seed})
 
 
 def _verdict(found: Assessed) -> Exit:

@@ -5,10 +5,10 @@ import time
 import click
 
 from ludus.api import Client
-from ludus.cli.client import ClientGroup, Failure, connected
+from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, timeout_option
-from ludus.cli.render import ago, number, print_facts, print_json, print_table
+from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table
 from ludus.records import Ladder, Match, Payoffs, Rating
 
 POLL_SECONDS = 0.5
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.5
 ladder_argument = click.argument("ladder_key", metavar="LADDER")
 
 
-@click.group(cls=ClientGroup)
+@click.group()
 def ladder() -> None:
     """Look at ladders: ratings, payoffs and matches of runs that play against themselves, and of anybody else.
 
@@ -48,10 +48,7 @@ def list_(client: Client, *, filter_: str, as_json: bool) -> None:
 def create(client: Client, *, name: str, description: str, initial_elo: float | None, as_json: bool) -> None:
     """Make a ladder that runs can share: they name it in `self_play.ladder`. Prints its id."""
     made = client.create_ladder(name, description=description, initial_elo=initial_elo)
-    if as_json:
-        print_json(made)
-    else:
-        click.echo(made.id)
+    print_result(made, made.id, as_json=as_json)
 
 
 @ladder.command()
@@ -132,10 +129,7 @@ def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json
             raise Failure(f"{done}; the steward goes on", Exit.TIMED_OUT)
         time.sleep(POLL_SECONDS)
         found = client.get_ladder(found.id)
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(f"{number(matches_then)} matches are rated")
+    print_result(found, f"{number(matches_then)} matches are rated", as_json=as_json)
 
 
 def _behind(found: Ladder) -> bool:

@@ -11,10 +11,17 @@ from ludus.api import Client, NotSaved, WaitTimedOut
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import await_end
-from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
-from ludus.cli.render import ago, print_json
+from ludus.cli.options import (
+    Assignment,
+    json_option,
+    overrides_option,
+    priority_option,
+    require_option,
+    timeout_option,
+    wait_option,
+)
+from ludus.cli.render import ago, print_json, print_result, print_state
 from ludus.cli.require import Requirement
-from ludus.records import Run
 
 _KEY = re.compile(r'"([^"]+)"|([^."]+)')
 
@@ -35,7 +42,7 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
             record = client.wait(record.id, ["PAUSED"], timeout)
         except WaitTimedOut as error:
             raise Failure(f"{error}; it will pause all the same", Exit.TIMED_OUT) from error
-    _say(record, as_json)
+    print_state(record, as_json=as_json)
     if wait_ and record.state in OUTCOMES:  # it ended first
         sys.exit(OUTCOMES[record.state])
 
@@ -53,7 +60,7 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
 @connected
 def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
     """Let a paused run go on from its newest checkpoint."""
-    _say(client.resume(run, nested(changes) or None), as_json)
+    print_state(client.resume(run, nested(changes) or None), as_json=as_json)
 
 
 @click.command()
@@ -70,10 +77,7 @@ def checkpoint(client: Client, *, run: str, timeout: float | None, as_json: bool
         saved = client.save(run, 60.0 if timeout is None else timeout)
     except NotSaved as error:
         raise Failure(str(error), Exit.REFUSED) from error
-    if as_json:
-        print_json({"checkpoint_id": saved})
-    else:
-        click.echo(saved)
+    print_result({"checkpoint_id": saved}, saved, as_json=as_json)
 
 
 @click.command("set")
@@ -119,10 +123,8 @@ def changes(client: Client, *, run: str, as_json: bool) -> None:
 )
 @click.option("--name", help="Name of the new run.")
 @click.option("--tag", "tags", multiple=True, help="Tag of the new run. Can be given several times.")
-@click.option(
-    "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
-)
-@click.option("--priority", type=int, default=0, help="Runs with a higher one are trained first.")
+@overrides_option
+@priority_option
 @wait_option
 @timeout_option
 @require_option
@@ -147,10 +149,7 @@ def branch(
     created = client.branch(
         run, checkpoint, overrides=dict(overrides), go_on=go_on, name=name, tags=tags, priority=priority
     )
-    if as_json:
-        print_json(created)
-    else:
-        click.echo(created.id)
+    print_result(created, created.id, as_json=as_json)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
 
@@ -172,14 +171,6 @@ def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
             section = section.setdefault(key, {})
         section[keys[-1]] = value
     return found
-
-
-def _say(record: Run, as_json: bool) -> None:
-    if as_json:
-        print_json(record)
-        return
-    doing = f", {record.intent} asked for" if record.intent else ""
-    click.echo(f"{record.id} {record.state}{doing}")
 
 
 def _print_changes(client: Client, run: str, *, newest: bool) -> None:

@@ -95,6 +95,15 @@ wait_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
+SEED: Final = click.IntRange(0, 2**31 - 1)
+
+run_name_option = click.option("--name", help="Name of the run.")
+run_tag_option = click.option("--tag", "tags", multiple=True, help="Tag of the run. Can be given several times.")
+overrides_option = click.option(
+    "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
+)
+priority_option = click.option("--priority", type=int, default=0, help="Runs with a higher one are trained first.")
+
 gateway_option = click.option(
     "--server",
     default=DEFAULT_SERVER,

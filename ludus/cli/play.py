@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ludus.cli.exits import Exit
-from ludus.cli.options import RequirementType
+from ludus.cli.options import SEED, RequirementType
 from ludus.cli.render import number, print_table
 from ludus.cli.require import ALIASES, Requirement
 from ludus.cli.sources import RANDOM, PlayerType, Source, SourceType, game_options, make_player, try_to_make
@@ -47,7 +47,7 @@ class Contest:
     type=click.IntRange(min=0),
     help="The model plays this team only. [all in turn, each seed once with every team]",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of the first game.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the first game.")
 @click.option("--sample", is_flag=True, help="Let models draw their actions. [they take the likeliest]")
 @game_options
 @click.option(

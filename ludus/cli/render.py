@@ -22,6 +22,20 @@ def print_json_line(value: Any) -> None:
     click.echo(json.dumps(value, default=_plain, ensure_ascii=False))
 
 
+def print_result(value: Any, text: str, *, as_json: bool) -> None:
+    """Print what came of a command: as JSON, or the line that people and scripts read."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(text)
+
+
+def print_state(run: Run, *, as_json: bool) -> None:
+    """Print where a run is, and what it was asked for."""
+    doing = f", {run.intent} asked for" if run.intent else ""
+    print_result(run, f"{run.id} {run.state}{doing}", as_json=as_json)
+
+
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print columns, as wide as their contents; columns of numbers are aligned right."""
     cells = [[_cell(value) for value in row] for row in rows]

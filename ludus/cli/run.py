@@ -9,18 +9,38 @@ import click
 import yaml
 
 from ludus.api import Client, StoredConfig
-from ludus.cli.client import ClientGroup, connected
+from ludus.cli.client import connected
 from ludus.cli.follow import await_end, logs, wait, watch
 from ludus.cli.lessons import lessons, set_lesson, set_parameter
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
-from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
-from ludus.cli.render import ago, event_line, max_steps, number, print_facts, print_json, print_table, span
+from ludus.cli.options import (
+    json_option,
+    overrides_option,
+    priority_option,
+    require_option,
+    run_name_option,
+    run_tag_option,
+    timeout_option,
+    wait_option,
+)
+from ludus.cli.render import (
+    ago,
+    event_line,
+    max_steps,
+    number,
+    print_facts,
+    print_json,
+    print_result,
+    print_state,
+    print_table,
+    span,
+)
 from ludus.cli.require import Requirement
 from ludus.cli.verify import verify_resume
 from ludus.records import Metric, Run
 
 
-@click.group(cls=ClientGroup)
+@click.group()
 def run() -> None:
     """Create training runs, follow them, end them. RUN is an id, or a name: the newest run of that name."""
 
@@ -28,12 +48,10 @@ def run() -> None:
 @run.command()
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--config", "stored", help="Use a stored configuration, NAME or NAME@VERSION, instead of a file.")
-@click.option("--name", help="Name of the run.")
-@click.option("--tag", "tags", multiple=True, help="Tag of the run. Can be given several times.")
-@click.option(
-    "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
-)
-@click.option("--priority", type=int, default=0, help="Runs with a higher one are trained first.")
+@run_name_option
+@run_tag_option
+@overrides_option
+@priority_option
 @click.option("--owner", default="", help="Whom it counts for where workers are shared.")
 @click.option("--validate-only", is_flag=True, help="Only check; print the configuration with every default filled in.")
 @wait_option
@@ -70,10 +88,7 @@ def create(
                 click.echo(f"Warning: {warning.path}: {warning.message}", err=True)
         return
     created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
-    if as_json:
-        print_json(created)
-    else:
-        click.echo(created.id)
+    print_result(created, created.id, as_json=as_json)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
 
@@ -173,11 +188,7 @@ run.add_command(verify_resume)
 
 
 def _after_order(client: Client, record: Run, wait_: bool, timeout: float | None, as_json: bool) -> None:
-    if as_json:
-        print_json(record)
-    else:
-        doing = f", {record.intent} asked for" if record.intent else ""
-        click.echo(f"{record.id} {record.state}{doing}")
+    print_state(record, as_json=as_json)
     if wait_:
         sys.exit(await_end(client, record.id, timeout, ()))
 

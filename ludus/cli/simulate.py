@@ -22,7 +22,7 @@ from typing import Any, Final
 import click
 
 from ludus.cli.exits import INTERRUPTED, Exit
-from ludus.cli.options import TOKEN_VARIABLE, ca_file_option, gateway_option, patience_option, token_option
+from ludus.cli.options import SEED, TOKEN_VARIABLE, ca_file_option, gateway_option, patience_option, token_option
 from ludus.cli.sources import RANDOM, ScriptedType, Source, SourceType, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 
@@ -83,7 +83,7 @@ class Plan:
     help=f"Let a team be played here, by {RANDOM!r} or an exported model (FILE.onnx), not by the run. Can be given "
     "several times.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the games, in place of the run's.")
+@click.option("--seed", type=SEED, help="Seed of the games, in place of the run's.")
 @click.option(
     "--seed-parameter",
     metavar="NAME",

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ludus.api import Client
-from ludus.cli.client import ClientGroup, connected
+from ludus.cli.client import connected
 from ludus.cli.options import Duration, json_option
 from ludus.cli.render import ago, print_facts, print_json, print_table
 from ludus.records import Token
@@ -14,7 +14,7 @@ from ludus.records import Token
 SCOPES = ("read", "run", "admin", "simulate")
 
 
-@click.group(cls=ClientGroup)
+@click.group()
 def token() -> None:
     """Make tokens, look at them, revoke them. The first one of a server makes `ludus admin create-token`."""
 

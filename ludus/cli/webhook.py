@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 import click
 
 from ludus.api import Client
-from ludus.cli.client import ClientGroup, Failure, connected
+from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
-from ludus.cli.render import ago, number, print_facts, print_json, print_table, span
+from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table, span
 from ludus.records import Delivery, Webhook
 
 webhook_argument = click.argument("webhook_id", metavar="WEBHOOK")
 
 
-@click.group(cls=ClientGroup)
+@click.group()
 def webhook() -> None:
     """Have your own services told of what happens to runs. WEBHOOK is the id that `create` prints."""
 
@@ -124,10 +124,7 @@ def delete(client: Client, *, webhook_id: str) -> None:
 def rotate(client: Client, *, webhook_id: str, overlap_hours: float, as_json: bool) -> None:
     """Give WEBHOOK a new secret, and print it."""
     rotated = client.rotate_webhook_secret(webhook_id, overlap_hours * 3600)
-    if as_json:
-        print_json(rotated)
-    else:
-        click.echo(rotated.secret)
+    print_result(rotated, rotated.secret or "", as_json=as_json)
 
 
 @webhook.command()

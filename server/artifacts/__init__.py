@@ -7,6 +7,18 @@ settings name.
 """
 
 from server.artifacts.folder import FolderStore
+from server.artifacts.publication import Stored, published
 from server.artifacts.store import BLOCK, ArtifactStore, FileRef, StoredFile, check_path, digest_of, fetch
 
-__all__ = ["BLOCK", "ArtifactStore", "FileRef", "FolderStore", "StoredFile", "check_path", "digest_of", "fetch"]
+__all__ = [
+    "BLOCK",
+    "ArtifactStore",
+    "FileRef",
+    "FolderStore",
+    "Stored",
+    "StoredFile",
+    "check_path",
+    "digest_of",
+    "fetch",
+    "published",
+]

@@ -7,10 +7,10 @@ from typing import ClassVar, Final
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
-from server.artifacts import FileRef
+from server.artifacts import FileRef, Stored
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
-from server.checkpoints.uploads import FILE, Stored
+from server.checkpoints.uploads import FILE, Inspected
 from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, select_page
@@ -162,7 +162,7 @@ class UploadedCheckpointRepository:
         """Return a page of uploaded checkpoints."""
         return select_page(self._session, select(UploadedCheckpoint), query, self.COLUMNS, UploadedCheckpoint.id)
 
-    def add(self, stored: Stored, name: str | None, behavior: str | None) -> UploadedCheckpoint:
+    def add(self, stored: Stored[Inspected], name: str | None, behavior: str | None) -> UploadedCheckpoint:
         """Insert the row of a stored file. One without a name is called like its id."""
         row = UploadedCheckpoint(
             id=stored.id,

@@ -17,7 +17,7 @@ from server.checkpoints.schemas import (
     UploadedCheckpointRead,
 )
 from server.checkpoints.service import CheckpointService
-from server.checkpoints.uploads import inspect, published
+from server.checkpoints.uploads import inspect, publish
 from server.db.database import Session
 from server.errors import (
     ArtifactNotFound,
@@ -212,7 +212,7 @@ def upload_checkpoint(
 
     Its form is checked here, its networks when a run begins with it.
     """
-    with published(services.artifacts, upload.path, inspect(upload.path)) as stored:
+    with publish(services.artifacts, upload.path, inspect(upload.path)) as stored:
         return command.run(lambda session: _created(CheckpointService(session).add(stored, name, behavior)))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from server.artifacts import Stored
 from server.checkpoints.merit import keep_best_of, merit
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef
@@ -11,7 +12,7 @@ from server.checkpoints.repository import (
     UploadedCheckpointRepository,
     uploaded_ref,
 )
-from server.checkpoints.uploads import Stored
+from server.checkpoints.uploads import Inspected
 from server.db.database import Session, after_commit
 from server.errors import CheckpointInUse, InvalidConfig, Problem
 from server.events.repository import Note, lock_run, record
@@ -30,7 +31,7 @@ class CheckpointService:
         self._uploaded = UploadedCheckpointRepository(session)
         self._initial = InitialCheckpoints(session)
 
-    def add(self, stored: Stored, name: str | None, behavior: str | None) -> UploadedCheckpoint:
+    def add(self, stored: Stored[Inspected], name: str | None, behavior: str | None) -> UploadedCheckpoint:
         """Enter a stored file; with the commit the file is kept."""
         row = self._uploaded.add(stored, name, behavior)
         after_commit(self._session, stored.keep)

@@ -9,14 +9,13 @@ import hashlib
 import json
 import pickletools
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ludus.archives import DAMAGED, content, opened
-from server.artifacts import ArtifactStore
+from server.artifacts import ArtifactStore, Stored, published
 from server.db.ids import new_id
 from server.errors import CheckpointInvalid
 
@@ -48,20 +47,6 @@ class Inspected:
     """What is in it: ML-Agents' modules, or the behaviors of a run of ours."""
     size: int
     sha256: str
-
-
-@dataclass
-class Stored:
-    """A file in the artifact store whose row is not yet committed."""
-
-    id: str
-    path: str
-    inspected: Inspected
-    kept: bool = field(default=False)
-
-    def keep(self) -> None:
-        """Note that the row is committed: the file stays."""
-        self.kept = True
 
 
 def inspect(file: Path) -> Inspected:
@@ -124,14 +109,8 @@ def _names_module(text: str) -> bool:
     return text.startswith(MODULES) and len(text) <= MAX_NAME and text.isprintable()
 
 
-@contextmanager
-def published(store: ArtifactStore, file: Path, inspected: Inspected) -> Iterator[Stored]:
-    """Store a file under a new id for the length of the block; it stays if somebody says `keep` meanwhile."""
+def publish(store: ArtifactStore, file: Path, inspected: Inspected) -> AbstractContextManager[Stored[Inspected]]:
+    """Store a file under a new id for the length of the block; see `published`."""
     checkpoint_id = new_id("ckpt")
-    stored = Stored(checkpoint_id, f"checkpoints/{checkpoint_id}", inspected)
-    store.publish(file, f"{stored.path}/{FILE}")
-    try:
-        yield stored
-    finally:
-        if not stored.kept:
-            store.delete(stored.path)
+    folder = f"checkpoints/{checkpoint_id}"
+    return published(store, file, f"{folder}/{FILE}", Stored(checkpoint_id, folder, inspected))

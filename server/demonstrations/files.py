@@ -1,9 +1,9 @@
 """The files of demonstrations: looked into before they are kept, merged, thinned. No database."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -12,7 +12,7 @@ import numpy as np
 
 from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, write
 from ludus.spec import BehaviorSpec
-from server.artifacts import ArtifactStore, fetch
+from server.artifacts import ArtifactStore, Stored, fetch, published
 from server.db.ids import new_id
 from server.demonstrations.refs import DemonstrationRef
 from server.errors import DemonstrationInvalid
@@ -32,20 +32,6 @@ class Inspected:
     summary: Summary
     size: int
     sha256: str
-
-
-@dataclass
-class Stored:
-    """A file in the artifact store whose row is not yet committed."""
-
-    id: str
-    path: str
-    inspected: Inspected
-    kept: bool = field(default=False)
-
-    def keep(self) -> None:
-        """Note that the row is committed: the file stays."""
-        self.kept = True
 
 
 class DemonstrationFiles:
@@ -84,21 +70,11 @@ class DemonstrationFiles:
         except DemonstrationError as error:
             raise DemonstrationInvalid(error.problem) from error
 
-    @contextmanager
-    def published(self, file: Path, inspected: Inspected) -> Iterator[Stored]:
-        """Store a file under a new id for the length of the block; it stays if somebody says `keep` meanwhile.
-
-        Outside the transaction that inserts the row, which is short: copying takes a while.
-        """
+    def publish(self, file: Path, inspected: Inspected) -> AbstractContextManager[Stored[Inspected]]:
+        """Store a file under a new id for the length of the block; see `published`."""
         demonstration_id = new_id("dem")
-        folder = f"demonstrations/{demonstration_id}"
-        stored = Stored(demonstration_id, f"{folder}/{demonstration_id}{SUFFIXES[inspected.format]}", inspected)
-        self._store.publish(file, stored.path)
-        try:
-            yield stored
-        finally:
-            if not stored.kept:
-                self._store.delete(folder)
+        path = f"demonstrations/{demonstration_id}/{demonstration_id}{SUFFIXES[inspected.format]}"
+        return published(self._store, file, path, Stored(demonstration_id, path, inspected))
 
     def delete(self, demonstration: DemonstrationRef) -> None:
         """Remove a file."""

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from server.artifacts import Stored
 from server.db.clock import now
 from server.db.keyset import Columns, select_page
 from server.db.texts import storable, storable_json
-from server.demonstrations.files import Stored
+from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.specs import spec_to_json
@@ -54,7 +55,7 @@ class DemonstrationRepository:
         found = self._session.scalars(query.with_for_update(read=True) if lock else query)
         return {each.id: each for each in found}
 
-    def add(self, stored: Stored, name: str | None, origin: Mapping[str, Any]) -> Demonstration:
+    def add(self, stored: Stored[Inspected], name: str | None, origin: Mapping[str, Any]) -> Demonstration:
         """Insert the row of a stored file. One without a name is called like its id."""
         found = stored.inspected
         row = Demonstration(

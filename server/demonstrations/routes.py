@@ -181,7 +181,7 @@ def _files(services: Services) -> DemonstrationFiles:
 def _keep(services: Services, command: Command, file: Path, name: str | None, origin: Mapping[str, Any]) -> Response:
     """Look into a file, store it, and enter it; where the answer is a repeated one, nothing new stays."""
     files = _files(services)
-    with files.published(file, files.inspect(file)) as stored:
+    with files.publish(file, files.inspect(file)) as stored:
         return command.run(lambda session: _created(DemonstrationService(session).add(stored, name, origin)))
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ludus.demonstrations import DemonstrationError, check_fit
+from server.artifacts import Stored
 from server.db.database import Session, after_commit
-from server.demonstrations.files import Stored
+from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository, ref
@@ -23,7 +24,7 @@ class DemonstrationService:
         self._session = session
         self._demonstrations = DemonstrationRepository(session)
 
-    def add(self, stored: Stored, name: str | None, origin: Mapping[str, Any]) -> Demonstration:
+    def add(self, stored: Stored[Inspected], name: str | None, origin: Mapping[str, Any]) -> Demonstration:
         """Enter a stored file; with the commit the file is kept."""
         row = self._demonstrations.add(stored, name, origin)
         after_commit(self._session, stored.keep)

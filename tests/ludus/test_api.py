@@ -2,7 +2,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,18 +22,6 @@ from ludus.api import (
 from ludus.records import Event
 from tests.ludus.api_world import server_process
 from tests.server.http.world import CARTPOLE, World, open_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("client")) as world:
-        yield world
-
-
-@pytest.fixture
-def client(world: World) -> Iterator[Client]:
-    with Client(world.server) as client:
-        yield client
 
 
 def test_a_run_is_created_found_listed_and_stopped(client: Client) -> None:

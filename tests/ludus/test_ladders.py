@@ -1,25 +1,12 @@
 """Ladders through the typed client, against a real server."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from ludus.api import Client, NotFound, ProblemAnswer
-from tests.server.http.world import World, open_world
+from tests.server.http.world import World
 from tests.server.ladders.played import rate_all
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("client")) as world:
-        yield world
-
-
-@pytest.fixture
-def client(world: World) -> Iterator[Client]:
-    with Client(world.server) as client:
-        yield client
 
 
 def test_a_league_is_played_and_read(client: Client, world: World) -> None:

@@ -21,25 +21,16 @@ from server.runs.states import RunState
 from server.settings import Settings
 from server.steward import Steward, Watch
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from tests.clock import Clock
 from tests.factories import RecordingBell, make_claim, make_ledger, make_run, read_run
 from tests.server.ladders.played import get_ladder, make_match, make_player
 
 LEASE = 0.6
 
 
-class Clock:
-    """A monotonic clock that the test winds."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

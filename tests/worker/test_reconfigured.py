@@ -13,31 +13,21 @@ from tests.worker.test_variants import CPU, SHOWN, Cell, demonstrate, difference
 from worker import checkpoint
 from worker.build import Demonstrations, build_algorithm
 
+NEW_OF_PPO: dict[str, Any] = {
+    "learning_rate": 3e-3,
+    "learning_rate_schedule": "constant",
+    "beta": 0.1,
+    "beta_schedule": "constant",
+    "epsilon": 0.4,
+    "epsilon_schedule": "constant",
+    "lambd": 0.5,
+    "num_epoch": 2,
+    "max_grad_norm": 0.1,
+    "clip_value_loss": True,
+}
 NEW: dict[str, dict[str, Any]] = {
-    "ppo": {
-        "learning_rate": 3e-3,
-        "learning_rate_schedule": "constant",
-        "beta": 0.1,
-        "beta_schedule": "constant",
-        "epsilon": 0.4,
-        "epsilon_schedule": "constant",
-        "lambd": 0.5,
-        "num_epoch": 2,
-        "max_grad_norm": 0.1,
-        "clip_value_loss": True,
-    },
-    "poca": {
-        "learning_rate": 3e-3,
-        "learning_rate_schedule": "constant",
-        "beta": 0.1,
-        "beta_schedule": "constant",
-        "epsilon": 0.4,
-        "epsilon_schedule": "constant",
-        "lambd": 0.5,
-        "num_epoch": 2,
-        "max_grad_norm": 0.1,
-        "clip_value_loss": True,
-    },
+    "ppo": NEW_OF_PPO,
+    "poca": NEW_OF_PPO,
     "sac": {"learning_rate": 3e-3, "learning_rate_schedule": "linear", "tau": 0.5},
 }
 """Other values of everything that may change."""

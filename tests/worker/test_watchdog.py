@@ -2,17 +2,8 @@
 
 import pytest
 
+from tests.clock import Clock
 from worker.watchdog import Watchdog
-
-
-class Clock:
-    """A clock that the test winds."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

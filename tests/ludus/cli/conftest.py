@@ -1,22 +1,16 @@
 """The command line against a real server."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ludus.cli import ludus
-from tests.server.http.world import World, open_world
+from tests.server.http.world import World
 
 Invoke = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("cli")) as world:
-        yield world
 
 
 @pytest.fixture

@@ -10,9 +10,7 @@ from ludus.cli.client import Failure
 from ludus.cli.exits import Exit
 from ludus.cli.gate import promote_to
 from ludus.records import MatchResult
-from server.attempts.repository import AttemptLedger
-from server.runs.repository import RunQueue
-from tests.factories import make_checkpoint, make_run
+from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.http.world import World
 
@@ -20,12 +18,7 @@ from tests.server.http.world import World
 @pytest.fixture(scope="module")
 def saved(world: World) -> list[str]:
     """Return the ids of three checkpoints of a run, oldest first."""
-    database = world.services.database
-    run_id = make_run(database, name="trained").id
-    claim = RunQueue(database).claim("host/1/1", 600, hint=run_id)
-    assert claim is not None
-    ledger = AttemptLedger(database, claim)
-    return [ledger.checkpoint(make_checkpoint(step, path=f"runs/a/{step}")) for step in (100, 200, 300)]
+    return save_checkpoints(world.services.database, 100, 200, 300)
 
 
 def passed(candidate: str, champion: str) -> MatchResult:

@@ -275,8 +275,11 @@ def test_an_unknown_run_is_one_sentence(cli: Invoke, command: list[str]) -> None
     assert result.stderr.startswith("Error: There is no run")
 
 
-def test_a_server_that_is_not_there_is_one_sentence_with_a_code_of_its_own() -> None:
-    result = CliRunner().invoke(ludus, ["run", "list", "--server", "http://127.0.0.1:9"])
+@pytest.mark.parametrize(
+    "command", ["run list", "audit", "checkpoint alias list", "gate run/latest", "evaluate run/latest", "token self"]
+)
+def test_a_server_that_is_not_there_is_one_sentence_with_a_code_of_its_own(command: str) -> None:
+    result = CliRunner().invoke(ludus, [*command.split(), "--server", "http://127.0.0.1:9"])
 
     assert result.exit_code == Exit.UNREACHABLE
     assert "ludus up" in result.stderr

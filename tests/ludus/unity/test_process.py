@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 
 from ludus.unity.process import PlayerLog, RestartQuota, player_environment
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_restarts_are_limited_within_a_period() -> None:

@@ -1,37 +1,17 @@
 """Aliases over HTTP: set, compared, moved, removed; and retention, which leaves their checkpoints alone."""
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 
-from server.attempts.repository import AttemptLedger
 from server.retention.holds import held
-from server.runs.repository import RunQueue
-from tests.factories import make_checkpoint, make_run
-from tests.server.http.world import World, open_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("aliases")) as world:
-        yield world
-
-
-@pytest.fixture
-def http(world: World) -> httpx.Client:
-    return world.http
+from tests.factories import save_checkpoints
+from tests.server.http.world import World
 
 
 @pytest.fixture(scope="module")
 def saved(world: World) -> list[str]:
     """Return the ids of three checkpoints of one run, oldest first."""
-    database = world.services.database
-    run_id = make_run(database, name="trained").id
-    claim = RunQueue(database).claim("host/1/1", 600, hint=run_id)
-    assert claim is not None
-    ledger = AttemptLedger(database, claim)
-    return [ledger.checkpoint(make_checkpoint(step, path=f"runs/a/{step}")) for step in (100, 200, 300)]
+    return save_checkpoints(world.services.database, 100, 200, 300)
 
 
 def test_an_alias_is_made_moved_listed_and_removed(http: httpx.Client, saved: list[str]) -> None:

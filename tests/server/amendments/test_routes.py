@@ -1,13 +1,12 @@
 """Changes of runs over HTTP: numbered, with old and new, all or none."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from server.runs.states import RunState
-from tests.server.http.world import World, open_world
+from tests.server.http.world import World
 
 CONFIG: dict[str, Any] = {
     "seed": 7,
@@ -15,12 +14,6 @@ CONFIG: dict[str, Any] = {
     "environment_parameters": {"gravity": 9.81},
 }
 RATE = "behaviors.Walker.hyperparameters.learning_rate"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("amendments")) as world:
-        yield world
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Runs that judge policies, over HTTP: what their checkpoints' names mean, what is refused, what is told of them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -8,33 +7,17 @@ import pytest
 
 from server.attempts.repository import AttemptLedger
 from server.runs.repository import RunQueue
-from tests.factories import give_up, make_checkpoint, make_run
-from tests.server.http.world import World, open_world
+from tests.factories import give_up, make_checkpoint, make_run, save_checkpoints
+from tests.server.http.world import World
 
 NETWORK = {"hidden_units": 48, "num_layers": 3}
 CONFIG = {"behaviors": {"CartPole": {"trainer_type": "sac", "network_settings": NETWORK}}}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("assessments")) as world:
-        yield world
-
-
-@pytest.fixture
-def http(world: World) -> httpx.Client:
-    return world.http
-
-
-@pytest.fixture(scope="module")
 def saved(world: World) -> list[str]:
     """Return the ids of two checkpoints of a run, oldest first."""
-    database = world.services.database
-    run_id = make_run(database, name="trained", config=CONFIG).id
-    claim = RunQueue(database).claim("host/1/1", 600, hint=run_id)
-    assert claim is not None
-    ledger = AttemptLedger(database, claim)
-    return [ledger.checkpoint(make_checkpoint(step, path=f"runs/a/{step}")) for step in (100, 200)]
+    return save_checkpoints(world.services.database, 100, 200, config=CONFIG)
 
 
 def create(http: httpx.Client, config: dict[str, Any]) -> httpx.Response:

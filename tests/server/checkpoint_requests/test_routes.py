@@ -8,13 +8,7 @@ import pytest
 
 from server.runs.states import RunState, StopReason
 from tests.factories import make_checkpoint
-from tests.server.http.world import Trainer, World, open_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("requests")) as world:
-        yield world
+from tests.server.http.world import Trainer, World
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from server.artifacts import FolderStore
 from server.attempts.repository import AttemptLedger
 from server.checkpoints.repository import UploadedCheckpointRepository
 from server.checkpoints.service import CheckpointService
-from server.checkpoints.uploads import inspect, published
+from server.checkpoints.uploads import inspect, publish
 from server.db.database import Database
 from server.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
 from server.retention.holds import held
@@ -24,7 +24,7 @@ UNKNOWN = f"ckpt_{'0' * 26}"
 
 def add(database: Database, folder: Path, name: str | None = None, behavior: str | None = None) -> str:
     """Store an uploaded checkpoint; return its id."""
-    with published(FolderStore(folder), SAC, inspect(SAC)) as stored, database.write() as session:
+    with publish(FolderStore(folder), SAC, inspect(SAC)) as stored, database.write() as session:
         row = CheckpointService(session).add(stored, name, behavior)
     assert stored.kept
     return row.id
@@ -69,7 +69,7 @@ def test_one_without_a_name_is_called_like_its_id(database: Database, tmp_path: 
 
 def test_where_the_row_fails_the_file_goes(database: Database, tmp_path: Path) -> None:
     def fail() -> None:
-        with published(FolderStore(tmp_path), SAC, inspect(SAC)) as stored, database.write() as session:
+        with publish(FolderStore(tmp_path), SAC, inspect(SAC)) as stored, database.write() as session:
             CheckpointService(session).add(stored, None, None)
             raise RuntimeError("no row")
 

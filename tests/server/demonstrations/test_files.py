@@ -113,9 +113,9 @@ def test_a_published_file_stays_only_if_its_row_does(
     write(make_demonstration(), tmp_path / "shown.npz")
     inspected = files.inspect(tmp_path / "shown.npz")
 
-    with files.published(tmp_path / "shown.npz", inspected) as lost:
+    with files.publish(tmp_path / "shown.npz", inspected) as lost:
         assert store.size(lost.path) == inspected.size
-    with files.published(tmp_path / "shown.npz", inspected) as kept:
+    with files.publish(tmp_path / "shown.npz", inspected) as kept:
         kept.keep()
 
     assert store.size(kept.path) == inspected.size

@@ -26,7 +26,7 @@ def add(database: Database, folder: Path, shown: Shown | None = None, name: str 
     write(shown or make_demonstration(), folder / "shown.npz")
     files = DemonstrationFiles(FolderStore(folder / "artifacts"), 1_000_000)
     with (
-        files.published(folder / "shown.npz", files.inspect(folder / "shown.npz")) as stored,
+        files.publish(folder / "shown.npz", files.inspect(folder / "shown.npz")) as stored,
         database.write() as session,
     ):
         row = DemonstrationService(session).add(stored, name, {})
@@ -72,7 +72,7 @@ def test_a_transaction_that_fails_leaves_no_file(database: Database, tmp_path: P
 
     def fail() -> None:
         inspected = files.inspect(tmp_path / "shown.npz")
-        with files.published(tmp_path / "shown.npz", inspected) as stored, database.write() as session:
+        with files.publish(tmp_path / "shown.npz", inspected) as stored, database.write() as session:
             DemonstrationService(session).add(stored, None, {})
             raise RuntimeError("the transaction fails")
 
@@ -163,7 +163,7 @@ def test_the_legacy_pairing_of_recordings_of_ml_agents_is_accepted(database: Dat
     write(make_demonstration(), tmp_path / "shown.demo")
     files = DemonstrationFiles(FolderStore(tmp_path / "artifacts"), 1_000_000)
     with (
-        files.published(tmp_path / "shown.demo", files.inspect(tmp_path / "shown.demo")) as stored,
+        files.publish(tmp_path / "shown.demo", files.inspect(tmp_path / "shown.demo")) as stored,
         database.write() as session,
     ):
         theirs = DemonstrationService(session).add(stored, None, {}).id

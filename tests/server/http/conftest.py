@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from tests.server.http.world import World, open_world
@@ -12,8 +11,3 @@ from tests.server.http.world import World, open_world
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with open_world(tmp_path_factory.mktemp("api")) as world:
         yield world
-
-
-@pytest.fixture
-def http(world: World) -> httpx.Client:
-    return world.http

@@ -1,6 +1,5 @@
 """Ladders over HTTP."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,19 +8,8 @@ import pytest
 from server.attempts.repository import AttemptLedger
 from server.runs.repository import RunQueue
 from tests.factories import make_run
-from tests.server.http.world import World, open_world
+from tests.server.http.world import World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("ladders")) as world:
-        yield world
-
-
-@pytest.fixture
-def http(world: World) -> httpx.Client:
-    return world.http
 
 
 @pytest.fixture(scope="module")

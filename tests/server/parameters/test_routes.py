@@ -1,6 +1,5 @@
 """Environment parameters over HTTP: where lessons are, and changes while a run goes on."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,7 +8,7 @@ import pytest
 from server.runs.states import RunState
 from server.training.lessons import status_of
 from server.training.parameters import Lesson
-from tests.server.http.world import World, open_world
+from tests.server.http.world import World
 
 CONFIG: dict[str, Any] = {
     "seed": 7,
@@ -28,12 +27,6 @@ CONFIG: dict[str, Any] = {
         "gravity": 9.81,
     },
 }
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("parameters")) as world:
-        yield world
 
 
 @pytest.fixture

@@ -19,11 +19,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def http(world: World) -> httpx.Client:
-    return world.http
-
-
-@pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with receiving() as receiver:
         yield receiver

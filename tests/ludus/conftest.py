@@ -1,4 +1,4 @@
-"""A real API and the other side of its database."""
+"""A real server for the tests of a module, and a client of it."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.server.http.world import World, open_world
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("results")) as world:
+    with open_world(tmp_path_factory.mktemp("server")) as world:
         yield world
 
 

@@ -1,0 +1,19 @@
+"""A serving API for the tests of a module."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.server.http.world import World, open_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("api")) as world:
+        yield world
+
+
+@pytest.fixture
+def http(world: World) -> httpx.Client:
+    return world.http
