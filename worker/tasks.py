@@ -178,8 +178,7 @@ class Slot:
                             resources={"gpus": list(self._gpus)},
                         )
                     )
-                known = True
-                self._registry.beat(self.worker_id)
+                known = self._registry.beat(self.worker_id)
                 self._watch_queue()
             except LudusError as error:
                 log.warning("worker_beat_failed", error=str(error))

@@ -8,6 +8,9 @@ what is looked for, from the slots' own processes and over connections of their 
 import time
 from collections.abc import Callable
 
+OUTAGE_SECONDS = 5.0
+"""A pause between two looks that is longer, and longer than half of what counts as a stall, was an outage."""
+
 
 class Watchdog:
     """Knows for how long a slot was idle while messages waited. Used from one thread, but for `heard`."""
@@ -16,16 +19,23 @@ class Watchdog:
         self._stall = stall_seconds
         self._monotonic = monotonic
         self._since: float | None = None
+        self._looked = monotonic()
 
     def heard(self) -> None:
         """Note that a message has come."""
         self._since = None
 
     def stalled(self, *, idle: bool, pending: int) -> bool:
-        """Note a look at the slot and at the queue; tell whether messages have been left lying for too long."""
+        """Note a look at the slot and at the queue; tell whether messages have been left lying for too long.
+
+        After an outage of the database or of the broker, in which nobody could look, the wait begins anew: messages
+        could not be taken either.
+        """
+        now = self._monotonic()
+        gap, self._looked = now - self._looked, now
         if not idle or not pending:
             self._since = None
             return False
-        if self._since is None:
-            self._since = self._monotonic()
-        return self._monotonic() - self._since >= self._stall
+        if self._since is None or gap > max(OUTAGE_SECONDS, self._stall / 2):
+            self._since = now
+        return now - self._since >= self._stall

@@ -59,9 +59,12 @@ class WorkerRegistry:
                 .on_conflict_do_update(index_elements=[Worker.id], set_=values)
             )
 
-    def beat(self, worker_id: str) -> None:
-        """Say that an idle worker is alive (a busy one says so with each heartbeat of its attempt)."""
-        self._set(worker_id, heartbeat_at=now())
+    def beat(self, worker_id: str) -> bool:
+        """Say that an idle worker is alive (a busy one says so with each heartbeat of its attempt).
+
+        False where it is not in the list any more: it was silent for too long, or the database is a restored one.
+        """
+        return self._set(worker_id, heartbeat_at=now())
 
     def claimed(self, worker_id: str, run_id: str | None) -> None:
         """Note what a worker works on; None when it is idle again. The queue and the ledger do this themselves."""
@@ -71,9 +74,10 @@ class WorkerRegistry:
         """Note that a worker has gone in peace."""
         self._set(worker_id, heartbeat_at=now(), run_id=None, stopped_at=now())
 
-    def _set(self, worker_id: str, **values: Any) -> None:
+    def _set(self, worker_id: str, **values: Any) -> bool:
         with self._database.write() as session:
-            session.execute(update(Worker).where(Worker.id == worker_id).values(**values))
+            found = session.scalar(update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id))
+        return found is not None
 
 
 class WorkerRepository:

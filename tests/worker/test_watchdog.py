@@ -32,3 +32,11 @@ def test_a_busy_slot_an_empty_queue_or_a_message_that_came_begin_the_wait_anew(c
     watchdog.heard()
     assert look(watchdog, clock, (True, 1), (True, 1)) == [False, False]
     assert look(watchdog, clock, (True, 1)) == [True]
+
+
+def test_after_an_outage_in_which_nobody_could_look_the_wait_begins_anew(clock: Clock) -> None:
+    watchdog = Watchdog(10, clock)
+
+    assert look(watchdog, clock, (True, 1)) == [False]
+    clock.now += 60
+    assert look(watchdog, clock, (True, 1), (True, 1), (True, 1)) == [False, False, True]

@@ -314,7 +314,7 @@ def test_a_frozen_supervisor_loses_its_trainer_within_a_lease_and_writes_nothing
     ids=["at the start", "later"],
 )
 def test_a_trainer_has_one_time_to_start_and_another_to_say_something(
-    database: Database, tmp_path: Path, listens: bool, limits: dict[str, float], said: str
+    database: Database, tmp_path: Path, listens: bool, limits: dict[str, Any], said: str
 ) -> None:
     make_run(database, name="run")
 
