@@ -1,6 +1,6 @@
 """Tiny environments with known answers, and the loop that trains on them without any process or socket."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,9 +11,10 @@ from ludus.spec import BehaviorSpec
 from server.training.config import PPOConfig
 from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.rollouts import make_rollout, make_spec, random_masks
+from worker.algorithms.algorithm import Algorithm
 from worker.algorithms.ppo import PPO
 from worker.experience.segments import Ending
-from worker.networks.policy import Acted, ActingPolicy
+from worker.networks.policy import Acted, ActingPolicy, Policy
 
 
 class OneStepToy(Protocol):
@@ -107,12 +108,19 @@ def split_observations(observations: np.ndarray, sizes: Sequence[int]) -> list[n
 
 def learn(toy: OneStepToy, config: PPOConfig, *, updates: int, agents: int = 1024, seed: int = 1) -> list[float]:
     """Train on a one-step toy; return the mean reward of each update's rollout."""
-    rng = np.random.default_rng(seed)
     ppo = PPO(config, toy.spec, torch.device("cpu"), seed=seed)
     policy = ActingPolicy(toy.spec, config.network_settings.model_dump())
+    return play(toy, ppo, policy, steps=range(0, updates * agents, agents), agents=agents, seed=seed)
+
+
+def play(
+    toy: OneStepToy, algorithm: Algorithm, policy: Policy, *, steps: Iterable[int], agents: int, seed: int = 1
+) -> list[float]:
+    """Play a one-step toy and learn from it at each of the `steps`; return the mean reward of each rollout."""
+    rng = np.random.default_rng(seed)
     means = []
-    for update in range(updates):
-        policy.load(ppo.flat_weights())
+    for step in steps:
+        policy.load(algorithm.flat_weights())
         joined = toy.observe(rng, agents)
         masks = toy.masks(rng, joined)
         observations = split_observations(joined, policy.layout.observation_sizes)
@@ -126,10 +134,10 @@ def learn(toy: OneStepToy, config: PPOConfig, *, updates: int, agents: int = 102
             discrete=acted.discrete,
             log_probs=acted.log_probs,
             masks=masks,
-            version=ppo.version,
+            version=algorithm.version,
         )
-        with shapes_checked_now_and_then(ppo):
-            ppo.update(rollout, step=update * agents)
+        with shapes_checked_now_and_then(algorithm):
+            algorithm.update(rollout, step)
     return means
 
 

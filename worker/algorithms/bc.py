@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ludus.spec import BehaviorSpec
-from server.training.config import BehavioralCloningConfig, CloneConfig
+from server.training.config import BehavioralCloningConfig, CloneConfig, ReinforcementConfig
 from worker.algorithms.guards import Diverged, Trace
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.functional.distributions import branch_bounds, masked_logits
@@ -388,6 +388,25 @@ class BehavioralCloning:
         size = min(imitator.size, taken)
         for _ in range(self._epochs):
             yield from torch.split(imitator.shuffled()[: taken // size * size], size)
+
+
+def cloning_of(
+    config: ReinforcementConfig, actor: Actor, shown: DemonstrationBuffer | None, sequence_length: int, seed: int
+) -> BehavioralCloning | None:
+    """Return the imitation that a behavior's configuration asks for, with the trainer's numbers; None without."""
+    if config.behavioral_cloning is None:
+        return None
+    assert shown is not None, "build_algorithm gives the demonstrations of this section"
+    hyper = config.hyperparameters
+    return BehavioralCloning(
+        config.behavioral_cloning,
+        actor,
+        shown,
+        learning_rate=hyper.learning_rate,
+        batch_size=hyper.batch_size,
+        sequence_length=sequence_length,
+        seed=seed,
+    )
 
 
 @dataclass

@@ -53,8 +53,9 @@ from torch import Tensor, nn
 from ludus.spec import BehaviorSpec
 from server.training.config import POCAConfig
 from worker.algorithms.batch import Batch
-from worker.algorithms.bc import BehavioralCloning
+from worker.algorithms.bc import cloning_of
 from worker.algorithms.guards import Diverged, first_infinite
+from worker.algorithms.learnt import Learnt
 from worker.algorithms.ppo_stats import PolicyTrace, PPOStats, entropies
 from worker.algorithms.recollection import Memories, recollect
 from worker.experience.demonstrations import DemonstrationBuffer
@@ -70,7 +71,7 @@ from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE
 from worker.networks.actor import Actor
 from worker.networks.encoder import Encoded
 from worker.networks.multi_agent import Digest, Members, TeamCritic
-from worker.networks.optimizer import FlatAdam, Snapshot
+from worker.networks.optimizer import FlatAdam
 from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet, extrinsic_alone, title
 from worker.shares import share
@@ -125,16 +126,6 @@ class Experience(NamedTuple):
     """Each segment's sum of rewards, after strength."""
 
 
-class Saved(NamedTuple):
-    """Everything that an update changes, to go back to."""
-
-    optimizer: Snapshot
-    largest: Float[Tensor, ""]
-    signals: list[Any]
-    memories: dict[str, Any]
-    cloning: dict[str, Any] | None
-
-
 class Minibatch(NamedTuple):
     """Some steps, as the networks see them and as the losses do."""
 
@@ -179,7 +170,7 @@ class POCA:
         `signals` may be left out where the game's rewards are the only ones; `shown` is what `behavioral_cloning`
         imitates.
         """
-        hyper, settings = config.hyperparameters, config.network_settings
+        settings = config.network_settings
         self.config, self.device, self.version = config, device, 0
         self._generator = torch.Generator().manual_seed(seed)
         self._signals = extrinsic_alone(config.reward_signals, device) if signals is None else signals
@@ -192,17 +183,16 @@ class POCA:
         self._memories = Memories(2 * self._critic.memory_size, device)
         self._episodes = EpisodeReturns(len(self._signals))
         self._length = 0 if settings.memory is None else settings.memory.sequence_length
-        self._cloning: BehavioralCloning | None = None
-        if config.behavioral_cloning is not None and shown is not None:
-            self._cloning = BehavioralCloning(
-                config.behavioral_cloning,
-                self._actor,
-                shown,
-                learning_rate=hyper.learning_rate,
-                batch_size=hyper.batch_size,
-                sequence_length=max(self._length, 1),
-                seed=seed,
-            )
+        self._cloning = cloning_of(config, self.actor, shown, max(self._length, 1), seed)
+        self._learnt = Learnt(
+            self._model,
+            self._generator,
+            self._optimizer,
+            self._signals,
+            self._memories,
+            self._episodes,
+            self._cloning,
+        )
         self.reconfigure(config)
 
     def reconfigure(self, config: POCAConfig) -> None:
@@ -232,7 +222,8 @@ class POCA:
         Return what was measured, by metric name (`PPOStats`, and for baselines what it has for values). Raise
         `Diverged`, with everything as before, if any value on the way is not finite or explodes.
         """
-        rates, before, trace = self.rates(step), self._save(), PolicyTrace()
+        rates, before, trace = self.rates(step), self._learnt.save(), PolicyTrace()
+        largest = self._critic.largest.clone()
         experience = self._prepare(rollout)
         judged = {
             f"Policy/{title(name)} Baseline Estimate": mean
@@ -251,7 +242,8 @@ class POCA:
             if measured is None:
                 raise self._diagnosis(experience, trace)
         except Diverged:
-            self._restore(before)
+            self._learnt.restore(before)
+            self._critic.largest.copy_(largest)
             raise
         observations = experience.transitions.observations
         self._actor.body.update_normalizer([column[: rollout.steps] for column in observations])
@@ -281,27 +273,11 @@ class POCA:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on. Tensors are copies."""
-        return {
-            "version": self.version,
-            "generator": self._generator.get_state(),
-            "model": {name: tensor.clone() for name, tensor in self._model.state_dict().items()},
-            "optimizer": self._optimizer.state_dict(),
-            "signals": self._signals.state_dict(),
-            "memories": self._memories.state_dict(),
-            "episodes": self._episodes.state_dict(),
-            "cloning": None if self._cloning is None else self._cloning.state_dict(),
-        }
+        return {"version": self.version, **self._learnt.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._signals.load_state_dict(state["signals"])
-        self._memories.load_state_dict(state["memories"])
-        self._episodes.load_state_dict(state["episodes"])
-        if self._cloning is not None and state["cloning"] is not None:
-            self._cloning.load_state_dict(state["cloning"])
-        self._generator.set_state(state["generator"].cpu())
+        self._learnt.load_state_dict(state)
         self.version = state["version"]
 
     # Targets ----------------------------------------------------------------------------------------------------
@@ -521,23 +497,6 @@ class POCA:
             or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
             or Diverged("optimizer" if spoiled is None else f"weights of {spoiled}", len(trace) - 1)
         )
-
-    def _save(self) -> Saved:
-        return Saved(
-            self._optimizer.snapshot(),
-            self._critic.largest.clone(),
-            self._signals.snapshot(),
-            self._memories.state_dict(),
-            None if self._cloning is None else self._cloning.state_dict(),
-        )
-
-    def _restore(self, saved: Saved) -> None:
-        self._optimizer.restore(saved.optimizer)
-        self._critic.largest.copy_(saved.largest)
-        self._signals.restore(saved.signals)
-        self._memories.load_state_dict(saved.memories)
-        if self._cloning is not None and saved.cloning is not None:
-            self._cloning.load_state_dict(saved.cloning)
 
 
 def _pieces(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:

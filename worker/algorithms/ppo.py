@@ -63,8 +63,9 @@ from torch import Tensor
 from ludus.spec import BehaviorSpec
 from server.training.config import PPOConfig
 from worker.algorithms.batch import Batch, Recurrence
-from worker.algorithms.bc import BehavioralCloning
+from worker.algorithms.bc import cloning_of
 from worker.algorithms.guards import Diverged, first_infinite
+from worker.algorithms.learnt import Learnt
 from worker.algorithms.ppo_stats import PolicyTrace, PPOStats, entropies, episode_rewards
 from worker.algorithms.recollection import Memories, recollect
 from worker.experience.demonstrations import DemonstrationBuffer
@@ -78,7 +79,7 @@ from worker.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE
 from worker.networks.actor import Actor
 from worker.networks.actor_critic import ActorCritic
 from worker.networks.encoder import Encoded
-from worker.networks.optimizer import FlatAdam, Snapshot
+from worker.networks.optimizer import FlatAdam
 from worker.rewards.episodes import EpisodeReturns, segment_sums
 from worker.rewards.signals import SignalSet, extrinsic_alone
 
@@ -105,15 +106,6 @@ class Prepared(NamedTuple):
     """What reward signals see."""
     episodes: Float[Tensor, "B S"]
     """Each segment's sum of rewards, after strength."""
-
-
-class Saved(NamedTuple):
-    """Everything that an update changes, to go back to."""
-
-    optimizer: Snapshot
-    signals: list[Any]
-    cloning: dict[str, Any] | None
-    memories: dict[str, Any]
 
 
 class PPO:
@@ -152,17 +144,16 @@ class PPO:
         self._length = 0 if memory is None else memory.sequence_length
         self._memories = Memories(self._model.memory_size, device)
         self._episodes = EpisodeReturns(len(self._signals))
-        self._cloning: BehavioralCloning | None = None
-        if config.behavioral_cloning is not None and shown is not None:
-            self._cloning = BehavioralCloning(
-                config.behavioral_cloning,
-                self.actor,
-                shown,
-                learning_rate=hyper.learning_rate,
-                batch_size=hyper.batch_size,
-                sequence_length=max(self._length, 1),
-                seed=seed,
-            )
+        self._cloning = cloning_of(config, self.actor, shown, max(self._length, 1), seed)
+        self._learnt = Learnt(
+            self._model,
+            self._generator,
+            self._optimizer,
+            self._signals,
+            self._memories,
+            self._episodes,
+            self._cloning,
+        )
         self._gradient_of = self._differentiate
         self.reconfigure(config)
 
@@ -224,31 +215,15 @@ class PPO:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on. Tensors are copies."""
-        return {
-            "version": self.version,
-            "generator": self._generator.get_state(),
-            "model": {name: tensor.clone() for name, tensor in self._model.state_dict().items()},
-            "optimizer": self._optimizer.state_dict(),
-            "signals": self._signals.state_dict(),
-            "memories": self._memories.state_dict(),
-            "episodes": self._episodes.state_dict(),
-            "cloning": None if self._cloning is None else self._cloning.state_dict(),
-        }
+        return {"version": self.version, **self._learnt.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"].cpu())
-        self._signals.load_state_dict(state["signals"])
-        self._memories.load_state_dict(state["memories"])
-        self._episodes.load_state_dict(state["episodes"])
-        if self._cloning is not None and state["cloning"] is not None:
-            self._cloning.load_state_dict(state["cloning"])
+        self._learnt.load_state_dict(state)
         self.version = state["version"]
 
     def _improve(self, rollout: Rollout, step: int) -> dict[str, float]:
-        rates, before, trace = self.rates(step), self._save(), PolicyTrace()
+        rates, before, trace = self.rates(step), self._learnt.save(), PolicyTrace()
         prepared = self._prepare(rollout)
         for minibatch in self._minibatches(prepared):
             terms, log_ratio = self._gradient_of(minibatch, rates)
@@ -263,7 +238,7 @@ class PPO:
             if measured is None:
                 raise self._diagnosis(prepared.batch, trace)
         except Diverged:
-            self._restore(before)
+            self._learnt.restore(before)
             raise
         self.actor.body.update_normalizer([column[: rollout.steps] for column in prepared.transitions.observations])
         self.version += 1
@@ -400,14 +375,3 @@ class PPO:
             or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
             or Diverged("optimizer" if spoiled is None else f"weights of {spoiled}", len(trace) - 1)
         )
-
-    def _save(self) -> Saved:
-        cloning = None if self._cloning is None else self._cloning.state_dict()
-        return Saved(self._optimizer.snapshot(), self._signals.snapshot(), cloning, self._memories.state_dict())
-
-    def _restore(self, saved: Saved) -> None:
-        self._optimizer.restore(saved.optimizer)
-        self._signals.restore(saved.signals)
-        self._memories.load_state_dict(saved.memories)
-        if self._cloning is not None and saved.cloning is not None:
-            self._cloning.load_state_dict(saved.cloning)

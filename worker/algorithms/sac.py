@@ -75,7 +75,7 @@ from torch import Tensor, nn
 
 from ludus.spec import BehaviorSpec
 from server.training.config import SACConfig
-from worker.algorithms.bc import LOSS, BehavioralCloning
+from worker.algorithms.bc import LOSS, cloning_of
 from worker.algorithms.guards import Diverged, first_infinite
 from worker.algorithms.ppo_stats import episode_rewards
 from worker.algorithms.sac_stats import Heads, Notes
@@ -226,18 +226,7 @@ class SAC:
         self._episodes = EpisodeReturns(len(signals))
         self._earned: list[NDArray[np.float64]] = []
         """By episodes that ended since the last metrics: (F, S) each."""
-        self._cloning: BehavioralCloning | None = None
-        if config.behavioral_cloning is not None:
-            assert shown is not None, "build_algorithm gives the demonstrations of this section"
-            self._cloning = BehavioralCloning(
-                config.behavioral_cloning,
-                self._actor,
-                shown,
-                learning_rate=hyper.learning_rate,
-                batch_size=hyper.batch_size,
-                sequence_length=self._length,
-                seed=seed,
-            )
+        self._cloning = cloning_of(config, self._actor, shown, self._length, seed)
         self.reconfigure(config)
 
     def reconfigure(self, config: SACConfig) -> None:

@@ -13,7 +13,7 @@ from tests.toys.playing import Arcade, Training
 from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.algorithms.sac_world import make_sac, make_sac_config
 from tests.worker.rollouts import make_rollout, make_spec
-from tests.worker.toys import Bandit, Identity, OneStepToy, Target, TwoBranches, split_observations
+from tests.worker.toys import Bandit, Identity, OneStepToy, Target, TwoBranches, play
 from worker.algorithms.sac import SAC
 from worker.experience.segments import Ending
 from worker.networks.acting import make_policy
@@ -39,30 +39,10 @@ class Both:
         return right - ((acted.continuous_env - observations) ** 2)[:, 0]
 
 
-def play(toy: OneStepToy, sac: SAC, *, updates: int, seed: int = 1) -> list[float]:
+def learn(toy: OneStepToy, sac: SAC, *, updates: int) -> list[float]:
     """Train on a one-step toy, a gradient step for each `AGENTS` steps; return the mean reward of every 25 rounds."""
-    rng = np.random.default_rng(seed)
     policy = make_policy(toy.spec, sac.config.network_settings.model_dump(), squashed=True)
-    means = []
-    for update in range(updates):
-        policy.load(sac.flat_weights())
-        joined = toy.observe(rng, AGENTS)
-        masks = toy.masks(rng, joined)
-        observations = split_observations(joined, policy.layout.observation_sizes)
-        acted = policy.act(observations, masks, None, rng)
-        rewards = toy.rewards(joined, acted)
-        means.append(float(rewards.mean()))
-        rollout = make_rollout(
-            observations=observations,
-            rewards=rewards,
-            continuous=acted.continuous_sample,
-            discrete=acted.discrete,
-            log_probs=acted.log_probs,
-            masks=masks,
-            version=sac.version,
-        )
-        with shapes_checked_now_and_then(sac):
-            sac.update(rollout, (update + 1) * AGENTS)
+    means = play(toy, sac, policy, steps=range(AGENTS, (updates + 1) * AGENTS, AGENTS), agents=AGENTS)
     return [float(np.mean(means[start : start + 25])) for start in range(0, updates, 25)]
 
 
@@ -88,7 +68,7 @@ def test_reaches_the_best_reward(toy: OneStepToy, updates: int, best: float, mar
     )
     sac = make_sac(toy.spec, config)
 
-    rewards = play(toy, sac, updates=updates)
+    rewards = learn(toy, sac, updates=updates)
 
     assert rewards[0] < best - 2 * margin, "a toy that is solved at the start shows nothing"
     assert rewards[-1] > best - margin
