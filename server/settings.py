@@ -157,6 +157,11 @@ class StorageSettings(Group):
         return self
 
 
+def _check_readable(file: Path) -> None:
+    if not os.access(file, os.R_OK):
+        raise ValueError(f"{file} cannot be read; name a PEM file that this process may read")
+
+
 class Listening(Group):
     """Parent of the groups of those who listen: with or without TLS, and who is let in without a token."""
 
@@ -189,8 +194,8 @@ class Listening(Group):
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise ValueError("tls_client_ca needs tls_certificate and tls_key: without TLS nobody shows a certificate")
         for file in (self.tls_certificate, self.tls_key, self.tls_client_ca):
-            if file is not None and not os.access(file, os.R_OK):
-                raise ValueError(f"{file} cannot be read; name a PEM file that this process may read")
+            if file is not None:
+                _check_readable(file)
         return self
 
 
@@ -249,6 +254,15 @@ class GatewaySettings(Listening):
         "for all of them. Without one collectors take no tickets and listen on loopback only.",
     )
     ticket_seconds: int = Field(default=120, ge=1, description="How long a ticket opens a session.")
+
+    @model_validator(mode="after")
+    def _tls_ca_is_of_use(self) -> Self:
+        if self.tls_ca is None:
+            return self
+        if self.tls is None:
+            raise ValueError("tls_ca needs tls_certificate and tls_key: collectors speak TLS where the gateway does")
+        _check_readable(self.tls_ca)
+        return self
 
     @property
     def demands_token(self) -> bool:

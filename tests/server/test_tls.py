@@ -150,6 +150,18 @@ def test_half_a_tls_is_refused(group: Any, files: dict[str, Path], problem: str)
         group(**files)
 
 
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"tls_ca": CERTIFICATE}, "tls_ca needs"),
+        ({**SERVED, "tls_ca": TLS / "missing.pem"}, "missing.pem cannot be read"),
+    ],
+)
+def test_an_authority_of_collectors_that_is_of_no_use_is_refused(files: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        GatewaySettings(**files)
+
+
 def test_without_files_nothing_speaks_tls(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
 
