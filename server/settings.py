@@ -265,12 +265,14 @@ class GatewaySettings(Listening):
     )
     ticket_seconds: int = Field(default=120, ge=1, description="How long a ticket opens a session.")
 
-    @field_validator("tls_ca")
-    @classmethod
-    def _is_an_authority(cls, file: Path | None) -> Path | None:
-        if file is not None:
-            check_certificates(file)
-        return file
+    @model_validator(mode="after")
+    def _tls_ca_is_of_use(self) -> Self:
+        if self.tls_ca is None:
+            return self
+        if self.tls is None:
+            raise ValueError("tls_ca needs tls_certificate and tls_key: collectors speak TLS where the gateway does")
+        check_certificates(self.tls_ca)
+        return self
 
     @property
     def demands_token(self) -> bool:

@@ -17,7 +17,7 @@ import grpc.aio
 from ludus.unity.messages import GOODBYE
 from ludus.wire.options import CLOSE_METADATA, EXCHANGE, TICKET_METADATA
 from server.gateway.errors import NoBridge
-from server.gateway.relay import CollectorLine, Context, going_away, reach, read_ticket
+from server.gateway.relay import CollectorLine, Context, going_away, read_ticket
 from server.tokens.vigil import Stay, TokenVigil
 from server.waking import on_loop
 
@@ -82,7 +82,7 @@ class CallRelay:
             if line.stay.refusal is not None:
                 raise line.stay.refusal
             if not line.reached:
-                await reach(line.channel, line.endpoint)
+                await self._collectors.reach(line.channel, line.endpoint)
                 line.reached = True
             return await self._call(line, request, metadata, context)
         finally:

@@ -130,8 +130,11 @@ class CollectorUnreachable(Unavailable):
 
     code = "collector_unreachable"
 
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(f"The collector at {endpoint} does not answer. Join again for another one.")
+    def __init__(self, endpoint: str, *, tls: bool) -> None:
+        trust = ", or does not show a certificate of the authority in LUDUS_GATEWAY__TLS_CA, or refuses this gateway's"
+        super().__init__(
+            f"The collector at {endpoint} does not answer{trust if tls else ''}. Join again for another one."
+        )
         self.endpoint = endpoint
 
 

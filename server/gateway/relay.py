@@ -61,7 +61,7 @@ class Relay:
             )
         claims = read_ticket(self._key, ticket)
         async with self._line.channel(claims.endpoint) as channel:
-            await reach(channel, claims.endpoint)
+            await self._line.reach(channel, claims.endpoint)
             # Without serializers gRPC hands the bytes through.
             connect: Any = channel.stream_stream
             call = connect(CONNECT)(metadata=((TICKET_METADATA, ticket),))
@@ -133,13 +133,12 @@ class CollectorLine:
             return grpc.aio.insecure_channel(endpoint, options)
         return grpc.aio.secure_channel(endpoint, self.credentials, options)
 
-
-async def reach(channel: grpc.aio.Channel, endpoint: str) -> None:
-    """Wait until a collector answers. Raises CollectorUnreachable."""
-    try:
-        await asyncio.wait_for(channel.channel_ready(), REACH_SECONDS)
-    except TimeoutError:
-        raise CollectorUnreachable(endpoint) from None
+    async def reach(self, channel: grpc.aio.Channel, endpoint: str) -> None:
+        """Wait until a collector answers. Raises CollectorUnreachable."""
+        try:
+            await asyncio.wait_for(channel.channel_ready(), REACH_SECONDS)
+        except TimeoutError:
+            raise CollectorUnreachable(endpoint, tls=self.credentials is not None) from None
 
 
 async def _upward(context: Context, call: Any) -> None:

@@ -1,0 +1,96 @@
+"""A whole stack that speaks TLS, or mTLS, everywhere, and whose simulators reach it through the gateway alone."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from ludus.adapters.gymnasium import EnvironmentSimulation
+from ludus.api import Client
+from ludus.dialer import Dialer, Ending
+from ludus.joining import Target
+from ludus.tls import ClientTls
+from ludus.trouble import CannotConnect
+from tests.e2e.stack import LudusUp, cartpole, eventually, wait_for_step
+from tests.server.test_tls import CERTIFICATE, OURS, PRIVATE
+
+pytestmark = pytest.mark.e2e
+
+TOKEN = "boss"
+
+
+@pytest.fixture(params=[False, True], ids=["tls", "mtls"])
+def tls(request: pytest.FixtureRequest) -> ClientTls:
+    """What clients have: the authority, and a certificate where one is wanted."""
+    return OURS if request.param else ClientTls(CERTIFICATE)
+
+
+@pytest.fixture
+def stack(tmp_path: Path, tls: ClientTls) -> Iterator[LudusUp]:
+    served = {"TLS_CERTIFICATE": CERTIFICATE, "TLS_KEY": PRIVATE}
+    served |= {} if tls.certificate is None else {"TLS_CLIENT_CA": CERTIFICATE}
+    listening = {f"LUDUS_{part}__{name}": str(file) for part in ("API", "GATEWAY") for name, file in served.items()}
+    up = LudusUp(
+        tmp_path / "home",
+        LUDUS_API__TOKEN=TOKEN,
+        LUDUS_GATEWAY__REQUIRE_TOKEN="true",
+        LUDUS_GATEWAY__TLS_CA=str(CERTIFICATE),
+        **listening,
+    )
+    yield up
+    up.stop()
+
+
+class Relayed:
+    """A simulator that only the gateway can be reached by, in a thread."""
+
+    def __init__(self, stack: LudusUp, run: str, token: str, tls: ClientTls) -> None:
+        target = Target(
+            stack.gateway, run, token, ca_file=tls.ca_file, client_certificate=tls.certificate, client_key=tls.key
+        )
+        game = EnvironmentSimulation([gymnasium.make("CartPole-v1") for _ in range(4)], "CartPole")
+        self._dialer = Dialer(game, target)
+        self._dialer.joiner.relay = True
+        self.incarnation = target.incarnation
+        self.outcome: Ending | CannotConnect | None = None
+        self.thread = threading.Thread(target=self._play, daemon=True)
+        self.thread.start()
+
+    def _play(self) -> None:
+        try:
+            self.outcome = asyncio.run(self._dialer.play())
+        except CannotConnect as error:
+            self.outcome = error
+
+
+def test_a_run_is_trained_by_relayed_simulators_until_their_tokens_are_revoked(stack: LudusUp, tls: ClientTls) -> None:
+    with Client(stack.api, TOKEN, tls=tls) as client:
+        run = client.create_run(cartpole())
+        tokens = [client.create_simulator_token(run.id) for _ in range(2)]
+        loyal, revoked = (Relayed(stack, run.id, str(token.token), tls) for token in tokens)
+
+        def both_play() -> bool:
+            connected = {each.incarnation: each.relayed for each in client.simulators(run.id, "connected")}
+            return connected == {loyal.incarnation: True, revoked.incarnation: True}
+
+        eventually(both_play, "both are connected, through the gateway")
+        wait_for_step(client, run, 600)
+
+        began = time.monotonic()
+        client.revoke_token(tokens[1].id)
+        revoked.thread.join(10)
+        took = time.monotonic() - began
+
+        assert isinstance(revoked.outcome, CannotConnect), revoked.outcome
+        assert "The token was revoked" in str(revoked.outcome)
+        assert took < 10
+        wait_for_step(client, run, client.get_run(run.id).step + 600)
+        client.stop(run.id)
+        assert client.wait(run.id, timeout=40).state == "SUCCEEDED"
+        loyal.thread.join(20)
+        assert isinstance(loyal.outcome, Ending)
+        assert loyal.outcome.finished
