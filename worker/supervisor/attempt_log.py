@@ -24,25 +24,33 @@ class AttemptLog:
         self._size = -1
         self._begun: bytes | None = None
         """The beginning, once it is complete."""
+        self._beginning_stored = False
         self._carried = b""
         """What was cut off the file last, the newest half of a limit."""
 
     def due(self) -> Iterator[tuple[str, Path]]:
-        """Yield names and files that have changed since the last call and are to be published now."""
+        """Yield names and files that have changed and are to be published now.
+
+        A file counts as published when the next one is asked for: one that could not be is due again.
+        """
         if not self.path.exists() or (size := self.path.stat().st_size) == self._size:
             return
         if self._begun is None and size > self._limit:
             self._begun = self._cut()
-            yield NAME, self._file(NAME, self._begun + _goes_on())
+            self._size = -1
         if self._begun is None:
-            self._size = size
             yield NAME, self.path
+            self._size = size
             return
+        if not self._beginning_stored:
+            yield NAME, self._file(NAME, self._begun + _goes_on())
+            self._beginning_stored = True
         if self.path.stat().st_size > self._limit:
             self._carried = self._cut()
         content = self._carried + self.path.read_bytes()
-        self._size = self.path.stat().st_size
+        size = self.path.stat().st_size
         yield END_NAME, self._file(END_NAME, content)
+        self._size = size
 
     def _cut(self) -> bytes:
         """Empty the file, whose writers append, and keep its newest half; return the part that stays published.
