@@ -170,7 +170,9 @@ class AttemptLedger:
         def write(session: Session, run: Run) -> None:
             CheckpointRequestRepository(session).answer(run.id, request, problem=why)
             data = {"request": request}
-            note = Note("checkpoint_declined", f"No checkpoint was written on request: {why}.", "warning", data)
+            note = Note(
+                "checkpoint_declined", f"No checkpoint was written on request: {why.rstrip('.')}.", "warning", data
+            )
             self._record(session, run, note)
 
         self._fenced(write)

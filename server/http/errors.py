@@ -366,7 +366,7 @@ def invalid_request(error: RequestValidationError, scope: Scope) -> JSONResponse
         ProblemItem(
             path=".".join(str(part) for part in found["loc"][1:]),
             code=found["type"],
-            message=found["msg"],
+            message=found["msg"].removeprefix("Value error, "),
             location=str(found["loc"][0]),
         )
         for found in error.errors()

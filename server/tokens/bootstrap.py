@@ -1,6 +1,7 @@
 """A server's first token, made on its own host: who can write to the database needs nobody's leave."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -38,6 +39,11 @@ def create_first_token(settings: Settings, name: str, scopes: Iterable[str], pro
         raise TokenInvalid(f"{first['loc'][0]}: {first['msg']}") from None
     database = Database.from_settings(settings.database)
     try:
+        file = database.url.database
+        if (
+            database.url.get_backend_name() == "sqlite" and file and not Path(file).exists()
+        ):  # looking into it would create it
+            raise TokenInvalid(f"there is no database at {file}; name the server's home folder (--home, LUDUS_HOME)")
         migrate.check(database)
         with database.write() as session:
             made = TokenService(session, everything(ACTOR)).create(

@@ -37,6 +37,7 @@ class AttemptLog:
             return
         if self._begun is None and size > self._limit:
             self._begun = self._cut()
+            self._size = -1
         if self._begun is None:
             yield NAME, self.path
             self._size = size

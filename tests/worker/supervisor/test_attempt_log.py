@@ -82,3 +82,28 @@ def test_one_flood_between_two_looks_is_cut_too(tmp_path: Path) -> None:
     assert numbers(kept[NAME])[0] == 0
     assert numbers(kept[END_NAME])[-1] == 9999
     assert log.path.stat().st_size == 0
+
+
+def handed_over(log: AttemptLog, *, arriving: int) -> list[str]:
+    """Publish to a store that takes so many files and then is away; return the names of what it was handed."""
+    names: list[str] = []
+    for name, _ in log.due():
+        names.append(name)
+        if len(names) > arriving:
+            break
+    return names
+
+
+def test_what_did_not_arrive_is_due_again_though_nothing_is_written_any_more(tmp_path: Path) -> None:
+    short, long = (AttemptLog(tmp_path / name, limit=4096) for name in ("short.log", "long.log"))
+    append(short.path, *range(10))
+    append(long.path, *range(1000))
+
+    assert [handed_over(short, arriving=n) for n in (0, 0, 1, 1)] == [[NAME], [NAME], [NAME], []]
+    assert [handed_over(long, arriving=n) for n in (0, 1, 0, 1, 1)] == [
+        [NAME],  # it does not arrive
+        [NAME, END_NAME],  # the end does not
+        [END_NAME],
+        [END_NAME],
+        [],
+    ]
