@@ -11,7 +11,7 @@ from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import ClientGroup, Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, name_of
-from ludus.cli.render import ago, number, print_facts, print_json, print_table, size
+from ludus.cli.render import ago, echo, number, print_facts, print_json, print_table, size
 from ludus.records import Checkpoint, CheckpointFile, UploadedCheckpoint
 
 MODELS = "*.onnx"
@@ -41,7 +41,7 @@ def upload(client: Client, *, files: tuple[Path, ...], name: str | None, behavio
     for file in files:
         stored.append(client.upload_checkpoint(file, name=name or name_of(file), behavior=behavior))
         if not as_json:
-            click.echo(stored[-1].id)
+            echo(stored[-1].id)
     if as_json:
         print_json(stored)
 
@@ -112,7 +112,7 @@ def download(
         print_json({"checkpoint": found, "files": [str(file) for file in files]})
         return
     for file in files:
-        click.echo(str(file))
+        echo(str(file))
 
 
 @checkpoint.group()
@@ -138,7 +138,7 @@ def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | No
     if as_json:
         print_json(made)
     else:
-        click.echo(f"{made.name} is {made.checkpoint_id}")
+        echo(f"{made.name} is {made.checkpoint_id}")
 
 
 @alias.command("list")
@@ -165,7 +165,7 @@ def show_alias(client: Client, *, name: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo(found.checkpoint_id)
+        echo(found.checkpoint_id)
 
 
 @alias.command("delete")

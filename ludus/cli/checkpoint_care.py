@@ -6,7 +6,7 @@ from ludus.api import Client, ProblemAnswer
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import Duration, json_option
-from ludus.cli.render import ago, number, print_json, print_table, size
+from ludus.cli.render import ago, echo, number, print_json, print_table, size
 from ludus.records import CheckpointVerified
 
 
@@ -18,7 +18,7 @@ from ludus.records import CheckpointVerified
 def pin(client: Client, *, run: str, checkpoint_id: str, as_json: bool) -> None:
     """Keep a checkpoint of RUN, the latest by default, whatever the rules say. Prints its id."""
     found = client.pin_checkpoint(run, checkpoint_id)
-    print_json(found) if as_json else click.echo(found.id)
+    print_json(found) if as_json else echo(found.id)
 
 
 @click.command()
@@ -29,7 +29,7 @@ def pin(client: Client, *, run: str, checkpoint_id: str, as_json: bool) -> None:
 def unpin(client: Client, *, run: str, checkpoint_id: str, as_json: bool) -> None:
     """Let the rules decide again whether CHECKPOINT of RUN is kept. Prints its id."""
     found = client.unpin_checkpoint(run, checkpoint_id)
-    print_json(found) if as_json else click.echo(found.id)
+    print_json(found) if as_json else echo(found.id)
 
 
 @click.command()
@@ -48,7 +48,7 @@ def score(
     A run whose `checkpoint_settings.keep_best.metric` has that name keeps its best checkpoints by it.
     """
     found = client.score_checkpoint(run, checkpoint_id, metric, value, behavior=behavior)
-    print_json(found) if as_json else click.echo(found.id)
+    print_json(found) if as_json else echo(found.id)
 
 
 @click.command()
@@ -102,7 +102,7 @@ def prune(client: Client, *, older_than: float | None, max_bytes: int | None, dr
     ]
     if rows:
         print_table(["id", "run", "step", "size", "created", "rule"], rows)
-    click.echo(f"{'Would delete' if dry_run else 'Deleted'} {len(rows)} checkpoints, {size(gone.bytes)}")
+    echo(f"{'Would delete' if dry_run else 'Deleted'} {len(rows)} checkpoints, {size(gone.bytes)}")
 
 
 def _verified_if_there(client: Client, run: str, checkpoint_id: str) -> CheckpointVerified | None:

@@ -13,6 +13,7 @@ from ludus.cli.assess import Assessed, games_option, run_assessment
 from ludus.cli.client import Failure, connected, explain, fail
 from ludus.cli.exits import VERDICTS, Exit
 from ludus.cli.options import Assignment, Finite, json_option, timeout_option
+from ludus.cli.render import echo
 from ludus.cli.sources import Source
 from ludus.records import MatchResult
 
@@ -242,4 +243,4 @@ def promote_to(client: Client, alias: str, result: MatchResult) -> None:
         moved = client.set_alias(alias, result.candidate, expected=expected)
     except ApiError as error:
         raise Failure(f"the candidate passed, but was not promoted: {explain(error)}", Exit.REFUSED) from error
-    click.echo(f"{moved.name} is {moved.checkpoint_id} now", err=True)
+    echo(f"{moved.name} is {moved.checkpoint_id} now", err=True)

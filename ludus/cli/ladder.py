@@ -8,7 +8,7 @@ from ludus.api import Client
 from ludus.cli.client import ClientGroup, Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, timeout_option
-from ludus.cli.render import ago, number, print_facts, print_json, print_table
+from ludus.cli.render import ago, echo, number, print_facts, print_json, print_table
 from ludus.records import Ladder, Match, Payoffs, Rating
 
 POLL_SECONDS = 0.5
@@ -51,7 +51,7 @@ def create(client: Client, *, name: str, description: str, initial_elo: float | 
     if as_json:
         print_json(made)
     else:
-        click.echo(made.id)
+        echo(made.id)
 
 
 @ladder.command()
@@ -81,7 +81,7 @@ def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json:
             ("not yet rated", number(found.matches - found.rated_through) if _behind(found) else ""),
         ]
     )
-    click.echo()
+    echo()
     headers = ["id", "player", "kind", "step", "elo", "ordinal", "mu", "sigma", "games"]
     print_table(headers, [_rating(each) for each in ratings])
 
@@ -135,7 +135,7 @@ def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json
     if as_json:
         print_json(found)
     else:
-        click.echo(f"{number(matches_then)} matches are rated")
+        echo(f"{number(matches_then)} matches are rated")
 
 
 def _behind(found: Ladder) -> bool:

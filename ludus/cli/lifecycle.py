@@ -12,7 +12,7 @@ from ludus.cli.client import Failure, connected
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import await_end
 from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
-from ludus.cli.render import ago, print_json
+from ludus.cli.render import ago, echo, print_json
 from ludus.cli.require import Requirement
 from ludus.records import Run
 
@@ -73,7 +73,7 @@ def checkpoint(client: Client, *, run: str, timeout: float | None, as_json: bool
     if as_json:
         print_json({"checkpoint_id": saved})
     else:
-        click.echo(saved)
+        echo(saved)
 
 
 @click.command("set")
@@ -150,7 +150,7 @@ def branch(
     if as_json:
         print_json(created)
     else:
-        click.echo(created.id)
+        echo(created.id)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
 
@@ -179,15 +179,15 @@ def _say(record: Run, as_json: bool) -> None:
         print_json(record)
         return
     doing = f", {record.intent} asked for" if record.intent else ""
-    click.echo(f"{record.id} {record.state}{doing}")
+    echo(f"{record.id} {record.state}{doing}")
 
 
 def _print_changes(client: Client, run: str, *, newest: bool) -> None:
     found = client.amendments(run).amendments
     if not found:
-        click.echo("Nothing in the run's configuration was changed.")
+        echo("Nothing in the run's configuration was changed.")
     for amendment in found[-1:] if newest else found:
         done = "the trainer goes on with it" if amendment.applied else "the trainer has not come to it yet"
         for change in amendment.changes:
-            click.echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
-        click.echo(f"   {done}")
+            echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
+        echo(f"   {done}")

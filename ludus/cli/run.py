@@ -14,7 +14,7 @@ from ludus.cli.follow import await_end, logs, wait, watch
 from ludus.cli.lessons import lessons, set_lesson, set_parameter
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
 from ludus.cli.options import Assignment, json_option, require_option, timeout_option, wait_option
-from ludus.cli.render import ago, event_line, max_steps, number, print_facts, print_json, print_table, span
+from ludus.cli.render import LINES, ago, echo, event_line, max_steps, number, print_facts, print_json, print_table, span
 from ludus.cli.require import Requirement
 from ludus.cli.verify import verify_resume
 from ludus.records import Metric, Run
@@ -65,15 +65,15 @@ def create(
         if as_json:
             print_json(planned)
         else:
-            click.echo(yaml.safe_dump(planned.config, sort_keys=False, allow_unicode=True), nl=False)
+            echo(yaml.safe_dump(planned.config, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
             for warning in planned.warnings:
-                click.echo(f"Warning: {warning.path}: {warning.message}", err=True)
+                echo(f"Warning: {warning.path}: {warning.message}", err=True)
         return
     created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
     if as_json:
         print_json(created)
     else:
-        click.echo(created.id)
+        echo(created.id)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
 
@@ -123,7 +123,7 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
     """Show one run: state, newest metrics, simulators, newest events."""
     record = client.get_run(run)
     if with_config:
-        click.echo(yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), nl=False)
+        echo(yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
         return
     metrics = client.metrics(record.id)
     if as_json:
@@ -131,12 +131,12 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
         return
     print_facts(_facts(client, record))
     if metrics:
-        click.echo()
+        echo()
         print_table(["behavior", "metric", "value", "step"], _metric_rows(metrics))
     events = list(client.list_events(record.id))[-8:]
-    click.echo()
+    echo()
     for event in events:
-        click.echo(event_line(event))
+        echo(event_line(event))
 
 
 @run.command()
@@ -177,7 +177,7 @@ def _after_order(client: Client, record: Run, wait_: bool, timeout: float | None
         print_json(record)
     else:
         doing = f", {record.intent} asked for" if record.intent else ""
-        click.echo(f"{record.id} {record.state}{doing}")
+        echo(f"{record.id} {record.state}{doing}")
     if wait_:
         sys.exit(await_end(client, record.id, timeout, ()))
 

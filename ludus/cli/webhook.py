@@ -8,7 +8,7 @@ from ludus.api import Client
 from ludus.cli.client import ClientGroup, Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
-from ludus.cli.render import ago, number, print_facts, print_json, print_table, span
+from ludus.cli.render import ago, echo, number, print_facts, print_json, print_table, span
 from ludus.records import Delivery, Webhook
 
 webhook_argument = click.argument("webhook_id", metavar="WEBHOOK")
@@ -127,7 +127,7 @@ def rotate(client: Client, *, webhook_id: str, overlap_hours: float, as_json: bo
     if as_json:
         print_json(rotated)
     else:
-        click.echo(rotated.secret)
+        echo(rotated.secret or "")
 
 
 @webhook.command()
@@ -235,7 +235,7 @@ def _show_delivery(each: Delivery) -> None:
             ("payload", each.payload),
         ]
     )
-    click.echo()
+    echo()
     rows = [
         (
             each.number,

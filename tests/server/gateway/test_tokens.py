@@ -93,7 +93,7 @@ def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThre
     for given in strangers:
         for named in (run, "catch"):
             for _ in range(REPORTS_PER_MINUTE):
-                with pytest.raises(grpc.RpcError, match="run_not_found|There is no run"):
+                with pytest.raises(grpc.RpcError, match=r"run_not_found|There is no run"):
                     report(given, named)
     report(token(gateway.database), "catch")
 
