@@ -24,7 +24,7 @@ from ludus.cli.options import (
     run_tag_option,
     timeout_option,
 )
-from ludus.cli.render import number, print_json
+from ludus.cli.render import LINES, echo, number, print_json, printable
 from ludus.cli.sources import Source, SourceType
 from ludus.cli.sources import check as check_source
 from ludus.records import EvaluationResult, MatchResult, Run
@@ -152,26 +152,26 @@ def run_assessment(
     if options.seed is not None:
         document["seed"] = options.seed
     run = client.create_run(document, overrides=dict(options.overrides), name=options.name, tags=options.tags)
-    click.echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
+    echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
     resolved = (run.config or {}).get(section) or {}
     try:
         with _simulators(run.id, games, resolved.get("seed_parameter")) as alone:
             if games.source is None:
-                click.echo(f"waiting for simulators: ludus simulate LIBRARY:GAME --run {run.name}", err=True)
+                echo(f"waiting for simulators: ludus simulate LIBRARY:GAME --run {run.name}", err=True)
             found = _follow(client, run, options.timeout, alone)
     except KeyboardInterrupt:
         client.cancel(run.id)
         raise
     if found.ended is Exit.REFUSED:
         client.cancel(run.id)
-        click.echo(f"the simulators have ended before {run.id} has; it is cancelled", err=True)
+        echo(f"the simulators have ended before {run.id} has; it is cancelled", err=True)
     elif found.ended is Exit.TIMED_OUT:
         client.cancel(run.id)
-        click.echo(f"not decided within {options.timeout:g} s; {run.id} is cancelled", err=True)
+        echo(f"not decided within {options.timeout:g} s; {run.id} is cancelled", err=True)
     elif found.result is None or found.ended is not Exit.OK:
-        click.echo(f"{run.id} {found.run.state}: {found.run.stop_detail or found.run.stop_reason}", err=True)
+        echo(f"{run.id} {found.run.state}: {found.run.stop_detail or found.run.stop_reason}", err=True)
     else:
-        click.echo(found.run.stop_detail or "", err=True)
+        echo(found.run.stop_detail or "", err=True)
     if options.as_json:
         print_json({"run": found.run, "result": found.result})
     if options.junit is not None:
@@ -196,7 +196,7 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
             line += f"; the run is {_state(present)}"
         if line != said:
             said = line
-            click.echo(line, err=True)
+            echo(line, err=True)
         if present.state in TERMINAL_STATES:
             return Assessed(present, result, OUTCOMES[present.state])
         if nobody:
@@ -273,4 +273,7 @@ def _write_junit(file: Path, found: Assessed) -> None:
     ended = found.run.finished_at
     if ended is not None:
         suite.set("time", f"{(ended - found.run.created_at).total_seconds():.3f}")
+    for element in suite.iter():
+        element.text = None if element.text is None else printable(element.text, LINES)
+        element.attrib = {name: printable(text) for name, text in element.attrib.items()}
     file.write_bytes(ET.tostring(suite, encoding="utf-8", xml_declaration=True))

@@ -11,7 +11,7 @@ from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, name_of
-from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table, size
+from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, size
 from ludus.records import Checkpoint, CheckpointFile, UploadedCheckpoint
 
 MODELS = "*.onnx"
@@ -41,7 +41,7 @@ def upload(client: Client, *, files: tuple[Path, ...], name: str | None, behavio
     for file in files:
         stored.append(client.upload_checkpoint(file, name=name or name_of(file), behavior=behavior))
         if not as_json:
-            click.echo(stored[-1].id)
+            echo(stored[-1].id)
     if as_json:
         print_json(stored)
 
@@ -112,7 +112,7 @@ def download(
         print_json({"checkpoint": found, "files": [str(file) for file in files]})
         return
     for file in files:
-        click.echo(str(file))
+        echo(str(file))
 
 
 @checkpoint.group()

@@ -6,7 +6,7 @@ from ludus.api import Client, ProblemAnswer
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import Duration, json_option
-from ludus.cli.render import ago, number, print_json, print_result, print_table, size
+from ludus.cli.render import ago, echo, number, print_json, print_result, print_table, size
 from ludus.records import CheckpointVerified
 
 
@@ -102,7 +102,7 @@ def prune(client: Client, *, older_than: float | None, max_bytes: int | None, dr
     ]
     if rows:
         print_table(["id", "run", "step", "size", "created", "rule"], rows)
-    click.echo(f"{'Would delete' if dry_run else 'Deleted'} {len(rows)} checkpoints, {size(gone.bytes)}")
+    echo(f"{'Would delete' if dry_run else 'Deleted'} {len(rows)} checkpoints, {size(gone.bytes)}")
 
 
 def _verified_if_there(client: Client, run: str, checkpoint_id: str) -> CheckpointVerified | None:

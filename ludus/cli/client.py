@@ -8,6 +8,7 @@ import click
 
 from ludus.api import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
 from ludus.cli.exits import Exit
+from ludus.cli.render import LINES, printable
 
 Parameters = ParamSpec("Parameters")
 Handler = Callable[Concatenate[Client, Parameters], None]
@@ -17,7 +18,7 @@ class Failure(click.ClickException):
     """An error with an exit code of its own."""
 
     def __init__(self, message: str, code: Exit) -> None:
-        super().__init__(message)
+        super().__init__(printable(message, LINES))
         self.exit_code = int(code)  # type: ignore[misc]  # click declares it for the class and reads it from the instance
 
 

@@ -11,7 +11,7 @@ import yaml
 from ludus.api import Client
 from ludus.cli.client import connected
 from ludus.cli.options import json_option
-from ludus.cli.render import ago, print_json, print_result, print_table
+from ludus.cli.render import LINES, ago, echo, print_json, print_result, print_table
 from ludus.records import ConfigUpgrade
 
 MAX_VALUE: Final = 60
@@ -63,9 +63,9 @@ def show(client: Client, *, name: str, resolved: bool, as_json: bool) -> None:
     if as_json:
         print_json(stored)
     elif resolved:
-        click.echo(yaml.safe_dump(stored.resolved, sort_keys=False, allow_unicode=True), nl=False)
+        echo(yaml.safe_dump(stored.resolved, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
     else:
-        click.echo(stored.source, nl=not stored.source.endswith("\n"))
+        echo(stored.source, nl=not stored.source.endswith("\n"), kept=LINES)
 
 
 @config.command()
@@ -82,9 +82,9 @@ def diff(client: Client, *, name: str, old: int, new: int, as_json: bool) -> Non
         return
     for change in found.changes:
         if change.kind != "added":
-            click.echo(f"- {change.path}: {_value(change.old)}")
+            echo(f"- {change.path}: {_value(change.old)}")
         if change.kind != "removed":
-            click.echo(f"+ {change.path}: {_value(change.new)}")
+            echo(f"+ {change.path}: {_value(change.new)}")
 
 
 @config.command()
@@ -113,9 +113,9 @@ def upgrade(
         print_json(done)
         return
     if output is None:
-        click.echo(done.document, nl=not done.document.endswith("\n"))
+        echo(done.document, nl=not done.document.endswith("\n"), kept=LINES)
     for line in _report(done):
-        click.echo(line, err=True)
+        echo(line, err=True)
 
 
 def _curricula(path: Path) -> dict[str, Any] | str:

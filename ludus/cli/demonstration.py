@@ -10,7 +10,7 @@ from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import SEED, json_option, name_of
-from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table, size
+from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, size
 
 BARS = " ▁▂▃▄▅▆▇█"
 SUFFIXES = {"mlagents": ".demo", "ludus": ".npz"}
@@ -38,7 +38,7 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None, as_json
     for file in [file for path in paths for file in _files_of(path)]:
         stored.append(client.upload_demonstration(file, name=name or name_of(file)))
         if not as_json:
-            click.echo(stored[-1].id)
+            echo(stored[-1].id)
     if as_json:
         print_json(stored)
 
@@ -137,7 +137,7 @@ def download(client: Client, *, demonstration_id: str, output: Path | None) -> N
     found = client.get_demonstration(demonstration_id)
     target = output or Path(found.id + SUFFIXES.get(found.format, ""))
     try:
-        click.echo(str(client.download_demonstration(found.id, target)))
+        echo(str(client.download_demonstration(found.id, target)))
     except OSError as error:
         raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
 

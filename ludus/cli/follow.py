@@ -14,7 +14,7 @@ from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.options import json_option, require_option, timeout_option
-from ludus.cli.render import event_line, max_steps, number, print_json, print_json_line
+from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_json, print_json_line, printable
 from ludus.cli.require import ALIASES, Requirement, judge
 from ludus.records import Event, Log, Run
 
@@ -48,16 +48,16 @@ def await_end(
     try:
         ended = client.wait(run, timeout=timeout)
     except WaitTimedOut as error:
-        click.echo(f"{error}; it goes on (`ludus run show {error.run.id}`)", err=True)
+        echo(f"{error}; it goes on (`ludus run show {error.run.id}`)", err=True)
         if as_json:
             print_json({"run": error.run, "requirements": []})
         return Exit.TIMED_OUT
     metrics = client.metrics(ended.id) if requirements else []
     verdicts = [judge(requirement, ended, metrics) for requirement in requirements]
-    click.echo(_ending(ended), err=True)
+    echo(_ending(ended), err=True)
     for verdict in verdicts:
         word = "met" if verdict.met else "NOT met"
-        click.echo(f"{verdict.requirement.text}: {word} ({verdict.reason})", err=True)
+        echo(f"{verdict.requirement.text}: {word} ({verdict.reason})", err=True)
     if as_json:
         judged = [{"require": each.requirement.text, "met": each.met, "reason": each.reason} for each in verdicts]
         print_json({"run": ended, "requirements": judged})
@@ -84,10 +84,10 @@ def watch(client: Client, *, run: str, as_json: bool) -> None:
     try:
         _watch(client, record)
     except KeyboardInterrupt:
-        click.echo(f"\n{record.id} goes on; `ludus run stop {record.id}` ends it", err=True)
+        echo(f"\n{record.id} goes on; `ludus run stop {record.id}` ends it", err=True, kept=LINES)
         sys.exit(130)
     ended = client.get_run(record.id)
-    click.echo(_ending(ended))
+    echo(_ending(ended))
     sys.exit(OUTCOMES.get(ended.state, Exit.OK))
 
 
@@ -119,7 +119,7 @@ def logs(
         return
     if list_:
         for each in there:
-            click.echo(f"{each.epoch}  {each.name}  {each.size}")
+            echo(f"{each.epoch}  {each.name}  {each.size}")
         return
     log = _choose_log(there, attempt, name)
     _print_log(client, record, log, tail, follow=follow)
@@ -156,7 +156,7 @@ def _watch(client: Client, record: Run) -> None:
         try:
             event = events.get(timeout=max(0.05, next_look - time.monotonic()))
         except queue.Empty:
-            line = _progress_line(client, record.id, progress)
+            line = printable(_progress_line(client, record.id, progress))
             click.echo(f"\r{line.ljust(len(printed))}" if rewrite else line, nl=not rewrite)
             printed = line
             next_look = time.monotonic() + (REFRESH_SECONDS if rewrite else PLAIN_SECONDS)
@@ -168,7 +168,7 @@ def _watch(client: Client, record: Run) -> None:
             raise event
         if event is None:
             return
-        click.echo(event_line(event))
+        echo(event_line(event))
 
 
 def _collect(client: Client, run: str, events: "queue.SimpleQueue[Event | ApiError | None]") -> None:
@@ -214,7 +214,7 @@ def _choose_log(logs: Sequence[Log], attempt: int | None, name: str | None) -> L
 def _print_log(client: Client, run: Run, log: Log, tail: int | None, *, follow: bool) -> None:
     part = client.read_log(run.id, log.epoch, log.name, tail=tail)
     while True:
-        click.echo(part.text, nl=False)
+        echo(part.text, nl=False, kept=LINES)
         if part.next_offset >= part.size:
             if not follow or client.get_run(run.id).state in TERMINAL_STATES:
                 return

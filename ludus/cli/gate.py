@@ -10,6 +10,7 @@ from ludus.cli.assess import Assessed, Games, RunOptions, games_options, run_ass
 from ludus.cli.client import Failure, connected, explain
 from ludus.cli.exits import VERDICTS, Exit
 from ludus.cli.options import Finite
+from ludus.cli.render import echo
 from ludus.records import MatchResult
 
 CHAMPION = "champion"
@@ -151,4 +152,4 @@ def promote_to(client: Client, alias: str, result: MatchResult) -> None:
         moved = client.set_alias(alias, result.candidate, expected=expected)
     except ApiError as error:
         raise Failure(f"the candidate passed, but was not promoted: {explain(error)}", Exit.REFUSED) from error
-    click.echo(f"{moved.name} is {moved.checkpoint_id} now", err=True)
+    echo(f"{moved.name} is {moved.checkpoint_id} now", err=True)

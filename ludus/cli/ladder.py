@@ -8,7 +8,7 @@ from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, timeout_option
-from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table
+from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table
 from ludus.records import Ladder, Match, Payoffs, Rating
 
 POLL_SECONDS = 0.5
@@ -78,7 +78,7 @@ def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json:
             ("not yet rated", number(found.matches - found.rated_through) if _behind(found) else ""),
         ]
     )
-    click.echo()
+    echo()
     headers = ["id", "player", "kind", "step", "elo", "ordinal", "mu", "sigma", "games"]
     print_table(headers, [_rating(each) for each in ratings])
 

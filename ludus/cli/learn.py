@@ -23,6 +23,7 @@ from ludus.cli.learn_options import GATEWAY_PORT, LearnError, LearnSettings, par
 from ludus.cli.learn_players import Place, check_build, players_of
 from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
 from ludus.cli.learn_stack import Addresses, embedded_stack
+from ludus.cli.render import LINES, echo
 from ludus.results import Folder, Mirror
 from ludus.results.console import info
 from ludus.results.folder import ResultsUnusable
@@ -71,7 +72,7 @@ def learn(arguments: Sequence[str]) -> None:
     except OSError as error:
         raise click.ClickException(f"The results can't be written: {error}") from error
     except KeyboardInterrupt:
-        click.echo("Stopped at once.", err=True)
+        echo("Stopped at once.", err=True)
         code = INTERRUPTED
     finally:
         if fresh and Folder(settings.folder).read_journal() is None:
@@ -128,7 +129,7 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
         with mirror, players or contextlib.nullcontext():
             ended = follow(client, mirror, interrupts, players, say)
     if ended.state != "SUCCEEDED":
-        click.echo(f"Error: the run ended as {ended.state}: {ended.stop_detail or ended.stop_reason}", err=True)
+        echo(f"Error: the run ended as {ended.state}: {ended.stop_detail or ended.stop_reason}", err=True)
         return 1
     return 0 if players is None or players.failure is None else 1
 
@@ -139,5 +140,5 @@ def _gateway(typed: str | None, server: str) -> str:
 
 
 def _say(line: str) -> None:
-    click.echo(line)
+    echo(line, kept=LINES)
     sys.stdout.flush()

@@ -8,7 +8,7 @@ import yaml
 from ludus.api import Client
 from ludus.cli.client import connected
 from ludus.cli.options import json_option
-from ludus.cli.render import print_json
+from ludus.cli.render import echo, print_json
 from ludus.records import EnvironmentParameters
 
 
@@ -64,9 +64,9 @@ def _show(found: EnvironmentParameters, as_json: bool) -> None:
         print_json(found)
         return
     for parameter in found.parameters:
-        click.echo(f"{parameter.name}: {parameter.waits_for}")
+        echo(f"{parameter.name}: {parameter.waits_for}")
     for edit in found.pending:
         wanted = ", ".join(f"{key} {value}" for key, value in edit.change.items())
-        click.echo(f"{edit.parameter}: {wanted} was asked for; the trainer has not done it yet")
+        echo(f"{edit.parameter}: {wanted} was asked for; the trainer has not done it yet")
     if not found.parameters:
-        click.echo("The run has no environment parameters.")
+        echo("The run has no environment parameters.")

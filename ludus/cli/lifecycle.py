@@ -20,7 +20,7 @@ from ludus.cli.options import (
     timeout_option,
     wait_option,
 )
-from ludus.cli.render import ago, print_json, print_result, print_state
+from ludus.cli.render import ago, echo, print_json, print_result, print_state
 from ludus.cli.require import Requirement
 
 _KEY = re.compile(r'"([^"]+)"|([^."]+)')
@@ -176,9 +176,9 @@ def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
 def _print_changes(client: Client, run: str, *, newest: bool) -> None:
     found = client.amendments(run).amendments
     if not found:
-        click.echo("Nothing in the run's configuration was changed.")
+        echo("Nothing in the run's configuration was changed.")
     for amendment in found[-1:] if newest else found:
         done = "the trainer goes on with it" if amendment.applied else "the trainer has not come to it yet"
         for change in amendment.changes:
-            click.echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
-        click.echo(f"   {done}")
+            echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
+        echo(f"   {done}")

@@ -1,8 +1,13 @@
-"""Output: tables, facts and numbers for people, JSON for programs."""
+"""Output: tables, facts and numbers for people, JSON for programs.
+
+What a server says of itself, and what others have told it, is shown and never obeyed: whatever would paint a terminal,
+move its cursor or begin a line of its own is escaped. JSON says the same text with escapes of its own.
+"""
 
 import dataclasses
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +16,46 @@ import click
 
 from ludus.records import Event, Run
 
+_UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What JSON leaves as it is, and a terminal does not: controls, other line ends, changes of direction, surrogates."""
+
+
+LINES = "\n\t"
+"""What is kept of texts that have several lines of their own: documents, logs."""
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True, kept: str = "") -> None:
+    """Print one line, or, with `kept=LINES`, several; what is not text is escaped."""
+    click.echo(printable(text, kept), err=err, nl=nl)
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Return a text as it can be shown: other characters than printable ones, and `kept`, are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each in kept or each.isprintable() or unicodedata.category(each) == "Zs" else _escaped(each)
+        for each in text.replace("\r\n", "\n")
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
 
 def print_json(value: Any) -> None:
     """Print records, or plain values, as JSON."""
-    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+    click.echo(_json(value, indent=2))
 
 
 def print_json_line(value: Any) -> None:
     """Print one record as one line of JSON."""
-    click.echo(json.dumps(value, default=_plain, ensure_ascii=False))
+    click.echo(_json(value))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    text = json.dumps(value, default=_plain, indent=indent, ensure_ascii=False)
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_result(value: Any, text: str, *, as_json: bool) -> None:
@@ -54,7 +90,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Print names and values below each other, leaving out what there isn't."""
-    there = [(name, _cell(value)) for name, value in facts if value not in {None, "", ()}]
+    there = [(_cell(name), _cell(value)) for name, value in facts if value not in {None, "", ()}]
     width = max(len(name) for name, _ in there)
     for name, text in there:
         click.echo(f"{name.ljust(width)}  {text}")
@@ -98,7 +134,7 @@ def span(seconds: float) -> str:
 def event_line(event: Event) -> str:
     """Render an event for people."""
     mark = {"warning": "! ", "error": "!! "}.get(event.level, "")
-    return f"{event.at.astimezone():%H:%M:%S}  {event.type:<22}  {mark}{event.message}"
+    return printable(f"{event.at.astimezone():%H:%M:%S}  {event.type:<22}  {mark}{event.message}")
 
 
 def max_steps(run: Run) -> int | None:
@@ -109,8 +145,8 @@ def max_steps(run: Run) -> int | None:
 
 def _cell(value: object) -> str:
     if isinstance(value, tuple | list):
-        return ", ".join(str(item) for item in value)
-    return "-" if value is None else str(value)
+        return printable(", ".join(str(item) for item in value))
+    return "-" if value is None else printable(str(value))
 
 
 def _plain(value: object) -> object:

@@ -24,7 +24,9 @@ from ludus.cli.options import (
     wait_option,
 )
 from ludus.cli.render import (
+    LINES,
     ago,
+    echo,
     event_line,
     max_steps,
     number,
@@ -83,9 +85,9 @@ def create(
         if as_json:
             print_json(planned)
         else:
-            click.echo(yaml.safe_dump(planned.config, sort_keys=False, allow_unicode=True), nl=False)
+            echo(yaml.safe_dump(planned.config, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
             for warning in planned.warnings:
-                click.echo(f"Warning: {warning.path}: {warning.message}", err=True)
+                echo(f"Warning: {warning.path}: {warning.message}", err=True)
         return
     created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
     print_result(created, created.id, as_json=as_json)
@@ -138,7 +140,7 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
     """Show one run: state, newest metrics, simulators, newest events."""
     record = client.get_run(run)
     if with_config:
-        click.echo(yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), nl=False)
+        echo(yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
         return
     metrics = client.metrics(record.id)
     if as_json:
@@ -146,12 +148,12 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
         return
     print_facts(_facts(client, record))
     if metrics:
-        click.echo()
+        echo()
         print_table(["behavior", "metric", "value", "step"], _metric_rows(metrics))
     events = list(client.list_events(record.id))[-8:]
-    click.echo()
+    echo()
     for event in events:
-        click.echo(event_line(event))
+        echo(event_line(event))
 
 
 @run.command()

@@ -23,6 +23,7 @@ import click
 
 from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.cli.options import SEED, TOKEN_VARIABLE, ca_file_option, gateway_option, patience_option, token_option
+from ludus.cli.render import echo
 from ludus.cli.sources import RANDOM, ScriptedType, Source, SourceType, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 
@@ -198,10 +199,10 @@ def _finish_recording(file: Path) -> None:
     """Join what was recorded, even by processes that were killed, and say what it is."""
     Recorder(file)
     if not file.exists():
-        click.echo(f"nothing was recorded to {file}: no step was played to its outcome", err=True)
+        echo(f"nothing was recorded to {file}: no step was played to its outcome", err=True)
         return
     found = inspect(read(file))
-    click.echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
+    echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
 
 
 @contextmanager
@@ -312,7 +313,7 @@ class Notices:
         with self._lock:
             before = self._last.setdefault(sentence, index)
             if before == index:
-                click.echo(f"simulator {index}: {sentence}", err=True)
+                echo(f"simulator {index}: {sentence}", err=True)
 
 
 class Supervisor:

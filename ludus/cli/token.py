@@ -8,7 +8,7 @@ import click
 from ludus.api import Client
 from ludus.cli.client import connected
 from ludus.cli.options import Duration, json_option
-from ludus.cli.render import ago, print_facts, print_json, print_table
+from ludus.cli.render import ago, echo, print_facts, print_json, print_table
 from ludus.records import Token
 
 SCOPES = ("read", "run", "admin", "simulate")
@@ -50,8 +50,8 @@ def create(
     if as_json:
         print_json(made)
         return
-    click.echo(f"{made.id}: {_summary(made)}. Keep it now, it is not shown again:", err=True)
-    click.echo(made.token)
+    echo(f"{made.id}: {_summary(made)}. Keep it now, it is not shown again:", err=True)
+    echo(made.token or "")
 
 
 @token.command("list")
@@ -104,7 +104,7 @@ def self_(client: Client, *, as_json: bool) -> None:
 def revoke(client: Client, *, token_id: str) -> None:
     """Let the token with this ID hold no longer."""
     client.revoke_token(token_id)
-    click.echo(f"{token_id} is revoked; servers that have just seen it take it for up to 5 s more.")
+    echo(f"{token_id} is revoked; servers that have just seen it take it for up to 5 s more.")
 
 
 def _summary(made: Token) -> str:

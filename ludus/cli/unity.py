@@ -14,6 +14,7 @@ import click
 
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.options import ca_file_option, gateway_option, patience_option, token_option
+from ludus.cli.render import LINES, echo
 from ludus.joining import RunEnd, Target
 from ludus.trouble import SimulatorError
 from ludus.unity.engine import EngineOverrides
@@ -187,7 +188,7 @@ def _play(settings: UnitySettings) -> int:
         logger.setLevel(level)
     if end is None:
         return INTERRUPTED
-    click.echo(end.reason, err=True)
+    echo(end.reason, err=True)
     return exit_of_end(end.code)
 
 
@@ -201,7 +202,7 @@ async def _interruptible(playing: Coroutine[Any, Any, RunEnd]) -> RunEnd | None:
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
-            click.echo("telling the games to quit; Ctrl-C again ends them at once", err=True)
+            echo("telling the games to quit; Ctrl-C again ends them at once", err=True)
         loop.call_soon_threadsafe(task.cancel)
 
     # signal.signal, since the loop's own handlers are for POSIX alone; on Windows it runs with the next tick.
@@ -219,7 +220,7 @@ class _Echo(logging.Handler):
     """Prints what the library logs."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(record.getMessage(), err=True)
+        echo(record.getMessage(), err=True, kept=LINES)
 
 
 def _folder_name(run: str) -> str:

@@ -15,7 +15,7 @@ from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
-from ludus.cli.render import number, print_json, print_table
+from ludus.cli.render import echo, number, print_json, print_table
 from ludus.records import Checkpoint, Run
 
 STATE = ("state.json", "state.safetensors")
@@ -43,7 +43,7 @@ def verify_resume(client: Client, *, run: str, checkpoint: str, updates: int, as
     if as_json:
         print_json({"run": found.id, "checkpoint": newest.id, "step": newest.step, "updates": updates, "rows": rows})
     else:
-        click.echo(f"Checkpoint {newest.id} of run {found.id}, step {number(newest.step)}, {updates} updates:")
+        echo(f"Checkpoint {newest.id} of run {found.id}, step {number(newest.step)}, {updates} updates:")
         print_table(["behavior", "entry", "values", "restored", "same bits", ""], [_line(row) for row in rows])
     if not all(row["good"] for row in rows):
         raise Failure("a run that goes on from this checkpoint would not end as if it had not been cut", Exit.UNMET)

@@ -8,7 +8,7 @@ from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
-from ludus.cli.render import ago, number, print_facts, print_json, print_result, print_table, span
+from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, span
 from ludus.records import Delivery, Webhook
 
 webhook_argument = click.argument("webhook_id", metavar="WEBHOOK")
@@ -232,7 +232,7 @@ def _show_delivery(each: Delivery) -> None:
             ("payload", each.payload),
         ]
     )
-    click.echo()
+    echo()
     rows = [
         (
             each.number,
