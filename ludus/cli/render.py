@@ -63,7 +63,7 @@ def print_result(value: Any, text: str, *, as_json: bool) -> None:
     if as_json:
         print_json(value)
     else:
-        click.echo(text)
+        echo(text)
 
 
 def print_state(run: Run, *, as_json: bool) -> None:
