@@ -706,15 +706,12 @@ def test_a_last_checkpoint_that_the_store_takes_its_time_for_is_waited_for(datab
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    expired = supervise(
-        database, SlowStore(tmp_path / "artifacts"), tmp_path / "scratch", SAVES, stop_seconds=LEASE_SECONDS
-    )
+    supervise(database, SlowStore(tmp_path / "artifacts"), tmp_path / "scratch", SAVES, stop_seconds=LEASE_SECONDS)
     stopping.join(20)
 
     ended = read_run(database, run)
     with database.read() as session:
         steps = session.scalars(select(Checkpoint.step)).all()
-    assert expired == []
     assert (ended.state, ended.stop_detail, steps) == ("SUCCEEDED", "stopped on request", [7])
 
 
