@@ -2,9 +2,10 @@
 
     python benchmarks/sse.py [--listeners 200] [--seconds 8] [--rounds 3] [--database postgresql+psycopg://...]
 
-A real api process on its own database, listeners in a process of their own, events appended by a third. Rounds without
-and with listeners take turns; events are appended in both. The bars: an event reaches a listener within 250 ms of its
-commit at the 99th percentile, and the 99th percentile of the run list stays within twice what it is without listeners.
+A real api process on its own database that demands tokens, listeners in a process of their own, each with a token of
+its own, events appended by a third. Rounds without and with listeners take turns; events are appended in both. The
+bars: an event reaches a listener within 250 ms of its commit at the 99th percentile, and the 99th percentile of the run
+list stays within twice what it is without listeners.
 """
 
 import argparse
@@ -29,9 +30,12 @@ import psutil
 
 from server.db.database import Database
 from server.db.migrate import upgrade_database
+from server.db.projects import DEFAULT
 from server.events.repository import Note, record
 from server.runs.models import Run
 from server.runs.service import RunService
+from server.tokens.principal import Scope, everything
+from server.tokens.service import TokenService
 
 RUNS = 10
 """Runs that are listened to; the listeners are spread over them."""
@@ -57,10 +61,18 @@ def make_runs(database: Database) -> list[str]:
     return [run.id for run in made[:RUNS]]
 
 
-async def listen(port: int, run_id: str, arrivals: list[tuple[str, int, float]], ready: list[str]) -> None:
+def make_tokens(database: Database, count: int) -> list[str]:
+    """Make tokens that may look."""
+    with database.write() as session:
+        service = TokenService(session, everything("benchmark"))
+        return [service.create(f"listener-{number}", [Scope.READ], project=DEFAULT).text for number in range(count)]
+
+
+async def listen(port: int, run_id: str, token: str, arrivals: list[tuple[str, int, float]], ready: list[str]) -> None:
     """Follow one run, and note when each event arrives."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET /v1/runs/{run_id}/events:stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    head = f"GET /v1/runs/{run_id}/events:stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}"
+    writer.write(f"{head}\r\n\r\n".encode())
     try:
         while line := await reader.readline():
             if line.startswith(b"id: "):
@@ -71,14 +83,17 @@ async def listen(port: int, run_id: str, arrivals: list[tuple[str, int, float]],
         writer.close()
 
 
-def listeners(port: int, run_ids: list[str], count: int, pipe: Connection) -> None:
+def listeners(port: int, run_ids: list[str], tokens: list[str], pipe: Connection) -> None:
     """Listen until told to stop; the body of a process."""
 
     async def all_of_them() -> list[tuple[str, int, float]]:
         arrivals: list[tuple[str, int, float]] = []
         ready: list[str] = []
-        tasks = [asyncio.create_task(listen(port, run_ids[n % len(run_ids)], arrivals, ready)) for n in range(count)]
-        while len(ready) < count:
+        tasks = [
+            asyncio.create_task(listen(port, run_ids[number % len(run_ids)], token, arrivals, ready))
+            for number, token in enumerate(tokens)
+        ]
+        while len(ready) < len(tokens):
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)  # the past is read
         pipe.send("ready")
@@ -107,10 +122,10 @@ def append(url: str, run_ids: list[str], pipe: Connection) -> None:
     pipe.send(commits)
 
 
-def list_runs(server: str, seconds: float) -> list[float]:
+def list_runs(server: str, token: str, seconds: float) -> list[float]:
     """Ask for pages of the run list at a steady rate; return the seconds of each answer."""
     found = []
-    with httpx.Client(base_url=server, timeout=30) as http:
+    with httpx.Client(base_url=server, timeout=30, headers={"Authorization": f"Bearer {token}"}) as http:
         http.get("/v1/runs")
         end = time.monotonic() + seconds
         due = time.monotonic()
@@ -133,7 +148,13 @@ class Api:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ludus.cli", "server", "--fd", str(listening.fileno())],
             pass_fds=(listening.fileno(),),
-            env={**os.environ, "LUDUS_HOME": str(home), "LUDUS_DATABASE__URL": url, "LUDUS_LOG__LEVEL": "warning"},
+            env={
+                **os.environ,
+                "LUDUS_HOME": str(home),
+                "LUDUS_DATABASE__URL": url,
+                "LUDUS_LOG__LEVEL": "warning",
+                "LUDUS_API__REQUIRE_TOKEN": "true",
+            },
         )
         listening.close()
         httpx.get(f"{self.server}/healthz", timeout=60)
@@ -167,12 +188,12 @@ class Round:
         self.processor += other.processor
 
 
-def measure(api: Api, url: str, run_ids: list[str], count: int, seconds: float) -> Round:
-    """Measure one round with so many listeners."""
+def measure(api: Api, url: str, run_ids: list[str], lister: str, tokens: list[str], seconds: float) -> Round:
+    """Measure one round with a listener for each of the tokens; the runs are listed with that of the `lister`."""
     spawn = multiprocessing.get_context("spawn")
     audience, theirs = spawn.Pipe()
-    listening = spawn.Process(target=listeners, args=(api.port, run_ids, count, theirs))
-    if count:
+    listening = spawn.Process(target=listeners, args=(api.port, run_ids, tokens, theirs))
+    if tokens:
         listening.start()
         assert audience.recv() == "ready"
     writer, other = spawn.Pipe()
@@ -181,19 +202,19 @@ def measure(api: Api, url: str, run_ids: list[str], count: int, seconds: float) 
     assert writer.recv() == "ready"
     time.sleep(0.5)
     began, used = time.monotonic(), api.processor_seconds()
-    lists = [p99(list_runs(api.server, seconds))]
+    lists = [p99(list_runs(api.server, lister, seconds))]
     processor = [(api.processor_seconds() - used) / (time.monotonic() - began)]
     writer.send("stop")
     commits: dict[tuple[str, int], float] = writer.recv()
     appending.join()
-    if not count:
+    if not tokens:
         return Round(lists, [], processor)
     time.sleep(0.5)
     audience.send("stop")
     arrivals: list[tuple[str, int, float]] = audience.recv()
     listening.join()
     fresh = [(run_id, seq, at) for run_id, seq, at in arrivals if (run_id, seq) in commits]
-    expected = len(commits) * count / len(run_ids)
+    expected = len(commits) * len(tokens) / len(run_ids)
     assert len(fresh) == expected, f"{len(fresh)} of {expected:.0f} events arrived"
     return Round(lists, [max(0.0, at - commits[run_id, seq]) for run_id, seq, at in fresh], processor)
 
@@ -213,12 +234,13 @@ def main() -> None:
         database = Database(url)
         upgrade_database(database)
         run_ids = make_runs(database)
+        lister, *tokens = make_tokens(database, 1 + count)
         api = Api(home, url)
         alone, beside = Round(), Round()
         try:
             for _ in range(arguments.rounds):
-                alone.add(measure(api, url, run_ids, 0, arguments.seconds))
-                beside.add(measure(api, url, run_ids, count, arguments.seconds))
+                alone.add(measure(api, url, run_ids, lister, [], arguments.seconds))
+                beside.add(measure(api, url, run_ids, lister, tokens, arguments.seconds))
         finally:
             api.close()
             database.close()

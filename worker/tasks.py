@@ -47,6 +47,8 @@ log = structlog.get_logger()
 BEAT_SECONDS = 2.0
 RESTART_SECONDS = 15.0
 """What a parent that shall start anew gets beyond the time for last checkpoints, before it is killed."""
+HOST_CHARACTERS = 60
+"""Of a host's name in its workers' ids, which have 80 characters in the database."""
 STOPPING, RESTARTING = 0, 1
 """Bytes of the shared memory: hand runs back; start anew after that."""
 
@@ -90,7 +92,7 @@ class Slot:
         """Set up what must not be inherited from the parent: connections, threads, the warm trainer."""
         end_with_parent(os.getppid())
         configure_logging("worker", log_format=self._settings.log.format, level=self._settings.log.level)
-        self.worker_id = f"{socket.gethostname()}/{os.getpid()}/{self._started:.0f}"
+        self.worker_id = f"{socket.gethostname()[:HOST_CHARACTERS]}/{os.getpid()}/{self._started:.0f}"
         os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
         bind_process(worker_id=self.worker_id)
         number = current_process().index

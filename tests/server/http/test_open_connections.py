@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from server.http.middleware import LAST_WORD_SECONDS
 from server.tokens.models import Token
-from tests.server.http.test_streams import messages
+from tests.server.http.test_streams import eventually_open, flood, messages, stalled_reader
 from tests.server.http.world import World, open_world
 
 BOUND_SECONDS = 10.0
@@ -115,6 +115,17 @@ def test_a_stream_of_events_ends_when_its_token_expires(world: World) -> None:
 
     assert not follower.thread.is_alive()
     assert "expired" in str(follower.heard[-1][1]["detail"])
+
+
+def test_who_takes_nothing_of_a_stream_is_thrown_out_too(world: World, token: dict[str, Any]) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    before = world.services.streams.open
+    with stalled_reader(world, trainer.run_id, token["token"]):
+        eventually_open(world, before + 1)
+        flood(trainer, megabytes=8)
+        revoke(world, token)
+
+        eventually_open(world, before, BOUND_SECONDS)
 
 
 def test_who_waits_for_a_run_is_refused(world: World, token: dict[str, Any]) -> None:

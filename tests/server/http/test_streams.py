@@ -130,13 +130,14 @@ def test_silence_is_filled_with_pings(tmp_path: Path) -> None:
                 pass
 
 
-def stalled_reader(world: World, run_id: str) -> socket.socket:
+def stalled_reader(world: World, run_id: str, token: str = "") -> socket.socket:
     """Connect, ask for the stream and read nothing."""
     address = urlsplit(world.server)
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reader.connect((address.hostname, address.port))
-    reader.sendall(f"GET /v1/runs/{run_id}/events:stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    head = f"GET /v1/runs/{run_id}/events:stream HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}"
+    reader.sendall(f"{head}\r\n\r\n".encode())
     return reader
 
 
