@@ -6,8 +6,10 @@ from fastapi import APIRouter, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
+from server.http.access import needs
 from server.http.errors import NotReady, problems
 from server.http.services import ServicesDep
+from server.tokens.principal import Scope
 
 router = APIRouter(tags=["operation"])
 
@@ -51,6 +53,7 @@ def server_version() -> Version:
         **problems(),
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."},
     },
+    openapi_extra=needs(Scope.READ, everywhere=True),
 )
 def operational_metrics(services: ServicesDep) -> Response:
     """Return operational metrics of this process for Prometheus."""

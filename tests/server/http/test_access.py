@@ -33,6 +33,7 @@ EXCEPTIONS = {
     "GET /v1/tokens/self": (None, False),
     "GET /v1/audit": (Scope.ADMIN, False),
     "GET /v1/workers": (Scope.ADMIN, True),
+    "GET /metrics": (Scope.READ, True),
 }
 """All other routes need `read` to GET, and `run` for everything else."""
 EMPTY = {"GET /v1/runs/{run:name}/result", "GET /v1/webhooks/{webhook:name}/deliveries/{delivery:name}"}

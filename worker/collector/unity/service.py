@@ -6,6 +6,7 @@ to at a time, so that the next call can only be that one's (`Line`).
 """
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -139,7 +140,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             if INCARNATION.fullmatch(incarnation) is None:
                 wanted = "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -"
                 return _refused(context, CloseCode.BAD_HELLO, wanted)
-            earlier = session
+            earlier = None if session is None else weakref.ref(session)  # the host keeps it while it lives
             session = self._sessions[incarnation] = self._open(context, incarnation, metadata)
             session.on_end = self._when_over(session, lambda: self._forget(incarnation, session, earlier), lambda: True)
         if session is None:
@@ -230,14 +231,15 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             context.set_trailing_metadata(((CLOSE_METADATA, session.goodbye),))
         return closing_reply()
 
-    def _forget(self, incarnation: str, session: UnitySession, earlier: UnitySession | None) -> None:
+    def _forget(self, incarnation: str, session: UnitySession, earlier: "weakref.ref[UnitySession] | None") -> None:
         """Forget a session; one that it would have replaced, had it been welcomed, goes on."""
         if self._sessions.get(incarnation) is not session:
             return
-        if earlier is None or earlier.closed is not None:
+        before = None if earlier is None else earlier()
+        if before is None or before.closed is not None:
             del self._sessions[incarnation]
         else:
-            self._sessions[incarnation] = earlier
+            self._sessions[incarnation] = before
 
     def _leave(self, peer: str, session: UnitySession) -> None:
         line = self._lines.get(peer)
