@@ -39,11 +39,10 @@ def create_first_token(settings: Settings, name: str, scopes: Iterable[str], pro
         raise TokenInvalid(f"{first['loc'][0]}: {first['msg']}") from None
     database = Database.from_settings(settings.database)
     try:
-        file = database.url.database
-        if (
-            database.url.get_backend_name() == "sqlite" and file and not Path(file).exists()
-        ):  # looking into it would create it
-            raise TokenInvalid(f"there is no database at {file}; name the server's home folder (--home, LUDUS_HOME)")
+        if database.url.get_backend_name() == "sqlite" and not (file := Path(database.url.database or "")).exists():
+            # To look into it would create it.
+            way = "name the server's home folder (--home, LUDUS_HOME), or make one (`ludus migrate`)"
+            raise TokenInvalid(f"there is no database at {file}; {way}")
         migrate.check(database)
         with database.write() as session:
             made = TokenService(session, everything(ACTOR)).create(
