@@ -36,8 +36,8 @@ from server.ratings.rater import Rater
 from server.retention.janitor import Janitor
 from server.ringer import Ringer
 from server.runs.states import RunState
-from server.scheduling.demand import Demand, nobody_serves
 from server.scheduling.repository import WaitingRuns
+from server.scheduling.turn import Obstacle, obstacle
 from server.settings import Settings
 from server.telemetry import StewardTelemetry, serve_metrics
 from server.workers.repository import WorkerRepository
@@ -102,7 +102,7 @@ class Steward:
         self._database = database
         self._bell = bell
         self._settings = settings.steward
-        self._explain_seconds = settings.scheduling.explain_seconds
+        self._policy = settings.scheduling
         self._lease_seconds = settings.worker.lease_seconds
         self._monotonic = monotonic
         self._watch = Watch(gap_seconds=settings.worker.lease_seconds / 2)
@@ -152,7 +152,7 @@ class Steward:
             self._bell.ring(lease.run_id)
 
     def _explain(self) -> None:
-        """Say of runs that no live slot can serve what they wait for, and take it back once one can."""
+        """Say of runs what they wait for beside their turn, and take it back once that is over."""
         now = self._monotonic()
         if now - self._explained < EXPLAIN_SECONDS:
             return
@@ -160,13 +160,17 @@ class Steward:
         with self._database.read() as session:
             runs = WaitingRuns(session)
             offers = WorkerRepository(session).offers(self._lease_seconds)
-            reasons = {one.demand: nobody_serves(Demand.parse(one.demand), offers) for one in runs.heads()}
-            misinformed = [
-                (run_id, why)
-                for demand, why in reasons.items()
-                for run_id in runs.misinformed(demand, why, since_seconds=self._explain_seconds)
-            ]
-        for run_id, why in misinformed:
+            running = runs.running()
+            groups = {(one.owner, one.demand) for one in runs.heads()}
+            found = {group: obstacle(*group, offers, running, self._policy) for group in groups}
+            news: dict[str, Obstacle | None] = {
+                run_id: None for run_id, owner, demand in runs.informed() if found.get((owner, demand)) is None
+            }
+            for (owner, demand), why in found.items():
+                if why is not None:
+                    ids = runs.uninformed(owner, demand, why, since_seconds=self._policy.explain_seconds)
+                    news |= dict.fromkeys(ids, why)
+        for run_id, why in news.items():
             with self._database.write() as session:
                 WaitingRuns(session).inform(run_id, why)
 

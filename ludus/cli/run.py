@@ -219,6 +219,8 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("name", record.name),
         ("state", record.state),
         ("waits for", record.waits_for),
+        ("priority", record.priority or None),
+        ("owner", record.owner),
         ("asked for", record.intent),
         ("reason", record.stop_reason),
         ("detail", record.stop_detail),

@@ -32,7 +32,7 @@ class Run:
     owner: str | None = None
     """Whom it counts for where workers are shared. Absent in lists."""
     waits_for: str | None = None
-    """Why no worker can take it, where it waits in vain. Absent in lists."""
+    """Why no worker takes it, where it waits for more than its turn. Absent in lists."""
     config: dict[str, Any] | None = None
     project: str = "default"
 

@@ -40,7 +40,7 @@ class RunRead(RunSummary):
 
     owner: str = Field(description="Whom it counts for where workers are shared.")
     waits_for: str | None = Field(
-        description="Why no worker can take it, where it waits in vain; null where it only waits for its turn."
+        description="Why no worker takes it, where it waits for more than its turn; null where it does not."
     )
     config: ResolvedConfig = Field(description="The configuration with every default filled in.")
 

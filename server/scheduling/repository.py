@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, aliased
 from server.db.clock import now
 from server.events.repository import Note, record
 from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
-from server.scheduling.turn import Waiting
+from server.scheduling.turn import Obstacle, Waiting
 
 CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
@@ -65,25 +65,32 @@ class WaitingRuns:
         query = select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)).with_for_update(skip_locked=True)
         return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 
-    def misinformed(self, demand: str, why: str | None, *, since_seconds: float, limit: int = 100) -> Sequence[str]:
-        """Return runs with a demand that do not say yet that they wait for this (None: for their turn only).
+    def uninformed(
+        self, owner: str, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100
+    ) -> Sequence[str]:
+        """Return runs of an owner with a demand that do not say yet that they wait for this.
 
-        Only runs that have waited for `since_seconds` have something to say: workers may be just starting.
+        Only those that have waited for `since_seconds`: workers may be just starting.
         """
-        wrong = Run.waits_for.is_not(None) if why is None else (Run.waits_for.is_(None) | (Run.waits_for != why))
-        query = select(Run.id).where(text(WAITING_SQL), Run.demand == demand, wrong)
-        if why is not None:
-            query = query.where(Run.queued_at < now() - since_seconds)
-        return self._session.scalars(query.limit(limit)).all()
+        wrong = Run.waits_for.is_(None) | (Run.waits_for != why.sentence)
+        query = select(Run.id).where(text(WAITING_SQL), Run.owner == owner, Run.demand == demand, wrong)
+        return self._session.scalars(query.where(Run.queued_at < now() - since_seconds).limit(limit)).all()
 
-    def inform(self, run_id: str, why: str | None) -> None:
+    def informed(self, limit: int = 1000) -> Sequence[tuple[str, str, str]]:
+        """Return id, owner and demand of runs that say what they wait for, beside their turn."""
+        query = select(Run.id, Run.owner, Run.demand).where(text(WAITING_SQL), Run.waits_for.is_not(None))
+        return [(run_id, owner, demand) for run_id, owner, demand in self._session.execute(query.limit(limit))]
+
+    def inform(self, run_id: str, why: Obstacle | None) -> None:
         """Note what a run waits for, with an event the first time. One that waits no longer stays as it is."""
         run = self.lock(run_id)
         if run is None:
             return
         if why is not None and run.waits_for is None:
-            record(self._session, run_id, Note("no_worker_serves", why, "warning", {"demand": run.demand}))
-        self._session.execute(update(Run).where(Run.id == run_id).values(waits_for=why))
+            data = {"demand": run.demand, "owner": run.owner}
+            record(self._session, run_id, Note(why.event, why.sentence, why.level, data))
+        values = {"waits_for": None if why is None else why.sentence}
+        self._session.execute(update(Run).where(Run.id == run_id).values(values))
 
 
 _GROUP = (Run.owner, Run.demand, Run.priority)

@@ -7,11 +7,39 @@
 An owner whose quota is used up is passed over, whatever the priority.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from server.scheduling.demand import Demand, Offer
+from server.scheduling.demand import Demand, Offer, nobody_serves
 from server.settings import SchedulingSettings
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a run waits for more than its turn."""
+
+    event: str
+    """Type of the event that says so the first time."""
+    sentence: str
+    level: str = "warning"
+
+
+def obstacle(
+    owner: str, demand: str, offers: Sequence[Offer], running: Mapping[str, int], policy: SchedulingSettings
+) -> Obstacle | None:
+    """Return why no slot takes an owner's runs with this demand; None where they only wait for their turn."""
+    nobody = nobody_serves(Demand.parse(demand), offers)
+    if nobody is not None:
+        return Obstacle("no_worker_serves", nobody)
+    quota = policy.quota(owner)
+    if running.get(owner, 0) < quota:
+        return None
+    whose = f"The owner `{owner}`" if owner else "Who gives no owner"
+    if quota == 0:
+        return Obstacle("quota_reached", f"{whose} may have no run trained here (LUDUS_SCHEDULING__OWNER_QUOTAS).")
+    runs = f"{quota:g} run{'s' * (quota > 1)}"
+    sentence = f"{whose} has {runs} trained, as many as allowed: this one follows when one of them ends."
+    return Obstacle("quota_reached", sentence, "info")
 
 
 @dataclass(frozen=True)

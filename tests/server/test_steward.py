@@ -135,6 +135,27 @@ def test_two_stewards_charge_a_lost_worker_once(
     assert (run.state, run.restarts_without_progress) == (RunState.RECOVERING, 1)
 
 
+def test_a_run_beyond_its_owners_quota_says_so_until_one_of_them_ends(
+    database: Database, bell: RecordingBell, tmp_path: Path, clock: Clock
+) -> None:
+    policy = {"runs_per_owner": 1, "explain_seconds": 0.01}
+    steward = Steward(database, bell, Settings(home=tmp_path, scheduling=policy), clock)  # type: ignore[arg-type]
+    WorkerRegistry(database).register(WorkerInfo("host/1/0", "host", 1, "0"))
+    first = make_ledger(database, name="first", owner="ada")
+    make_run(database, name="second", owner="ada")
+    make_run(database, name="of somebody else", owner="bob")
+    time.sleep(0.02)
+
+    steward.tick()
+
+    assert (read_run(database, "second").waits_for or "").startswith("The owner `ada` has 1 run trained")
+    assert read_run(database, "of somebody else").waits_for is None
+    first.move(RunState.CANCELLED)
+    clock.now += 60
+    steward.tick()
+    assert read_run(database, "second").waits_for is None
+
+
 def test_old_answers_and_silent_workers_are_forgotten(database: Database, steward: Steward, clock: Clock) -> None:
     registry = WorkerRegistry(database)
     registry.register(WorkerInfo("old", "host", 1, "0.1.0"))

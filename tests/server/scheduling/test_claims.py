@@ -11,6 +11,7 @@ from server.events.repository import EventRepository
 from server.runs.states import RunState
 from server.scheduling.demand import Offer
 from server.scheduling.repository import WaitingRuns
+from server.scheduling.turn import Obstacle
 from server.settings import SchedulingSettings
 from tests.factories import CONFIG, make_run, read_run
 
@@ -71,18 +72,21 @@ def test_a_slot_finds_what_it_serves_behind_what_it_does_not(database: Database)
 
 def test_a_run_that_waits_in_vain_says_why_once_and_no_longer_when_it_is_claimed(database: Database) -> None:
     run = make_run(database, name="run", config=demanding(1))
-    why = "No worker can train this run."
+    why, still = (Obstacle("no_worker_serves", sentence) for sentence in ("No worker can.", "Still none."))
 
     with database.read() as session:
-        assert WaitingRuns(session).misinformed("1;", why, since_seconds=60) == [], "workers may be just starting"
-        assert WaitingRuns(session).misinformed("1;", why, since_seconds=-1) == [run.id]
+        waiting = WaitingRuns(session)
+        assert waiting.uninformed(run.owner, "1;", why, since_seconds=60) == [], "workers may be just starting"
+        assert waiting.uninformed(run.owner, "1;", why, since_seconds=-1) == [run.id]
+        assert waiting.informed() == []
     with database.write() as session:
         WaitingRuns(session).inform(run.id, why)
-        WaitingRuns(session).inform(run.id, f"{why} Still.")
-    assert read_run(database, "run").waits_for == f"{why} Still."
+        WaitingRuns(session).inform(run.id, still)
+    assert read_run(database, "run").waits_for == "Still none."
     with database.read() as session:
         assert [event.type for event in EventRepository(session).page(run.id)] == ["run_created", "no_worker_serves"]
-        assert WaitingRuns(session).misinformed("1;", None, since_seconds=60) == [run.id]
+        assert WaitingRuns(session).informed() == [(run.id, run.owner, "1;")]
+        assert WaitingRuns(session).uninformed(run.owner, "1;", still, since_seconds=-1) == []
 
     assert claims(database, Offer(1)) == ["run"]
     assert read_run(database, "run").waits_for is None

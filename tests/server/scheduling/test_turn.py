@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.scheduling.demand import Demand, Offer, nobody_serves
-from server.scheduling.turn import Waiting, by_turn
+from server.scheduling.turn import Waiting, by_turn, obstacle
 from server.settings import SchedulingSettings
 
 NOW = 100_000.0
@@ -81,3 +81,17 @@ def test_it_is_said_why_nobody_serves_a_run() -> None:
     assert "the largest has 2" in str(nobody_serves(Demand(4), [Offer(2), Offer(1)]))
     apart = [Offer(1), Offer(0, frozenset({"a100"}))]
     assert "wants 1 GPU and the label a100, and of 2 live slots none has all of it" in str(nobody_serves(wanted, apart))
+
+
+def test_what_a_run_waits_for_beside_its_turn_is_said() -> None:
+    policy = SchedulingSettings(runs_per_owner=2, owner_quotas={"guest": 0})
+
+    def why(owner: str, demand: str, running: int) -> str | None:
+        found = obstacle(owner, demand, [Offer()], {owner: running}, policy)
+        return None if found is None else f"{found.event}: {found.sentence}"
+
+    assert why("ada", "", running=1) is None
+    assert "no_worker_serves: No worker can train this run: it wants 1 GPU" in (why("ada", "1;", running=2) or "")
+    assert "quota_reached: The owner `ada` has 2 runs trained, as many as allowed" in (why("ada", "", running=2) or "")
+    assert "quota_reached: Who gives no owner has 2 runs trained" in (why("", "", running=3) or "")
+    assert "may have no run trained here" in (why("guest", "", running=0) or "")
