@@ -66,6 +66,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal
 
+from server.runs.states import TERMINAL
+
 
 class ErrorKind(StrEnum):
     """What a caller can do about an error; the edges map it to a status."""
@@ -329,7 +331,11 @@ class IllegalTransition(Conflict):
     code = "illegal_transition"
 
     def __init__(self, run_id: str, from_: str, to: str) -> None:
-        super().__init__(f"Run {run_id} is {from_} and cannot become {to}. Read the run again and decide anew.")
+        way = "It has ended: to go on where it stopped, branch off another run (`ludus run branch --continue`)."
+        super().__init__(
+            f"Run {run_id} is {from_} and cannot become {to}. "
+            f"{way if from_ in TERMINAL else 'Read the run again and decide anew.'}"
+        )
         self.run_id = run_id
         self.from_ = from_
         self.to = to

@@ -193,6 +193,7 @@ def test_a_waiting_run_is_stopped_on_the_spot_and_stays_so(world: World) -> None
     assert (stopped.status_code, stopped.json()["state"]) == (200, "SUCCEEDED")
     assert again.json()["state"] == "SUCCEEDED"
     assert (cancelled.status_code, cancelled.json()["code"]) == (409, "illegal_transition")
+    assert "branch off another run" in cancelled.json()["detail"]
 
 
 def test_a_live_run_is_told_its_users_wish(world: World) -> None:
