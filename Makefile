@@ -9,8 +9,9 @@ STAMP := $(VENV)/.ready
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# Test processes at once. One thread each in torch and BLAS: the tests are many and small.
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
+# Test processes at once, half as many again as cores: they often wait, for leases to run out and processes to start. One
+# thread each in torch and BLAS: the tests are many and small.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 5 ] && echo 8 || echo $$((n + n / 2)))
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Bytecode is kept even where the environment forbids it: the tests start hundreds of processes, each of which would
 # compile this project anew.

@@ -42,9 +42,10 @@ class Stay:
 class TokenVigil:
     """Knows what is open with which token. Safe to share between threads."""
 
-    def __init__(self, database: Database, seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, database: Database, seconds: float | None = None) -> None:
+        """`seconds` lie between two looks, by default `LOOK_SECONDS`."""
         self._database = database.within(None)
-        self._seconds = seconds
+        self._seconds = LOOK_SECONDS if seconds is None else seconds
         self._changed = threading.Condition()
         self._stays: dict[str, set[Stay]] = {}
         """By the token's id."""

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 TOKEN = "boss"
 
 
-@pytest.fixture(params=[False, True], ids=["tls", "mtls"])
+@pytest.fixture(params=[pytest.param(False, id="tls", marks=pytest.mark.slow), pytest.param(True, id="mtls")])
 def tls(request: pytest.FixtureRequest) -> ClientTls:
     """What clients have: the authority, and a certificate where one is wanted."""
     return OURS if request.param else ClientTls(CERTIFICATE)

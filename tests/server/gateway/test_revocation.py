@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from ludus.unity.bridge import Conversation
 from ludus.unity.messages import GOODBYE
 from ludus.wire.options import TICKET_METADATA
 from server.db.database import Database
+from server.tokens import vigil
 from server.tokens.principal import Scope, everything
 from server.tokens.repository import TokenRepository
 from server.tokens.service import TokenService
@@ -27,6 +28,13 @@ from tests.toys.catch import Catch
 
 BOUND_SECONDS = 10.0
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, "token_refused")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _looks_often() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vigil, "LOOK_SECONDS", 0.5)
+        yield
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import update
 
 from server.http.middleware import LAST_WORD_SECONDS
+from server.tokens import vigil
 from server.tokens.models import Token
 from tests.server.http.test_streams import eventually_open, flood, messages, stalled_reader
 from tests.server.http.world import World, open_world
@@ -20,6 +21,13 @@ BOUND_SECONDS = 10.0
 """So much later at the latest everything has ended."""
 BIG = bytes(range(256)) * (1 << 18)
 """64 MiB: more than what is on its way between two sockets."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _looks_often() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vigil, "LOOK_SECONDS", 0.5)
+        yield
 
 
 @pytest.fixture(scope="module")
