@@ -11,7 +11,8 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 
 # Test processes at once, half as many again as cores: they often wait, for leases to run out and processes to start. One
 # thread each in torch and BLAS: the tests are many and small.
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 5 ] && echo 8 || echo $$((n + n / 2)))
+CORES := $(shell nproc 2>/dev/null || echo 2)
+JOBS ?= $(shell [ $(CORES) -gt 5 ] && echo 8 || echo $$(($(CORES) + $(CORES) / 2)))
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Bytecode is kept even where the environment forbids it: the tests start hundreds of processes, each of which would
 # compile this project anew.
@@ -64,7 +65,7 @@ learn: setup ## Does everything learn, to stated bars? Hours in all; goes on whe
 	@$(PYTEST) -m learning -p no:randomly $(ARGS)
 
 learn-quick: setup ## Those of the learning tests that CI runs: minutes
-	@$(PYTEST) -m "learning and not hours" $(ARGS)
+	@$(PYTEST) -n $(CORES) --dist loadgroup -m "learning and not hours" $(ARGS)
 
 results: setup ## Write docs/results.md from the scores that `make learn` stored
 	@$(PY) -m tests.learning.report
