@@ -22,7 +22,7 @@ class ImpatientProtocol(HttpToolsProtocol):
     """Ends the connection; None while no head is awaited."""
     _head_bytes = 0
     _beside_body_bytes = 0
-    """Received since the last bytes of a body."""
+    """Received since the head, or the last bytes of the body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the parent
         """Begin to wait for the first head."""
@@ -62,6 +62,7 @@ class ImpatientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Be content."""
+        self._beside_body_bytes = 0
         self._forget_head()
         super().on_headers_complete()
 

@@ -446,6 +446,26 @@ def test_a_chunked_body_with_much_beside_it_is_given_up_at_once(world: World, be
     assert world.http.get("/healthz").status_code == 200
 
 
+def test_a_connection_that_has_carried_many_requests_still_takes_one_whose_body_comes_later(world: World) -> None:
+    get = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: " + b"a" * 4096 + b"\r\n\r\n"
+    post = b"POST /v1/configs:validate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
+    host, port = world.server.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        for _ in range(20):  # 80 KiB of heads
+            connection.sendall(get)
+            answer = b""
+            while not answer.rstrip().endswith(b"}"):
+                answer += connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200")
+        connection.sendall(post)
+        time.sleep(0.2)  # as a client does that sends head and body apart
+        connection.sendall(b"{}")
+        answer = connection.recv(65536)
+
+    assert not answer.startswith(b"HTTP/1.1 400"), answer
+    assert b"problem+json" in answer, "the application has it"
+
+
 def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(world: World) -> None:
     head = b"POST /v1/runs?left HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     host, port = world.server.removeprefix("http://").split(":")
