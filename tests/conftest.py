@@ -18,12 +18,8 @@ from server.db.models import Base
 from tests.factories import RecordingBell
 
 POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
-POSTGRESQL_ONLY = [
-    pytest.param(
-        "postgresql",
-        marks=[pytest.mark.postgres, pytest.mark.skipif(not POSTGRES_URL, reason="needs LUDUS_TEST_POSTGRES_URL")],
-    )
-]
+NEEDS_POSTGRESQL = pytest.mark.skipif(not POSTGRES_URL, reason="needs LUDUS_TEST_POSTGRES_URL")
+POSTGRESQL_ONLY = [pytest.param("postgresql", marks=[pytest.mark.postgres, NEEDS_POSTGRESQL])]
 """For tests that say `parametrize("database_url", POSTGRESQL_ONLY, indirect=True)`."""
 BACKENDS = ["sqlite", *(POSTGRESQL_ONLY if POSTGRES_URL else [])]
 

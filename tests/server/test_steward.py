@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,21 @@ def watch_for(steward: Steward, seconds: float) -> None:
     for _ in range(int(seconds / 0.1)):
         steward.tick()
         stop.wait(0.1)
+
+
+def steward_until(done: Callable[[], bool], **settings: str) -> int:
+    """Run a steward process until something has come of it, for a minute at most; return its exit code on SIGTERM."""
+    command = [sys.executable, "-m", "ludus.cli", "steward"]
+    process = subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not done() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        return process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def expire(database: Database) -> AttemptLedger:
@@ -204,20 +220,10 @@ def test_the_steward_process_rates_matches_and_ends_when_told_to(tmp_path: Path)
     database = Database.from_settings(Settings(home=tmp_path).database)
     upgrade_database(database)
     ledger = make_player(database, name="run")
-    command = [sys.executable, "-m", "ludus.cli", "steward"]
-    process = subprocess.Popen(command, env={**os.environ, "LUDUS_HOME": str(tmp_path)}, stderr=subprocess.DEVNULL)
-    try:
-        ledger.matches([make_match(1), make_match(2)])
-        deadline = time.monotonic() + 60
-        while get_ladder(database, "run").rated_through < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        rated = get_ladder(database, "run").rated_through
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(30)
-    finally:
-        process.kill()
-        process.wait()
-        database.close()
+    ledger.matches([make_match(1), make_match(2)])
+    code = steward_until(lambda: get_ladder(database, "run").rated_through == 2, LUDUS_HOME=str(tmp_path))
+    rated = get_ladder(database, "run").rated_through
+    database.close()
 
     assert (rated, code) == (2, 0)
 
@@ -241,18 +247,8 @@ def test_a_run_is_taken_from_a_dead_worker_although_the_broker_is_away_or_hangs(
         upgrade_database(database)
         make_ledger(database, name="orphan").heartbeat(-1, 0)
         make_run(database, name="waits")
-        command = [sys.executable, "-m", "ludus.cli", "steward"]
-        steward = subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.DEVNULL)
-        try:
-            deadline = time.monotonic() + 30
-            while read_run(database, "orphan").state != RunState.RECOVERING and time.monotonic() < deadline:
-                time.sleep(0.05)
-            state = read_run(database, "orphan").state
-            steward.send_signal(signal.SIGTERM)
-            code = steward.wait(30)
-        finally:
-            steward.kill()
-            steward.wait()
-            database.close()
+        code = steward_until(lambda: read_run(database, "orphan").state == RunState.RECOVERING, **settings)
+        state = read_run(database, "orphan").state
+        database.close()
 
     assert (state, code) == (RunState.RECOVERING, 0)

@@ -35,7 +35,7 @@ from server.runs.states import LEASED, TERMINAL, TRANSITIONS, Intent, RunState, 
 from server.settings import Settings
 from server.simulators.repository import SimulatorDesk
 from server.steward import Steward
-from tests.conftest import POSTGRES_URL, postgresql_database
+from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
 from tests.factories import RecordingBell, make_checkpoint, make_run
 
 MOVES = sorted(RunState)
@@ -368,7 +368,7 @@ def test_any_order_of_events_is_a_legal_life(sqlite_template: Path) -> None:
 
 
 @pytest.mark.postgres
-@pytest.mark.skipif(not POSTGRES_URL, reason="LUDUS_TEST_POSTGRES_URL names no server")
+@NEEDS_POSTGRESQL
 def test_any_order_of_events_is_a_legal_life_on_postgresql() -> None:
     with postgresql_database() as url:
         database = Database(url)

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from server.db.database import Database
 from server.db.frozen import Thaw, frozen_writer
 from server.errors import DatabaseUnavailable
-from tests.conftest import POSTGRES_URL
+from tests.conftest import POSTGRESQL_ONLY
 
 WRITES = """
 import os, signal, sys
@@ -59,15 +59,13 @@ def test_the_frozen_writer_is_found_and_after_some_patience_killed(tmp_path: Pat
     database.close()
 
 
-@pytest.mark.postgres
-@pytest.mark.skipif(POSTGRES_URL is None, reason="needs LUDUS_TEST_POSTGRES_URL")
-def test_postgresql_ends_a_transaction_that_stands_still(postgresql_url: object) -> None:
-    url = postgresql_url.render_as_string(hide_password=False)  # type: ignore[attr-defined]
-    database = Database(url, busy_seconds=10)
+@pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
+def test_postgresql_ends_a_transaction_that_stands_still(database_url: str) -> None:
+    database = Database(database_url, busy_seconds=10)
     with database.write() as session:
         session.execute(text("CREATE TABLE IF NOT EXISTS things (value INTEGER)"))
         session.execute(text("INSERT INTO things VALUES (1)"))
-    process = frozen_in_a_write(url, busy_seconds=1)
+    process = frozen_in_a_write(database_url, busy_seconds=1)
     try:
         with database.write() as session:
             session.execute(text("UPDATE things SET value = value + 10"))
