@@ -7,7 +7,6 @@ since gRPC answers pings from a thread of its own.
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,6 +56,7 @@ class Dialer:
 
     async def play(self) -> Ending:
         """Connect as often as it takes. Raises CannotConnect or SessionRefused when trying again is pointless."""
+        self.joiner.warn()
         self.joiner.expect_contact()
         async with self.joiner:
             while True:
@@ -164,17 +164,26 @@ class _Stream:
     def __init__(self, call: Any) -> None:
         self._call = call
         self._reading: asyncio.Task[Any] | None = None
+        self._ended = False
+        """Whether a write has failed."""
 
     async def write(self, request: pb.ConnectRequest) -> None:
         """Send; that the server has ended the stream is still to be read."""
         self._read_ahead()
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        try:
             await self._call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            self._ended = True
 
     async def read(self) -> pb.ConnectResponse:
         """Return the next message. Raises _StreamEnded or AioRpcError."""
         reading, self._reading = self._read_ahead(), None
-        message = await reading
+        try:
+            message = await reading
+        except grpc.aio.AioRpcError as error:
+            if self._ended and error.code() is grpc.StatusCode.INTERNAL:  # grpc.aio's own word for a failed write
+                raise _StreamEnded from None
+            raise
         if message is _EOF:
             raise _StreamEnded
         response: pb.ConnectResponse = message

@@ -7,19 +7,21 @@ collector's address.
 
 import asyncio
 import logging
+import platform
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final, Self
 from uuid import uuid4
 
 import grpc
 import grpc.aio
 
-from ludus.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, named_by
+from ludus.credentials import SIMULATOR_TOKEN, Credential, credential
+from ludus.paths import AnyPath
+from ludus.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
 from ludus.trouble import CannotConnect, Failure, SessionRefused, explain
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import PROTOCOL_VERSION
@@ -66,20 +68,37 @@ class Target:
     run: str
     """Run id, or the name of a run."""
     token: str | None = None
+    """The gateway's bearer token. None: that of LUDUS_SIMULATOR_TOKEN, else of LUDUS_TOKEN. Empty: none."""
     label: str = ""
-    ca_file: Path | None = None
+    ca_file: AnyPath | None = None
     """PEM file of the certificate authority. Given: the gateway speaks TLS."""
     patience_seconds: float | None = 300.0
     """How long to go on trying without reaching the gateway. None: for ever."""
     incarnation: str = field(default_factory=new_incarnation)
-    client_certificate: Path | None = field(default_factory=lambda: named_by(CERTIFICATE_VARIABLE))
+    client_certificate: AnyPath | None = field(default_factory=lambda: named_by(CERTIFICATE_VARIABLE))
     """PEM file of the certificate that this simulator shows, with `client_key`, where the gateway wants one (mTLS)."""
-    client_key: Path | None = field(default_factory=lambda: named_by(KEY_VARIABLE))
+    client_key: AnyPath | None = field(default_factory=lambda: named_by(KEY_VARIABLE))
 
     @property
     def tls(self) -> ClientTls:
         """The files of TLS."""
         return ClientTls(self.ca_file, self.client_certificate, self.client_key)
+
+    @property
+    def credential(self) -> Credential | None:
+        """The token to show."""
+        return credential(self.token)
+
+    @property
+    def exposure(self) -> str | None:
+        """Say that a token which may do more than simulate would cross a network unencrypted; None where none would."""
+        shown = self.credential
+        if shown is None or not shown.of_client or self.ca_file is not None or is_this_machine(self.server):
+            return None
+        return (
+            f"the token {shown.origin}, which may do more than simulate, goes to {self.server} unencrypted; set "
+            f"{SIMULATOR_TOKEN} to one that `ludus token create --scope simulate` makes, or turn TLS on (a CA file)"
+        )
 
     def reborn(self) -> "Target":
         """Return the same target for another life of the simulator."""
@@ -124,7 +143,7 @@ class Place:
 
     def explain(self, error: grpc.aio.AioRpcError) -> Failure:
         """Say what a failed call to the collector means."""
-        return explain(error, self.address, tls=self._tls, token=self._joiner.target.token is not None)
+        return explain(error, self.address, tls=self._tls, token=self._joiner.target.credential, answered=True)
 
     async def close(self) -> None:
         """Leave."""
@@ -161,6 +180,8 @@ class Joiner:
         self._unreached = 0
         """Direct addresses in a row that were out of reach."""
         self._failures = 0
+        self._answered = False
+        """Whether the gateway was ever reached."""
         self._last_contact = time.monotonic()
 
     def open(self) -> None:
@@ -180,6 +201,11 @@ class Joiner:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def warn(self) -> None:
+        """Report what is unsafe about the target; to be called once for each program."""
+        if self.target.exposure is not None:
+            self._report(logging.WARNING, self.target.exposure)
 
     def expect_contact(self) -> None:
         """Count patience from now on: the simulator did not need the gateway until this moment."""
@@ -224,7 +250,7 @@ class Joiner:
         try:
             await report(request, timeout=WORD_SECONDS, metadata=self._authorization)
         except grpc.aio.AioRpcError as error:
-            failure = explain(error, self.target.server, tls=self._tls, token=self.target.token is not None)
+            failure = explain(error, self.target.server, tls=self._tls, token=self.target.credential)
             self._report(logging.DEBUG, f"no word of {problem.code} was left on the run: {failure.sentence}")
 
     async def back_off(self, failure: Failure) -> None:
@@ -264,7 +290,8 @@ class Joiner:
 
     @property
     def _authorization(self) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {self.target.token}"),) if self.target.token else ()
+        shown = self.target.credential
+        return () if shown is None else (("authorization", f"Bearer {shown.token}"),)
 
     async def _attempt(self) -> Place | RunEnd | Failure | None:
         """Join and reach out once. None: try again at once."""
@@ -292,7 +319,7 @@ class Joiner:
     async def _join(self) -> pb.JoinResponse | RunEnd | Failure:
         """Ask for a place."""
         request = pb.JoinRequest(
-            run=self.target.run,
+            run=self.run_id,  # once placed, back to the same run: a newer one may have its name by then
             incarnation=self.target.incarnation,
             protocol_version=PROTOCOL_VERSION,
             relay=self.relay,
@@ -307,16 +334,23 @@ class Joiner:
         try:
             response: pb.JoinResponse = await join(request, timeout=JOIN_SECONDS, metadata=self._authorization)
         except grpc.aio.AioRpcError as error:
-            failure = explain(error, self.target.server, tls=self._tls, token=self.target.token is not None)
+            failure = explain(
+                error,
+                self.target.server,
+                tls=self._tls,
+                token=self.target.credential,
+                answered=self._answered,
+            )
             if failure.code != "run_ended":
                 return failure
             code = _END_OF_STATE.get(failure.run_state, CloseCode.RUN_FINISHED)
             return RunEnd(code, failure.sentence, self.run_id)
         self._last_contact = time.monotonic()
+        self._answered = True
         if response.HasField("wait"):
             self._failures = 0
         else:
-            self.run_id = response.assignment.run_id
+            self.run_id = response.assignment.run_id or self.run_id
         return response
 
     def _out_of_reach(self, address: str) -> Failure | None:
@@ -346,8 +380,13 @@ def _fitting(sentence: str) -> str:
 
 
 def client_name(client: str) -> str:
-    """Name and version of this library as a client of the given kind, for instance `ludus-python/1.0`."""
+    """Describe this program to the server, as in `ludus-python/1.0 (Linux x86_64, Python 3.11)`.
+
+    It is part of a run's fingerprint. Short: the server takes 100 bytes, and adds to that of the Unity bridge.
+    """
     try:
-        return f"{client}/{version('ludus')}"
+        named = f"{client}/{version('ludus')}"
     except PackageNotFoundError:
-        return client
+        named = client
+    python = ".".join(platform.python_version_tuple()[:2])
+    return f"{named} ({platform.system()} {platform.machine()}, Python {python})"

@@ -19,11 +19,14 @@
 """
 
 import asyncio
-from pathlib import Path
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from ludus.dialer import Dialer, Ending
+from ludus.dialer import Dialer, Ending, logger
 from ludus.draws import EnvironmentParameters
 from ludus.joining import Target
+from ludus.paths import AnyPath
 from ludus.simulation import ResumableSimulation, Simulation, Start
 from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from ludus.trouble import CannotConnect, SessionRefused, SimulatorError
@@ -67,22 +70,40 @@ def connect(
     server: str = DEFAULT_SERVER,
     token: str | None = None,
     label: str = "",
-    ca_file: Path | None = None,
+    ca_file: AnyPath | None = None,
     patience_seconds: float | None = 300.0,
 ) -> Ending:
     """Play in a run until it ends, and say how it ended.
 
-    `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token, `label` what
-    people read in the list of simulators; `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and
-    LUDUS_CLIENT_KEY name what to show to a gateway that wants a certificate. Waits while the run is queued or paused;
-    reconnects with exponential back-off for as long as the gateway has been out of reach for less than
-    `patience_seconds` (None: for ever). What it waits for is logged to the logger `ludus.simulator`.
+    `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token (by default that
+    in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` what people read in the list of simulators;
+    `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name what to show to a gateway that
+    wants a certificate. Waits while the run is queued or paused; reconnects with exponential back-off for as long as
+    the gateway has been out of reach for less than `patience_seconds` (None: for ever). What it waits for is logged to
+    the logger `ludus.simulator`, and printed to standard error by a program that has not configured logging.
 
     Raises CannotConnect when trying again is pointless (wrong token, no such run, ...) or patience is at its end, and
     SessionRefused when the server rejected what the simulation sent. Must not be called inside a running event loop.
     """
     target = Target(server, run, token, label, ca_file, patience_seconds)
     try:
-        return asyncio.run(Dialer(simulation, target).play())
+        with _heard(logger):
+            return asyncio.run(Dialer(simulation, target).play())
     finally:
         simulation.close()
+
+
+@contextmanager
+def _heard(logger: logging.Logger) -> Iterator[None]:
+    """Print what is logged for the length of the block, unless the program has decided what becomes of it."""
+    if logger.hasHandlers() or logger.getEffectiveLevel() != logging.WARNING:
+        yield
+        return
+    handler = logging.StreamHandler()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)

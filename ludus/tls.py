@@ -1,10 +1,13 @@
 """The client's side of TLS: whom it trusts, and the certificate that it shows where a server wants one (mTLS)."""
 
+import ipaddress
 import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from ludus.paths import AnyPath
 
 CA_VARIABLE: Final = "LUDUS_CA_FILE"
 CERTIFICATE_VARIABLE: Final = "LUDUS_CLIENT_CERTIFICATE"
@@ -17,15 +20,24 @@ def named_by(variable: str) -> Path | None:
     return Path(text) if text else None
 
 
+def is_this_machine(address: str) -> bool:
+    """Tell whether host:port is certainly an address that does not leave this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return address.startswith("unix:")
+
+
 @dataclass(frozen=True)
 class ClientTls:
     """PEM files."""
 
-    ca_file: Path | None = None
+    ca_file: AnyPath | None = None
     """The authority that servers' certificates are signed by; None: those that the system trusts."""
-    certificate: Path | None = None
+    certificate: AnyPath | None = None
     """The client's own, with its chain; with `key`."""
-    key: Path | None = None
+    key: AnyPath | None = None
 
     @classmethod
     def from_environment(cls) -> "ClientTls":
@@ -54,7 +66,7 @@ class ClientTls:
         """Return the authority, the key and the certificate, in gRPC's order. Raises ValueError as `context` does."""
         self.context()  # gRPC itself would say of wrong files that the handshake failed
         authority, key, certificate = (
-            None if file is None else file.read_bytes() for file in (self.ca_file, self.key, self.certificate)
+            None if file is None else Path(file).read_bytes() for file in (self.ca_file, self.key, self.certificate)
         )
         return authority, key, certificate
 

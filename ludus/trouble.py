@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ludus.credentials import VARIABLES, Credential
 from ludus.wire.codes import CloseCode
 from ludus.wire.options import REASON_METADATA, STATE_METADATA
 
@@ -55,8 +56,17 @@ _REJOINABLE = {code for code in CloseCode if code.rejoin}
 """How a collector refuses a Unity player, whose calls have no other way to say it, when joining again makes sense."""
 
 
-def explain(error: grpc.aio.AioRpcError, address: str, *, tls: bool, token: bool) -> Failure:
-    """Say what a failed call to `address` means."""
+_BROKEN = ("socket closed", "reset by peer", "broken pipe", "stream removed", "goaway", "ping timeout", "watchdog")
+"""How gRPC says that a connection broke, on whatever side."""
+
+
+def explain(
+    error: grpc.aio.AioRpcError, address: str, *, tls: bool, token: Credential | None, answered: bool = False
+) -> Failure:
+    """Say what a failed call to `address` means.
+
+    `token` is the one that was shown; `answered`: something there has answered an earlier attempt.
+    """
     trailing: Any = error.trailing_metadata() or ()
     metadata = {str(key): str(value) for key, value in trailing}
     details = error.details() or error.code().name
@@ -65,8 +75,14 @@ def explain(error: grpc.aio.AioRpcError, address: str, *, tls: bool, token: bool
         return Failure(code, details, permanent=False)
     match error.code():
         case grpc.StatusCode.UNAUTHENTICATED:
-            problem = "does not accept this token" if token else "wants a token, and none was given"
+            problem = (
+                f"wants a token, and none was given: set {' or '.join(VARIABLES)}"
+                if token is None
+                else f"does not accept the token {token.origin}"
+            )
             return Failure("unauthenticated", f"the gateway at {address} {problem} ({details})", permanent=True)
+        case grpc.StatusCode.PERMISSION_DENIED if token is not None:
+            return Failure(code, f"{details.rstrip('.')} (it was shown the token {token.origin})", permanent=True)
         case grpc.StatusCode.UNIMPLEMENTED:
             return Failure(
                 "not_a_gateway", f"what answers at {address} is not a Ludus gateway ({details})", permanent=True
@@ -74,13 +90,17 @@ def explain(error: grpc.aio.AioRpcError, address: str, *, tls: bool, token: bool
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Failure("timeout", f"{address} did not answer in time", permanent=False)
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.UNKNOWN | grpc.StatusCode.INTERNAL if not metadata:
-            return unreachable(details, address, tls=tls)
+            return unreachable(details, address, tls=tls, answered=answered)
         case status:
             return Failure(code, details, status in _PERMANENT, metadata.get(STATE_METADATA, ""))
 
 
-def unreachable(details: str, address: str, *, tls: bool) -> Failure:
-    """Say what a transport error means. gRPC tells it in prose alone, so this reads the prose."""
+def unreachable(details: str, address: str, *, tls: bool, answered: bool = False) -> Failure:
+    """Say what a transport error means. gRPC tells it in prose alone, so this reads the prose.
+
+    Where the two sides disagree about TLS, one closes the connection before it has answered anything. A connection that
+    breaks later, or to a server that has `answered` before, breaks because the other side or the network is gone.
+    """
     text = details.lower()
     if "refused" in text:
         return Failure("nothing_listens", f"nothing listens at {address}", permanent=False)
@@ -88,20 +108,28 @@ def unreachable(details: str, address: str, *, tls: bool) -> Failure:
         return Failure(
             "tls_mismatch", f"{address} does not speak TLS; connect without a certificate file", permanent=True
         )
+    if "hostname verification" in text:
+        return Failure("tls_mismatch", f"the certificate of {address} is for another name ({details})", permanent=True)
     if "certificate" in text:
         return Failure("tls_mismatch", f"the certificate of {address} is not trusted ({details})", permanent=True)
+    if any(word in text for word in _BROKEN):
+        if answered or "failed to connect" not in text:
+            sentence = f"the connection to {address} was lost; what listened there may have ended"
+            return Failure("connection_lost", sentence, permanent=False)
+        if tls:
+            sentence = (
+                f"{address} closed the TLS connection before it answered; it may be starting or ending, or want a "
+                "certificate of this client, which LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name"
+            )
+        else:
+            sentence = (
+                f"{address} closed the connection before it answered; it may be starting or ending, or speak TLS, "
+                "which naming its authority's file turns on"
+            )
+        return Failure("unavailable", sentence, permanent=False)
     if "ssl" in text or "handshake" in text:
         sentence = f"the TLS connection to {address} failed" if tls else f"{address} wants TLS"
         return Failure("tls_mismatch", f"{sentence} ({details})", permanent=True)
-    if tls and "socket closed" in text:
-        sentence = (
-            f"{address} closed the TLS connection; it may want a certificate of this client, which "
-            "LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name"
-        )
-        return Failure("unavailable", sentence, permanent=False)
-    if "socket closed" in text:
-        sentence = f"{address} closed the connection; it may speak TLS, which naming its authority's file turns on"
-        return Failure("unavailable", sentence, permanent=False)
     if any(word in text for word in ("dns", "name or service", "domain name", "address lookup", "nodename")):
         return Failure("unknown_host", f"the host name in {address!r} cannot be resolved", permanent=False)
     if any(word in text for word in ("http1", "http2 header", "content-type", "http status")):

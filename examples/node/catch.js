@@ -12,7 +12,7 @@ const { values: options } = parseArgs({
   options: {
     run: { type: "string" },
     server: { type: "string", default: "127.0.0.1:7070" },
-    token: { type: "string", default: process.env.LUDUS_SIMULATOR_TOKEN ?? "" },
+    token: { type: "string", default: process.env.LUDUS_SIMULATOR_TOKEN || process.env.LUDUS_TOKEN || "" },
   },
 });
 if (!options.run) {

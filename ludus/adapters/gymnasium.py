@@ -12,9 +12,10 @@ when an episode begins, and drawn anew for each later one where they have sample
 hear of new ones with the run's next reset only.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -26,10 +27,14 @@ from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, row
 from ludus.seeds import EpisodeSeeds, environment_seed
 from ludus.simulation import GameSimulation, Start
 from ludus.spec import BehaviorSpec
+from ludus.trouble import SimulatorError
 from ludus.turn import Actions, Turn
 from ludus.wire.batches import Bytes, DecisionBatch, TerminalBatch
 
 Environment = gymnasium.Env[Any, Any]
+RESET: Final = ("observation", "info")
+STEP: Final = ("observation", "reward", "terminated", "truncated", "info")
+"""Names of the values that each method of an environment returns."""
 
 
 def behavior_name(env_id: str) -> str:
@@ -79,6 +84,7 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         seed_parameter: str | None = None,
     ) -> None:
         super().__init__(behavior, envs[0].observation_space, envs[0].action_space)
+        _check_reset(envs[0])
         self._envs = list(envs)
         self._seeds = EpisodeSeeds(seed, seed_parameter)
 
@@ -99,7 +105,9 @@ class EnvironmentSimulation(_GymnasiumSimulation):
             assert batch.agent_ids is not None
             values = self._decoder.rows(batch.continuous, batch.discrete)
             for agent, action in zip(batch.agent_ids.tolist(), values, strict=True):
-                observation, reward, terminated, truncated, info = self._envs[agent].step(action)
+                answer = self._envs[agent].step(action)
+                _check_answer(self._envs[agent], "step", answer, STEP)
+                observation, reward, terminated, truncated, info = answer
                 if terminated or truncated:
                     # The task's own end is final, even in the step in which the time ran out.
                     # Copied, because an environment may reuse its array for the next episode.
@@ -118,13 +126,37 @@ class EnvironmentSimulation(_GymnasiumSimulation):
             env.close()
 
     def _begin(self, agent: int) -> tuple[Any, dict[str, Any]]:
-        return self._envs[agent].reset(seed=self._seeds.next(agent), options=self._seeds.options)
+        answer = self._envs[agent].reset(seed=self._seeds.next(agent), options=self._seeds.options)
+        _check_answer(self._envs[agent], "reset", answer, RESET)
+        return answer
 
     def _tell(self, turn: Turn, decisions: DecisionRows, terminals: TerminalRows) -> None:
         if terminals.agents:
             turn.end_batch(terminals.batch(self._encoder))
         if decisions.agents:
             turn.decide_batch(decisions.batch(self._encoder, self._mask_size))
+
+
+def _check_reset(env: Environment) -> None:
+    """Raise ValueError unless `reset` takes what Gymnasium passes to it. OpenAI Gym's `reset` took nothing."""
+    try:
+        inspect.signature(env.unwrapped.reset).bind(seed=None, options=None)
+    except TypeError as error:
+        raise ValueError(
+            f"{type(env.unwrapped).__name__}.reset does not take Gymnasium's arguments ({error}); "
+            "write def reset(self, *, seed=None, options=None)"
+        ) from None
+
+
+def _check_answer(env: Environment, method: str, answer: object, parts: tuple[str, ...]) -> None:
+    """Raise SimulatorError unless `reset` or `step` returned Gymnasium's tuple. Playing again would not mend it."""
+    if isinstance(answer, tuple) and len(answer) == len(parts):
+        return
+    found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
+    raise SimulatorError(
+        "bad_game",
+        f"{type(env.unwrapped).__name__}.{method} returns {found}; in Gymnasium it returns {', '.join(parts)}",
+    )
 
 
 def _report_success(turn: Turn, info: Mapping[str, Any]) -> None:

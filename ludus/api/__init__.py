@@ -3,7 +3,7 @@
     with Client("http://127.0.0.1:8080") as client:
         run = client.create_run({"behaviors": {"CartPole": {"trainer_type": "ppo"}}}, name="first")
         run = client.wait(run.id, timeout=600)
-        client.download(run.id, "latest", "CartPole.onnx", Path("CartPole.onnx"))
+        client.download(run.id, "latest", "CartPole.onnx", "CartPole.onnx")
 
 Everything that comes back is a frozen dataclass (`ludus.records`). Everything that can go wrong is an `ApiError`:
 
@@ -15,6 +15,7 @@ Everything that comes back is a frozen dataclass (`ludus.records`). Everything t
     ├── NotFinite              a number that was to be sent is infinite or NaN
     ├── DownloadDamaged        a file arrived with another checksum than announced
     ├── NotSaved               the checkpoint that was asked for was not written
+    ├── RunStalled             the run goes on only when somebody acts
     └── WaitTimedOut           the run is not where it was waited for
 
 POSTs and PATCHes carry an idempotency key, so repeating one after a lost answer does not repeat its effect.
@@ -33,6 +34,7 @@ from ludus.api.errors import (
     NotFound,
     NotSaved,
     ProblemAnswer,
+    RunStalled,
     ServerUnreachable,
     WaitTimedOut,
 )
@@ -60,6 +62,7 @@ __all__ = [
     "NotFound",
     "NotSaved",
     "ProblemAnswer",
+    "RunStalled",
     "ServerUnreachable",
     "StoredConfig",
     "WaitTimedOut",

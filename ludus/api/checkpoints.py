@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ludus.api.transport import Transport, segment, without_none
+from ludus.paths import AnyPath
 from ludus.records import (
     Checkpoint,
     CheckpointVerified,
@@ -52,7 +53,7 @@ class Checkpoints(Transport):
         body = without_none({"older_than_seconds": older_than_seconds, "max_bytes": max_bytes})
         return self._read(Pruned, self._make("/v1/checkpoints:prune", {**body, "dry_run": dry_run}, None))
 
-    def download(self, run: str, checkpoint: str, name: str, target: Path) -> Path:
+    def download(self, run: str, checkpoint: str, name: str, target: AnyPath) -> Path:
         """Download one file of a checkpoint to `target` and return it.
 
         A download that breaks off is resumed, and the checksum is verified at the end: `target` is either the complete
@@ -61,7 +62,7 @@ class Checkpoints(Transport):
         return self._download(f"{_path(run, checkpoint)}/files/{segment(name)}", name, target)
 
     def upload_checkpoint(
-        self, file: Path, *, name: str | None = None, behavior: str | None = None, idempotency_key: str | None = None
+        self, file: AnyPath, *, name: str | None = None, behavior: str | None = None, idempotency_key: str | None = None
     ) -> UploadedCheckpoint:
         """Store a `checkpoint.pt` of ML-Agents, for configurations to name its id in `initialize_from`.
 

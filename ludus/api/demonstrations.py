@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ludus.api.transport import Transport, segment, without_none
+from ludus.paths import AnyPath
 from ludus.records import (
     Demonstration,
 )
@@ -13,7 +14,7 @@ class Demonstrations(Transport):
     """Requests about demonstrations."""
 
     def upload_demonstration(
-        self, file: Path, *, name: str | None = None, idempotency_key: str | None = None
+        self, file: AnyPath, *, name: str | None = None, idempotency_key: str | None = None
     ) -> Demonstration:
         """Store a recording: an ML-Agents `.demo` file, or a `.npz` of Ludus' own. The server reads all of it."""
         parameters = without_none({"name": name})
@@ -43,18 +44,24 @@ class Demonstrations(Transport):
     def subsample_demonstration(
         self,
         demonstration: str,
-        count: int,
+        count: int | None = None,
         *,
-        seed: int = 0,
+        episodes: int | None = None,
+        every: int | None = None,
+        seed: int | None = None,
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> Demonstration:
-        """Make a demonstration of `count` transitions, drawn without replacement; equal seeds draw equal ones."""
-        body = without_none({"count": count, "seed": seed, "name": name})
+        """Make a demonstration of some of another one's `episodes`, and of these `count` transitions or `every` n-th.
+
+        Without a seed the first episodes are taken, and every n-th transition from an episode's first one on; with one
+        they are drawn. `count` transitions are always drawn. Equal seeds draw equally.
+        """
+        body = without_none({"count": count, "episodes": episodes, "every": every, "seed": seed, "name": name})
         path = f"/v1/demonstrations/{segment(demonstration)}:subsample"
         return self._read(Demonstration, self._make(path, body, idempotency_key))
 
-    def download_demonstration(self, demonstration: str, target: Path) -> Path:
+    def download_demonstration(self, demonstration: str, target: AnyPath) -> Path:
         """Download a demonstration's file to `target` and return it; its checksum is verified first."""
         return self._download(f"/v1/demonstrations/{segment(demonstration)}/file", demonstration, target)
 

@@ -76,6 +76,21 @@ class WaitTimedOut(ApiError):
         super().__init__(f"run {run.id} is still {run.state} after {seconds:g} s")
 
 
+class RunStalled(ApiError):
+    """The run that was waited for does not go on by itself. `run` is its last known form."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        if run.state == "PAUSED":
+            why = run.stop_detail or run.stop_reason or "no reason was given"
+            sentence = f"({why})"
+            if run.stop_reason != "simulators_lost":  # the detail of that one says by itself what to do
+                sentence += f"; `ludus run resume {run.id}` lets it go on"
+        else:
+            sentence = f"and does not go on by itself. It waits for: {run.waits_for}"
+        super().__init__(f"run {run.id} is {run.state} {sentence}")
+
+
 class NotSaved(ApiError):
     """The checkpoint that was asked for was not written, or not in time."""
 

@@ -9,7 +9,7 @@ import httpx
 from ludus.api.errors import Busy, ServerUnreachable
 from ludus.api.patience import Patience
 from ludus.api.streams import server_sent
-from ludus.api.transport import Transport, problem_of, raise_for_problem, segment, unreachable
+from ludus.api.transport import Transport, segment, unreachable
 from ludus.records import (
     Event,
 )
@@ -58,13 +58,13 @@ class Events(Transport):
                 if answer.status_code == httpx.codes.NO_CONTENT:
                     yield None
                     return
-                raise_for_problem(answer, self.server)
+                self._raise_for_problem(answer)
                 for kind, data in server_sent(answer.iter_lines()):
                     if kind == "end":
                         yield None
                         return
                     if kind == "error":
-                        raise problem_of(data, httpx.codes.UNAUTHORIZED, self.server)
+                        raise self._problem_of(data, httpx.codes.UNAUTHORIZED)
                     yield self._read(Event, json.loads(data))
         except httpx.TransportError as error:
             raise unreachable(self.server, error) from error

@@ -96,9 +96,13 @@ class Ladders(Transport):
         answer = self._get(f"/v1/ladders/{segment(ladder)}/ratings/history", parameters)
         return self._all(RatingSeries, answer, "series")
 
-    def payoffs(self, ladder: str, players: Sequence[int] = (), limit: int = 200) -> Payoffs:
-        """Return how each of some players did against each other one; of none, the newest `limit` that have played."""
-        parameters = {"player": [str(player) for player in players], "limit": str(limit)}
+    def payoffs(self, ladder: str, players: Sequence[int] = (), limit: int = 200, *, met: bool = True) -> Payoffs:
+        """Return how each of some players did against each other one.
+
+        Where none are named, they are the newest `limit` of whom each has met another one; without `met` the newest
+        that have played.
+        """
+        parameters = {"player": [str(player) for player in players], "limit": str(limit), "met": str(met).lower()}
         return self._read(Payoffs, self._get(f"/v1/ladders/{segment(ladder)}/payoffs", parameters))
 
     def list_matches(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ludus.api.transport import Transport, segment
+from ludus.paths import AnyPath
 from ludus.records import (
     Log,
     LogText,
@@ -44,6 +45,6 @@ class Metrics(Transport):
             LogText, self._get(f"/v1/runs/{segment(run)}/attempts/{epoch}/logs/{segment(name)}", parameters)
         )
 
-    def download_log(self, run: str, epoch: int, name: str, target: Path) -> Path:
+    def download_log(self, run: str, epoch: int, name: str, target: AnyPath) -> Path:
         """Download a log as it is now to `target` and return it; one that grows meanwhile is begun anew."""
         return self._download(f"/v1/runs/{segment(run)}/attempts/{epoch}/logs/{segment(name)}/file", name, target)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ludus.api.errors import Busy, ServerUnreachable, WaitTimedOut
+from ludus.api.errors import Busy, RunStalled, ServerUnreachable, WaitTimedOut
 from ludus.api.patience import Patience
 from ludus.api.transport import Transport, segment, without_none
 from ludus.records import (
@@ -19,6 +19,10 @@ from ludus.records import (
 TERMINAL_STATES: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 LONG_POLL_SECONDS: Final = 20.0
 """How long one request of `wait` may stay open; below the idle time-out of common proxies."""
+STALL_LOOK_SECONDS: Final = 5.0
+"""The same where a run that stalls shall be noticed: time alone, and no change of state, may make it one."""
+PAUSED_LOOK_SECONDS: Final = 1.0
+"""Pause between two looks at a run that is PAUSED."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,8 @@ class Runs(Transport):
         """Queue a training run.
 
         `config` is a document, its YAML text, or a `StoredConfig`; `overrides` maps dotted paths
-        (`behaviors.CartPole.max_steps`) to values. Runs with a higher priority are trained first; `owner` is
-        whom the run counts for where workers are shared.
+        (`behaviors.CartPole.max_steps`) to values. Of a project's runs, those with a higher priority
+        are trained first; `owner` is a label: of one token's runs, those of the owner with fewer in training go first.
         """
         said = {"name": name, "tags": list(tags), "priority": priority, "owner": owner}
         body = run_body(config, overrides) | without_none(said)
@@ -85,10 +89,37 @@ class Runs(Transport):
         """Return a run by its id, or the newest run of a name."""
         return self._read(Run, self._get(f"/v1/runs/{segment(run)}"))
 
-    def list_runs(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Run]:  # noqa: A002
-        """Iterate over runs, newest first unless `order_by` says otherwise. Pages are fetched as needed."""
-        parameters = {"filter": filter, "order_by": order_by}
+    def list_runs(
+        self,
+        filter: str = "",  # noqa: A002
+        order_by: str = "",
+        limit: int | None = None,
+        metrics: Sequence[str] = (),
+    ) -> Iterator[Run]:
+        """Iterate over runs, newest first unless `order_by` says otherwise. Pages are fetched as needed.
+
+        `metrics` are `[BEHAVIOR:]KEY`, with `@max` or `@min` for the extremes; each run has them as `Run.metrics`, and
+        `order_by="metric desc"`, with the word `metric` itself, sorts by the first one.
+        """
+        parameters = {"filter": filter, "order_by": order_by, "metrics": list(metrics)}
         return self._items(Run, "/v1/runs", "runs", parameters, limit)
+
+    def rename(self, run: str, name: str) -> Run:
+        """Give a run another name, whatever its state."""
+        return self._read(Run, self._patch(f"/v1/runs/{segment(run)}", {"name": name}))
+
+    def tag(self, run: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Run:
+        """Add and remove tags of a run, whatever its state."""
+        body = {"add_tags": list(add), "remove_tags": list(remove)}
+        return self._read(Run, self._patch(f"/v1/runs/{segment(run)}", body))
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run that has ended, by its id, with its metrics, events, logs and checkpoints.
+
+        Refused while something outside the run needs it; the problem's `detail` names what. Deleting it again changes
+        nothing.
+        """
+        self._delete(f"/v1/runs/{segment(run_id)}")
 
     def stop(self, run: str) -> Run:
         """Ask a run to end with a final checkpoint and its models."""
@@ -98,17 +129,27 @@ class Runs(Transport):
         """Ask a run to end at once, without a checkpoint."""
         return self._read(Run, self._post(f"/v1/runs/{segment(run)}:cancel"))
 
-    def wait(self, run: str, states: Sequence[str] = ("terminal",), timeout: float | None = None) -> Run:
+    def wait(
+        self,
+        run: str,
+        states: Sequence[str] = ("terminal",),
+        timeout: float | None = None,
+        *,
+        unless_stalled: bool = False,
+    ) -> Run:
         """Block until a run is in one of `states` (`terminal` stands for all final ones) or has ended, and return it.
 
-        Bears with a server that is away for up to a minute. `timeout` is in seconds; raises WaitTimedOut after it.
+        Bears with a server that is away for up to a minute. `timeout` is in seconds; raises WaitTimedOut after it, and
+        with `unless_stalled` RunStalled as soon as the run goes on only when somebody acts (`Run.needs_action`).
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         wanted = {name for state in states for name in (TERMINAL_STATES if state == "terminal" else {state})}
+        asked = [*states, "PAUSED"] if unless_stalled else states
+        longest = 0.0 if unless_stalled else LONG_POLL_SECONDS  # it may have stalled long ago
         patience = Patience()
         while True:
             left = LONG_POLL_SECONDS if deadline is None else deadline - time.monotonic()
-            parameters = {"wait": ",".join(states), "timeout": f"{max(0.0, min(left, LONG_POLL_SECONDS)):.3f}"}
+            parameters = {"wait": ",".join(asked), "timeout": f"{max(0.0, min(left, longest)):.3f}"}
             try:
                 record = self._read(Run, self._get(f"/v1/runs/{segment(run)}", parameters))
             except (ServerUnreachable, Busy) as error:
@@ -117,9 +158,14 @@ class Runs(Transport):
             patience.reset()
             if record.state in wanted or record.state in TERMINAL_STATES:
                 return record
+            if unless_stalled and record.needs_action:
+                raise RunStalled(record)
+            longest = STALL_LOOK_SECONDS if unless_stalled else LONG_POLL_SECONDS
             if deadline is not None and time.monotonic() >= deadline:
                 assert timeout is not None
                 raise WaitTimedOut(record, timeout)
+            if unless_stalled and record.state == "PAUSED":  # answered at once; its simulators may be waking it
+                time.sleep(PAUSED_LOOK_SECONDS)
 
     def attempts(self, run: str) -> list[Attempt]:
         """Return all attempts of a run, oldest first."""

@@ -25,6 +25,8 @@ from ludus.api.errors import (
     ServerUnreachable,
 )
 from ludus.api.patience import Patience
+from ludus.credentials import CLIENT_TOKEN, Credential, credential
+from ludus.paths import AnyPath
 from ludus.records import ProblemDetail, read_record
 from ludus.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls
 
@@ -34,6 +36,7 @@ PROJECT_HEADER: Final = "Ludus-Project"
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 WORK_SECONDS: Final = 600.0
 """How long the server may take to read, merge or thin a demonstration."""
+_WRITE_IT_SO: Final = "write it as https://ludus.example.org or http://127.0.0.1:8080 into --server or LUDUS_SERVER"
 _CALL_IT_SO: Final = "write a name into --server or LUDUS_SERVER that the certificate is for (its subjectAltName)"
 
 
@@ -57,9 +60,14 @@ class Transport:
         authority. `timeout` is in seconds, per network operation. `transport` replaces the network.
         """
         self.server = (server or os.environ.get("LUDUS_SERVER") or DEFAULT_SERVER).rstrip("/")
-        token = token or os.environ.get("LUDUS_TOKEN")
+        if not self.server.lower().startswith(("http://", "https://")):
+            # Refused at once: httpx would say so with each request, and `wait` would bear with that for a minute.
+            raise ServerUnreachable(self.server, "the address has no http:// or https://", _WRITE_IT_SO)
+        self._credential = credential(token or None, (CLIENT_TOKEN,))
         project = project or os.environ.get("LUDUS_PROJECT")
-        headers = {"User-Agent": "ludus"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        headers = {"User-Agent": "ludus"} | (
+            {"Authorization": f"Bearer {self._credential.token}"} if self._credential else {}
+        )
         headers |= {PROJECT_HEADER: project} if project else {}
         tls = tls or ClientTls.from_environment()
         try:
@@ -92,7 +100,7 @@ class Transport:
         kind: type[Record],
         path: str,
         field: str,
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, str | Sequence[str]] | None = None,
         limit: int | None = None,
     ) -> Iterator[Record]:
         token = ""
@@ -151,10 +159,10 @@ class Transport:
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
         return self._http.build_request(method, path, json=body, headers=headers, timeout=timeout or self._http.timeout)
 
-    def _upload(self, path: str, file: Path, parameters: Mapping[str, str], key: str | None) -> dict[str, Any]:
+    def _upload(self, path: str, file: AnyPath, parameters: Mapping[str, str], key: str | None) -> dict[str, Any]:
         """Post a file as it is, streamed."""
         headers = {"Idempotency-Key": key or str(uuid.uuid4()), "Content-Type": "application/octet-stream"}
-        with file.open("rb") as content:
+        with Path(file).open("rb") as content:
             request = self._http.build_request(
                 "POST", path, params=parameters, content=content, headers=headers, timeout=self._patient()
             )
@@ -165,7 +173,7 @@ class Transport:
             answer = self._http.send(self._http.build_request("DELETE", path))
         except httpx.TransportError as error:
             raise unreachable(self.server, error) from error
-        raise_for_problem(answer, self.server)
+        self._raise_for_problem(answer)
 
     def _patient(self) -> httpx.Timeout:
         """Return time-outs for a request that the server works on before it answers."""
@@ -173,7 +181,8 @@ class Transport:
         read = None if given.read is None else max(given.read, WORK_SECONDS)
         return httpx.Timeout(given.connect, read=read, write=given.write)
 
-    def _download(self, path: str, name: str, target: Path) -> Path:
+    def _download(self, path: str, name: str, target: AnyPath) -> Path:
+        target = Path(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
         try:
@@ -208,7 +217,7 @@ class Transport:
     def _fetch_on(self, path: str, arriving: Arriving) -> None:
         try:
             with self._http.stream("GET", path, headers=arriving.headers) as answer:
-                raise_for_problem(answer, self.server)
+                self._raise_for_problem(answer)
                 arriving.take(answer)
         except httpx.TransportError as error:
             raise unreachable(self.server, error) from error
@@ -218,7 +227,7 @@ class Transport:
             answer = self._http.send(request)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise unreachable(self.server, error) from error
-        raise_for_problem(answer, self.server)
+        self._raise_for_problem(answer)
         try:
             data = answer.json()
         except ValueError:
@@ -226,6 +235,16 @@ class Transport:
         if not isinstance(data, dict):
             raise ServerUnreachable(self.server, "it does not answer as a Ludus server")
         return data
+
+    def _raise_for_problem(self, answer: httpx.Response) -> None:
+        """Raise what the server answers, if that is a problem."""
+        if answer.is_success:
+            return
+        pause = float(seconds) if (seconds := answer.headers.get("retry-after", "")).isdecimal() else None
+        raise self._problem_of(answer.read(), answer.status_code, pause)
+
+    def _problem_of(self, document: bytes | str, status: int, retry_after: float | None = None) -> ApiError:
+        return problem_of(document, status, self.server, retry_after=retry_after, shown=self._credential)
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,21 +285,24 @@ def unreachable(server: str, error: Exception) -> ServerUnreachable:
     return ServerUnreachable(server, reason)
 
 
-def raise_for_problem(answer: httpx.Response, server: str) -> None:
-    """Raise what the server answers, if that is a problem."""
-    if answer.is_success:
-        return
-    pause = answer.headers.get("retry-after", "")
-    raise problem_of(answer.read(), answer.status_code, server, retry_after=float(pause) if pause.isdecimal() else None)
-
-
-def problem_of(document: bytes | str, status: int, server: str, *, retry_after: float | None = None) -> ApiError:
-    """Return what a problem document says, as the error to raise."""
+def problem_of(
+    document: bytes | str,
+    status: int,
+    server: str,
+    *,
+    retry_after: float | None = None,
+    shown: Credential | None = None,
+) -> ApiError:
+    """Return what a problem document says, as the error to raise. `shown` is the token that the request had."""
     try:
         problem = json.loads(document)
         code, detail = problem["code"], problem["detail"]
     except (ValueError, KeyError, TypeError):
         return ServerUnreachable(server, f"it answers {status}, and not as a Ludus server")
     kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(status, ProblemAnswer)
+    if status == httpx.codes.UNAUTHORIZED:
+        detail += (
+            f" None was given: set {CLIENT_TOKEN}." if shown is None else f" It was shown the token {shown.origin}."
+        )
     errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
     return kind(status, code, detail, errors, retry_after)

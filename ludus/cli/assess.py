@@ -1,20 +1,23 @@
 """What `ludus gate` and `ludus evaluate` share: a run, its simulators, progress, and reports."""
 
 import functools
+import json
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
-from xml.etree import ElementTree as ET
+from uuid import uuid4
 
 import click
 
-from ludus.api import TERMINAL_STATES, Client, NotFound, WaitTimedOut
+from ludus.api import TERMINAL_STATES, Client, NotFound, RunStalled, WaitTimedOut
 from ludus.cli.exits import OUTCOMES, Exit
+from ludus.cli.follow import Standstill
 from ludus.cli.options import (
     SEED,
     SERVER_VARIABLE,
@@ -24,14 +27,18 @@ from ludus.cli.options import (
     run_tag_option,
     timeout_option,
 )
-from ludus.cli.render import LINES, echo, number, print_json, printable
-from ludus.cli.sources import Source, SourceType
+from ludus.cli.render import echo, number, print_json
+from ludus.cli.reports import Report, report_options
+from ludus.cli.sources import GAME_METAVAR, Source, SourceType
 from ludus.cli.sources import check as check_source
 from ludus.records import EvaluationResult, MatchResult, Run
 
 LOOK_SECONDS: Final = 1.0
 SIMULATORS_SECONDS: Final = 10.0
 """What simulators get to end by themselves once the run has."""
+TELL_SECONDS: Final = 5.0
+"""Longest time to read the last output of simulators that have ended; a child of theirs may hold the pipe open."""
+LAST_LINES: Final = 20
 Result = MatchResult | EvaluationResult
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -71,7 +78,6 @@ class RunOptions:
     overrides: tuple[tuple[str, Any], ...]
     timeout: float | None
     as_json: bool
-    junit: Path | None
 
 
 def games_options(handler: Command) -> Command:
@@ -80,8 +86,17 @@ def games_options(handler: Command) -> Command:
     @click.option(
         "--game",
         type=SourceType(),
-        metavar="LIBRARY:GAME",
+        metavar=GAME_METAVAR,
         help="Start simulators here, as `ludus simulate` does. [those that join otherwise]",
+    )
+    @click.option("--game-behavior", help="Behavior of the checkpoint that the game of --game plays. [the game's name]")
+    @click.option(
+        "--env-arg",
+        "game_arguments",
+        metavar="KEY=VALUE",
+        type=Assignment(),
+        multiple=True,
+        help="Argument of the game of --game itself, as in max_cycles=100. Can be given several times.",
     )
     @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes of --game.")
     @click.option(
@@ -98,8 +113,18 @@ def games_options(handler: Command) -> Command:
         help="Where the simulators of --game join. [127.0.0.1:7070]",
     )
     @functools.wraps(handler)
-    def command(*args: Any, game: Source | None, count: int, envs: int, gateway: str | None, **others: Any) -> None:
-        handler(*args, games=Games(game, count, envs, gateway), **others)
+    def command(
+        *args: Any,
+        game: Source | None,
+        game_behavior: str | None,
+        game_arguments: tuple[tuple[str, Any], ...],
+        count: int,
+        envs: int,
+        gateway: str | None,
+        **others: Any,
+    ) -> None:
+        source = game and replace(game, behavior=game_behavior, arguments=dict(game_arguments))
+        handler(*args, games=Games(source, count, envs, gateway), **others)
 
     return command  # type: ignore[return-value]  # click adds the options, which the caller doesn't see
 
@@ -119,9 +144,7 @@ def run_options(handler: Command) -> Command:
     )
     @timeout_option
     @json_option
-    @click.option(
-        "--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a JUnit report, too."
-    )
+    @report_options
     @functools.wraps(handler)
     def command(
         *args: Any,
@@ -131,16 +154,15 @@ def run_options(handler: Command) -> Command:
         overrides: tuple[tuple[str, Any], ...],
         timeout: float | None,
         as_json: bool,
-        junit: Path | None,
         **others: Any,
     ) -> None:
-        handler(*args, options=RunOptions(name, tags, seed, overrides, timeout, as_json, junit), **others)
+        handler(*args, options=RunOptions(name, tags, seed, overrides, timeout, as_json), **others)
 
     return command  # type: ignore[return-value]  # likewise
 
 
 def run_assessment(
-    client: Client, section: str, settings: Mapping[str, Any], games: Games, options: RunOptions
+    client: Client, section: str, settings: Mapping[str, Any], games: Games, options: RunOptions, report: Report
 ) -> Assessed:
     """Create a run, wait for its end while telling how far it is, and report. A time-out cancels the run.
 
@@ -151,38 +173,59 @@ def run_assessment(
     document: dict[str, Any] = {section: {key: value for key, value in settings.items() if value is not None}}
     if options.seed is not None:
         document["seed"] = options.seed
-    run = client.create_run(document, overrides=dict(options.overrides), name=options.name, tags=options.tags)
-    echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
-    resolved = (run.config or {}).get(section) or {}
+    # With one key for all its requests, the run is made once, however often it is asked for.
+    create = functools.partial(
+        client.create_run,
+        document,
+        overrides=dict(options.overrides),
+        name=options.name,
+        tags=options.tags,
+        idempotency_key=str(uuid4()),
+    )
+    run: Run | None = None
+    last = deque[str](maxlen=LAST_LINES)
     try:
-        with _simulators(run.id, games, resolved.get("seed_parameter")) as alone:
+        run = create()
+        report.run, report.server = run, client.server
+        echo(f"run {run.id} {run.name if run.name != run.id else ''}".rstrip(), err=True)
+        resolved = (run.config or {}).get(section) or {}
+        with _simulators(run.id, games, resolved.get("seed_parameter"), last) as alone:
             if games.source is None:
-                echo(f"waiting for simulators: ludus simulate LIBRARY:GAME --run {run.name}", err=True)
+                echo(f"waiting for simulators: ludus simulate GAME --run {run.name}", err=True)
             found = _follow(client, run, options.timeout, alone)
     except KeyboardInterrupt:
-        client.cancel(run.id)
+        # Interrupted before the answer was read, the run may be there all the same: asked again, the server names it.
+        client.cancel((run or create()).id)
         raise
+    report.collect(client, found.run)
+    if found.result is not None:
+        report.lines.append(progress_line(found.result))
     if found.ended is Exit.REFUSED:
         client.cancel(run.id)
-        echo(f"the simulators have ended before {run.id} has; it is cancelled", err=True)
+        report.lines.extend(last)
+        why = f": {last[-1]}" if last else ""
+        report.say(f"the simulators have ended before {run.id} has, which is cancelled{why}")
+    elif found.ended is Exit.STALLED:
+        client.cancel(run.id)
+        report.say(f"{RunStalled(found.run)}. Its verdict is not waited for: {run.id} is cancelled")
     elif found.ended is Exit.TIMED_OUT:
         client.cancel(run.id)
-        echo(f"not decided within {options.timeout:g} s; {run.id} is cancelled", err=True)
+        report.say(f"not decided within {options.timeout:g} s; {run.id} is cancelled")
     elif found.result is None or found.ended is not Exit.OK:
-        echo(f"{run.id} {found.run.state}: {found.run.stop_detail or found.run.stop_reason}", err=True)
+        why = found.run.stop_detail or found.run.stop_reason or found.run.state
+        report.say(f"{run.id} {found.run.state}: {why}", why)
     else:
-        echo(found.run.stop_detail or "", err=True)
+        report.say(found.run.stop_detail or "")
     if options.as_json:
         print_json({"run": found.run, "result": found.result})
-    if options.junit is not None:
-        _write_junit(options.junit, found)
     return found
 
 
 def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[], bool]) -> Assessed:
-    """Wait for the end; print progress when it has moved. Give up when nobody is left to play: `alone`."""
+    """Wait for the end; print progress when it has moved. Give up when nobody is left to play: `alone`, or when the run
+    goes on only if somebody acts."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    said = ""
+    said, standstill = "", Standstill()
     while True:
         nobody = alone()  # before the run is looked at, which may have ended since
         left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
@@ -197,8 +240,13 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
         if line != said:
             said = line
             echo(line, err=True)
+        news = standstill.news(present)
+        if news is not None:
+            echo(news, err=True)
         if present.state in TERMINAL_STATES:
             return Assessed(present, result, OUTCOMES[present.state])
+        if present.needs_action:
+            return Assessed(present, result, Exit.STALLED)
         if nobody:
             return Assessed(present, result, Exit.REFUSED)
         if deadline is not None and time.monotonic() >= deadline:
@@ -221,18 +269,30 @@ def progress_line(result: Result) -> str:
     if isinstance(result, EvaluationResult):
         interval = "" if result.low is None else f" ({number(result.low)} to {number(result.high)})"
         return f"{result.episodes} of {result.wanted} episodes, mean return {number(result.mean)}{interval}"
-    lead = "" if result.elo is None else f", Elo {result.elo:+.0f}"
-    if result.elo is not None and result.elo_low is not None and result.elo_high is not None:
-        lead += f" ({result.elo_low:+.0f} to {result.elo_high:+.0f})"
     return (
         f"{result.games} games{', paired' if result.paired else ''}: {result.wins} won, {result.draws} drawn, "
-        f"{result.losses} lost{lead}, LLR {result.llr:+.2f} ({result.llr_lower:+.2f} to {result.llr_upper:+.2f})"
+        f"{result.losses} lost{_lead(result)}, LLR {result.llr:+.2f} "
+        f"({result.llr_lower:+.2f} to {result.llr_upper:+.2f})"
     )
 
 
+def _lead(result: MatchResult) -> str:
+    """Say the Elo lead with its interval, or the one end that it has where all games went the same way."""
+    match result.elo, result.elo_low, result.elo_high:
+        case float(elo), float(low), float(high):
+            return f", Elo {elo:+.0f} ({low:+.0f} to {high:+.0f})"
+        case None, float(low), None:
+            return f", Elo {low:+.0f} or more"
+        case None, None, float(high):
+            return f", Elo {high:+.0f} or less"
+        case _:
+            return ""
+
+
 @contextmanager
-def _simulators(run: str, games: Games, seed_parameter: str | None) -> Iterator[Callable[[], bool]]:
-    """Let simulators play in the run for the length of the block; say whether they have all ended."""
+def _simulators(run: str, games: Games, seed_parameter: str | None, last: deque[str]) -> Iterator[Callable[[], bool]]:
+    """Let simulators play in the run for the length of the block; say whether they have all ended, and keep their
+    `last` lines."""
     if games.source is None:
         yield lambda: False
         return
@@ -241,9 +301,36 @@ def _simulators(run: str, games: Games, seed_parameter: str | None) -> Iterator[
     command += ["--count", str(games.count), "--envs", str(games.envs)]
     command += [] if games.gateway is None else ["--server", games.gateway]
     command += [] if seed_parameter is None else ["--seed-parameter", seed_parameter]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    command += [] if games.source.behavior is None else ["--behavior", games.source.behavior]
+    for key, value in games.source.arguments.items():
+        command += ["--env-arg", f"{key}={json.dumps(value)}"]  # JSON is YAML, as which it is read
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+
+    def tell() -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                echo(line.rstrip("\n"), err=True)
+                last.append(line.strip())
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+
+    def have_ended() -> bool:
+        if process.poll() is None:
+            return False
+        teller.join(TELL_SECONDS)  # their last words are why
+        return True
+
     try:
-        yield lambda: process.poll() is not None
+        yield have_ended
         try:
             process.wait(SIMULATORS_SECONDS)  # they hear of the end themselves
         except subprocess.TimeoutExpired:
@@ -252,28 +339,4 @@ def _simulators(run: str, games: Games, seed_parameter: str | None) -> Iterator[
         if process.poll() is None:
             process.terminate()
         process.wait()
-
-
-def _write_junit(file: Path, found: Assessed) -> None:
-    """Write a report with one test case: failed unless the verdict is `pass`, in error if the run did not end well."""
-    result = found.result
-    verdict = None if result is None or found.ended is not Exit.OK else result.verdict
-    suite = ET.Element("testsuite", name="ludus", tests="1", failures="0", errors="0")
-    title = "assessment" if result is None else result.kind
-    judged = getattr(result, "candidate", None) or getattr(result, "checkpoint", None) or found.run.id
-    case = ET.SubElement(suite, "testcase", classname=f"ludus.{title}", name=str(judged))
-    detail = found.run.stop_detail or found.run.stop_reason or found.run.state
-    if verdict is None:
-        suite.set("errors", "1")
-        ET.SubElement(case, "error", type=found.run.state, message=detail)
-    elif verdict != "pass":
-        suite.set("failures", "1")
-        ET.SubElement(case, "failure", type=verdict, message=detail)
-    ET.SubElement(case, "system-out").text = f"run {found.run.id}\n{'' if result is None else progress_line(result)}\n"
-    ended = found.run.finished_at
-    if ended is not None:
-        suite.set("time", f"{(ended - found.run.created_at).total_seconds():.3f}")
-    for element in suite.iter():
-        element.text = None if element.text is None else printable(element.text, LINES)
-        element.attrib = {name: printable(text) for name, text in element.attrib.items()}
-    file.write_bytes(ET.tostring(suite, encoding="utf-8", xml_declaration=True))
+        teller.join(TELL_SECONDS)

@@ -9,6 +9,7 @@ import click
 from ludus.api import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
 from ludus.cli.exits import Exit
 from ludus.cli.render import LINES, printable
+from ludus.credentials import CLIENT_TOKEN
 
 Parameters = ParamSpec("Parameters")
 Handler = Callable[Concatenate[Client, Parameters], None]
@@ -47,7 +48,7 @@ def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
     @click.option(
         "--server", envvar="LUDUS_SERVER", default=DEFAULT_SERVER, show_default=True, help="Address [LUDUS_SERVER]."
     )
-    @click.option("--token", envvar="LUDUS_TOKEN", help="Bearer token; better given as LUDUS_TOKEN.")
+    @click.option("--token", help=f"Bearer token; better given as {CLIENT_TOKEN}.")
     @click.option(
         "--project",
         envvar="LUDUS_PROJECT",

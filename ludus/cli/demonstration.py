@@ -112,14 +112,34 @@ def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None, 
 
 @demonstration.command()
 @click.argument("demonstration_id", metavar="DEMONSTRATION")
-@click.argument("count", type=click.IntRange(min=1))
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Decides which.")
+@click.argument("count", type=click.IntRange(min=1), required=False)
+@click.option("--episodes", type=click.IntRange(min=1), help="Keep so many complete episodes. [all]")
+@click.option("--every", type=click.IntRange(min=1), help="Keep every n-th transition of each episode.")
+@click.option("--seed", type=SEED, help="Draw the episodes, and where --every begins. [the first ones; 0 for COUNT]")
 @name_option
 @json_option
 @connected
-def subsample(client: Client, *, demonstration_id: str, count: int, seed: int, name: str | None, as_json: bool) -> None:
-    """Make a demonstration of COUNT transitions of DEMONSTRATION, drawn without replacement. Prints its id."""
-    made = client.subsample_demonstration(demonstration_id, count, seed=seed, name=name)
+def subsample(
+    client: Client,
+    *,
+    demonstration_id: str,
+    count: int | None,
+    episodes: int | None,
+    every: int | None,
+    seed: int | None,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Make a smaller demonstration of DEMONSTRATION, and print its id.
+
+    `--episodes 10` keeps whole episodes, `--every 20` every 20th transition of each episode, COUNT so many transitions,
+    drawn without replacement. `--episodes 10 --every 20` is how demonstrations are thinned in the literature on GAIL.
+    """
+    if count is not None and every is not None:
+        raise click.UsageError("COUNT and --every both say which transitions: leave one of them out")
+    if count is episodes is every is None:
+        raise click.UsageError("say what to keep: --episodes, and --every or COUNT for transitions")
+    made = client.subsample_demonstration(demonstration_id, count, episodes=episodes, every=every, seed=seed, name=name)
     print_result(made, made.id, as_json=as_json)
 
 
@@ -165,8 +185,14 @@ def _origin(origin: Mapping[str, Any]) -> str:
     match origin:
         case {"merged": list(sources)}:
             return "merged: " + ", ".join(sources)
-        case {"subsampled": source, "count": count, "seed": seed}:
-            return f"{count} transitions of {source}, seed {seed}"
+        case {"subsampled": source}:
+            kept = [
+                f"{origin['count']} transitions" if "count" in origin else "",
+                f"every {origin['every']}. transition" if "every" in origin else "",
+                f"{origin['episodes']} episodes" if "episodes" in origin else "",
+            ]
+            seed = f", seed {origin['seed']}" if "seed" in origin else ""
+            return " of ".join([*filter(None, kept), str(source)]) + seed
         case _:
             return ""
 

@@ -33,6 +33,8 @@ class Exit(IntEnum):
     """The policy failed its gate or evaluation."""
     UNDECIDED = 9
     """The gate or evaluation could not decide."""
+    STALLED = 10
+    """The run goes on only when somebody acts: it is paused, or no simulator or worker comes."""
 
 
 OUTCOMES: Mapping[str, Exit] = {
@@ -46,7 +48,10 @@ VERDICTS: Mapping[str, Exit] = {"pass": Exit.OK, "fail": Exit.FAILED_GATE, "unde
 """Verdict of a gate or evaluation -> exit code."""
 
 _ENDS: Mapping[str, Exit] = {CloseCode.RUN_FINISHED: Exit.OK, CloseCode.RUN_FAILED: Exit.RUN_FAILED}
-_UNREACHABLE = {"nothing_listens", "unknown_host", "timeout", "unavailable", "not_a_gateway", "tls_mismatch"}
+_UNREACHABLE = {
+    *("nothing_listens", "unknown_host", "timeout", "unavailable", "connection_lost"),
+    *("not_a_gateway", "tls_mismatch"),
+}
 
 
 def exit_of_end(code: CloseCode) -> Exit:
@@ -69,6 +74,7 @@ Exit codes:
   5  the run was cancelled
   6  the run succeeded, but a requirement is not met
   7  the time-out passed first
+ 10  the run does not go on by itself: it is paused, or no simulator or worker comes
 """
 
 VERDICT_HELP = """\b
@@ -82,4 +88,5 @@ Exit codes:
   7  the time-out passed first
   8  it failed
   9  undecided
+ 10  the run did not go on by itself: it was paused, or no simulator or worker came
 """

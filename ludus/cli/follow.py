@@ -1,60 +1,91 @@
 """`ludus run wait | watch | logs`: the commands that stay with a run until something happens."""
 
 import queue
+import re
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import click
 
-from ludus.api import TERMINAL_STATES, ApiError, Client, WaitTimedOut
+from ludus.api import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import OUTCOMES, Exit
-from ludus.cli.options import json_option, require_option, timeout_option
+from ludus.cli.options import json_option, keep_waiting_option, require_option, timeout_option
 from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_json, print_json_line, printable
+from ludus.cli.reports import Report, ReportedCommand, report_options
 from ludus.cli.require import ALIASES, Requirement, judge
 from ludus.records import Event, Log, Run
 
 REFRESH_SECONDS = 1.0
-PLAIN_SECONDS = 10.0
-"""How often `watch` prints progress where it can't rewrite the line."""
 
 
-@click.command(epilog=exits.HELP)
+@click.command(cls=ReportedCommand, epilog=exits.HELP)
 @click.argument("run")
 @timeout_option
+@keep_waiting_option
 @require_option
 @json_option
+@report_options
 @connected
 def wait(
-    client: Client, *, run: str, timeout: float | None, requirements: tuple[Requirement, ...], as_json: bool
+    client: Client,
+    *,
+    run: str,
+    timeout: float | None,
+    keep_waiting: bool,
+    requirements: tuple[Requirement, ...],
+    as_json: bool,
+    report: Report,
 ) -> None:
     """Wait until a run has ended, and judge it: two lines make a check in a CI pipeline.
 
     \b
     RUN=$(ludus run create ppo.yaml --name nightly)
-    ludus run wait $RUN --timeout 30m --require 'reward>=475'
+    ludus run wait $RUN --timeout 30m --require 'reward>=475' --junit ludus.xml
+
+    It also ends, with an exit code of its own, when the run goes on only if somebody acts: it is PAUSED, or no
+    simulator or worker has come for ten minutes.
     """
-    sys.exit(await_end(client, run, timeout, requirements, as_json=as_json))
+    options = {"keep_waiting": keep_waiting, "as_json": as_json}
+    sys.exit(await_end(client, run, timeout, requirements, **options, report=report))
 
 
 def await_end(
-    client: Client, run: str, timeout: float | None, requirements: Sequence[Requirement], *, as_json: bool = False
+    client: Client,
+    run: str,
+    timeout: float | None,
+    requirements: Sequence[Requirement],
+    *,
+    keep_waiting: bool = False,
+    as_json: bool = False,
+    report: Report | None = None,
 ) -> Exit:
-    """Wait for a run's end, say how it ended and return the exit code."""
+    """Wait for a run's end, say how it ended and return the exit code; all of it goes into the report, too.
+
+    Unless `keep_waiting`, the wait also ends when the run goes on only if somebody acts.
+    """
+    report = report or Report("run wait")
+    report.requirements = requirements
     try:
-        ended = client.wait(run, timeout=timeout)
-    except WaitTimedOut as error:
-        echo(f"{error}; it goes on (`ludus run show {error.run.id}`)", err=True)
+        ended = client.wait(run, timeout=timeout, unless_stalled=not keep_waiting)
+    except (WaitTimedOut, RunStalled) as error:
+        timed_out = isinstance(error, WaitTimedOut)
+        report.collect(client, error.run)
+        report.say(f"{error}; it goes on (`ludus run show {error.run.id}`)" if timed_out else str(error))
         if as_json:
             print_json({"run": error.run, "requirements": []})
-        return Exit.TIMED_OUT
+        return Exit.TIMED_OUT if timed_out else Exit.STALLED
     metrics = client.metrics(ended.id) if requirements else []
     verdicts = [judge(requirement, ended, metrics) for requirement in requirements]
-    echo(_ending(ended), err=True)
+    report.collect(client, ended)
+    report.verdicts = verdicts
+    report.say(_ending(ended))
     for verdict in verdicts:
         word = "met" if verdict.met else "NOT met"
         echo(f"{verdict.requirement.text}: {word} ({verdict.reason})", err=True)
@@ -69,25 +100,27 @@ def await_end(
 
 @click.command()
 @click.argument("run")
+@keep_waiting_option
 @json_option
 @connected
-def watch(client: Client, *, run: str, as_json: bool) -> None:
+def watch(client: Client, *, run: str, keep_waiting: bool, as_json: bool) -> None:
     """Follow a run: its events as they happen, and a line of progress. Ctrl-C leaves it running.
 
-    The exit code says how it ended, as with `ludus run wait`. With --json each event is one line.
+    The exit code says how it ended, or that it does not go on by itself, as with `ludus run wait`. With --json each
+    event is one line.
     """
     record = client.get_run(run)
-    if as_json:
-        for event in client.follow_events(record.id):
-            print_json_line(event)
-        sys.exit(OUTCOMES[client.get_run(record.id).state])
     try:
-        _watch(client, record)
+        _watch(client, record, keep_waiting=keep_waiting, as_json=as_json)
+    except RunStalled as error:
+        echo(str(error), err=True)
+        sys.exit(Exit.STALLED)
     except KeyboardInterrupt:
         echo(f"\n{record.id} goes on; `ludus run stop {record.id}` ends it", err=True, kept=LINES)
         sys.exit(130)
     ended = client.get_run(record.id)
-    echo(_ending(ended))
+    if not as_json:
+        echo(_ending(ended))
     sys.exit(OUTCOMES.get(ended.state, Exit.OK))
 
 
@@ -143,23 +176,52 @@ class _Progress:
         return self.speed
 
 
-def _watch(client: Client, record: Run) -> None:
-    """Print events and progress until the event stream ends."""
+def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) -> None:
+    """Print events, and progress unless as JSON, until the event stream ends.
+
+    On a terminal the last line is rewritten each second. Elsewhere (a file, the log of a CI job) nothing can be
+    rewritten: there is a line for each summary that the trainer writes, with its time, and none while nothing is new.
+    Raises RunStalled when the run goes on only if somebody acts, unless `keep_waiting`.
+    """
     events: queue.SimpleQueue[Event | ApiError | None] = queue.SimpleQueue()
-    follower = threading.Thread(target=_collect, args=(client, record.id, events), daemon=True)
+    over = threading.Event()
+    follower = threading.Thread(target=_collect, args=(client, record.id, events, over), daemon=True)
     follower.start()
-    rewrite = sys.stdout.isatty()
+    rewrite = sys.stdout.isatty() and not as_json
     progress = _Progress(record.step, time.monotonic())
     printed = ""
+    summarised = frozenset[tuple[str, int]]()
+    standstill = Standstill()
+    began = time.monotonic()
     next_look = 0.0
     while True:
         try:
             event = events.get(timeout=max(0.05, next_look - time.monotonic()))
         except queue.Empty:
-            line = printable(_progress_line(client, record.id, progress))
-            click.echo(f"\r{line.ljust(len(printed))}" if rewrite else line, nl=not rewrite)
-            printed = line
-            next_look = time.monotonic() + (REFRESH_SECONDS if rewrite else PLAIN_SECONDS)
+            now = time.monotonic()
+            next_look = now + REFRESH_SECONDS
+            with suppress(ApiError):  # a server that is away for a moment; the progress line says so
+                record = client.get_run(record.id)
+            if record.needs_action and not keep_waiting and now - began >= REFRESH_SECONDS:  # the past comes first
+                over.set()
+                raise RunStalled(record) from None
+            if as_json:
+                continue
+            at = f"{datetime.now(UTC).astimezone():%H:%M:%S}  "
+            news = standstill.news(record)
+            if news is not None:
+                echo(("\n" if rewrite and printed else "") + at + news)
+            try:
+                summary, line = _progress_line(client, record, progress)
+            except ApiError as error:
+                summary, line = summarised, f"(no answer: {error})"
+            line = printable(line)
+            if rewrite:
+                click.echo(f"\r{line.ljust(len(printed))}", nl=False)
+                printed = line
+            elif summary != summarised:
+                click.echo(at + line)
+                summarised = summary
             continue
         if rewrite and printed:
             click.echo("\r" + " " * len(printed) + "\r", nl=False)
@@ -168,31 +230,51 @@ def _watch(client: Client, record: Run) -> None:
             raise event
         if event is None:
             return
-        echo(event_line(event))
+        if as_json:
+            print_json_line(event)
+        else:
+            echo(event_line(event))
 
 
-def _collect(client: Client, run: str, events: "queue.SimpleQueue[Event | ApiError | None]") -> None:
+class Standstill:
+    """Knows which standstill of a run was told of, so that each is told of once and not again with every minute."""
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    def news(self, run: Run) -> str | None:
+        """Say what a run waits for, if that is something else than before. How long it has waited is no difference."""
+        without_numbers = re.sub(r"[0-9.]+ (s|min|h)\b", "", run.waits_for or "")
+        if without_numbers == self._told:
+            return None
+        self._told = without_numbers
+        return f"{run.id} waits for: {run.waits_for}" if run.waits_for else None
+
+
+def _collect(
+    client: Client, run: str, events: "queue.SimpleQueue[Event | ApiError | None]", over: threading.Event
+) -> None:
     try:
         for event in client.follow_events(run):
             events.put(event)
         events.put(None)
     except ApiError as error:
         events.put(error)
+    except RuntimeError:  # httpx: the command has ended, and closed its client in the middle of the stream
+        if not over.is_set():
+            raise
 
 
-def _progress_line(client: Client, run: str, progress: _Progress) -> str:
-    try:
-        record = client.get_run(run)
-        metrics = client.metrics(run)
-        simulators = len(client.simulators(run, state="connected"))
-    except ApiError as error:
-        return f"(no answer: {error})"
+def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[frozenset[tuple[str, int]], str]:
+    """Return at which step each behavior has its newest summary, and a line about how far the run is."""
+    metrics = client.metrics(record.id)
+    simulators = len(client.simulators(record.id, state="connected"))
     parts = [record.state, f"step {number(record.step)} of {number(max_steps(record))}"]
     rewards = [metric for metric in metrics if metric.key == ALIASES["reward"]]
     parts += [f"{metric.behavior} reward {number(metric.value)}" for metric in rewards]
     speed = progress.advance(record.step)
     parts += [f"{speed:,.0f} steps/s", f"{simulators} simulator{'' if simulators == 1 else 's'}"]
-    return "   ".join(parts)
+    return frozenset((metric.behavior, metric.step) for metric in metrics), "   ".join(parts)
 
 
 def _ending(run: Run) -> str:

@@ -11,6 +11,7 @@ from ludus.cli.client import Failure, connected, explain
 from ludus.cli.exits import VERDICTS, Exit
 from ludus.cli.options import Finite
 from ludus.cli.render import echo
+from ludus.cli.reports import Report, ReportedCommand
 from ludus.records import MatchResult
 
 CHAMPION = "champion"
@@ -24,7 +25,7 @@ seed_parameter_option = click.option(
 )
 
 
-@click.command(epilog=exits.VERDICT_HELP)
+@click.command(cls=ReportedCommand, epilog=exits.VERDICT_HELP)
 @click.argument("candidate")
 @click.option("--against", "champion", default=CHAMPION, show_default=True, help=f"Checkpoint to beat: {CHECKPOINTS}.")
 @behavior_option
@@ -61,6 +62,7 @@ def gate(
     games: Games,
     promote: str | None,
     options: RunOptions,
+    report: Report,
 ) -> None:
     """Let CANDIDATE play against a champion until it is known whether it is stronger; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
@@ -82,7 +84,7 @@ def gate(
         "ladder": ladder,
     }
     alias = None if promote is None else promote or (CHAMPION if _is_no_alias(champion) else champion)
-    found = run_assessment(client, "match", settings, games, options)
+    found = run_assessment(client, "match", settings, games, options, report)
     code = _verdict(found)
     if alias is not None and code is Exit.OK:
         assert isinstance(found.result, MatchResult)
@@ -90,7 +92,7 @@ def gate(
     sys.exit(code)
 
 
-@click.command(epilog=exits.VERDICT_HELP)
+@click.command(cls=ReportedCommand, epilog=exits.VERDICT_HELP)
 @click.argument("checkpoint")
 @behavior_option
 @click.option("--episodes", type=int, default=100, show_default=True, help="Episodes to play.")
@@ -111,6 +113,7 @@ def evaluate(
     seed_parameter: str | None,
     games: Games,
     options: RunOptions,
+    report: Report,
 ) -> None:
     """Let CHECKPOINT play a number of episodes, and compare its mean return with a threshold; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
@@ -126,7 +129,7 @@ def evaluate(
         "confidence": confidence,
         "seed_parameter": seed_parameter or games.seed_parameter,
     }
-    found = run_assessment(client, "evaluate", settings, games, options)
+    found = run_assessment(client, "evaluate", settings, games, options, report)
     sys.exit(_verdict(found))
 
 

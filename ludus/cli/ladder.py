@@ -86,16 +86,25 @@ def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json:
 @ladder.command()
 @ladder_argument
 @click.option("--player", "players", type=click.IntRange(min=1), multiple=True, help="Only these; several times.")
-@click.option("--limit", type=click.IntRange(1, 500), default=10, show_default=True, help="Most players, the newest.")
+@click.option("--limit", type=click.IntRange(2, 500), default=20, show_default=True, help="Most players, the newest.")
+@click.option("--all", "everybody", is_flag=True, help="Players that have not met, too, as a matrix of mean scores.")
 @json_option
 @connected
-def payoffs(client: Client, *, ladder_key: str, players: tuple[int, ...], limit: int, as_json: bool) -> None:
-    """Show the mean score of each player of LADDER (row) against each other one (column); a draw is half a win."""
-    found = client.payoffs(ladder_key, players, limit)
+def payoffs(
+    client: Client, *, ladder_key: str, players: tuple[int, ...], limit: int, everybody: bool, as_json: bool
+) -> None:
+    """Show how players of LADDER did against those whom they met; a draw is half a win.
+
+    Each pair that has met has a row, from the side of its first player. With --all there is a matrix: the mean score of
+    each player (row) against each other one (column).
+    """
+    found = client.payoffs(ladder_key, players, limit, met=not everybody)
     if as_json:
         print_json(found)
-        return
-    print_table(["id", "player", *(str(each.id) for each in found.players)], _matrix(found))
+    elif everybody:
+        print_table(["id", "player", *(str(each.id) for each in found.players)], _matrix(found))
+    else:
+        print_table(["id", "player", "id", "opponent", "games", "won", "drawn", "lost", "score"], _pairs(found))
 
 
 @ladder.command()
@@ -147,6 +156,18 @@ def _matrix(found: Payoffs) -> list[tuple[str, ...]]:
         (str(player.id), player.name, *("-" if score is None else f"{score:.2f}" for score in scores))
         for player, scores in zip(found.players, found.scores, strict=True)
     ]
+
+
+def _pairs(found: Payoffs) -> list[tuple[object, ...]]:
+    """Return a row for each pair that has met, those of the newest players first."""
+    rows: list[tuple[object, ...]] = []
+    for b, second in reversed(list(enumerate(found.players))):
+        for a, first in enumerate(found.players[:b]):
+            score = found.scores[a][b]
+            if score is not None:
+                counts = (number(table[a][b]) for table in (found.games, found.wins, found.draws, found.losses))
+                rows.append((first.id, first.name, second.id, second.name, *counts, f"{score:.2f}"))
+    return rows
 
 
 def _match(each: Match) -> tuple[object, ...]:

@@ -24,6 +24,7 @@ from ludus.cli.learn_players import Place, check_build, players_of
 from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
 from ludus.cli.learn_stack import Addresses, embedded_stack
 from ludus.cli.render import LINES, echo
+from ludus.credentials import SIMULATOR_TOKEN
 from ludus.results import Folder, Mirror
 from ludus.results.console import info
 from ludus.results.folder import ResultsUnusable
@@ -114,7 +115,9 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
     with interrupts.caught():
         run = open_run(client, settings, folder, say)
         say(info(f"Run {run.id} on {client.server}; games dial {addresses.gateway}."))
-        place = Place(addresses.gateway, run.id, os.environ.get("LUDUS_SIMULATOR_TOKEN"), typed.ca_file)
+        place = Place(
+            addresses.gateway, run.id, None if os.environ.get(SIMULATOR_TOKEN) else typed.token, typed.ca_file
+        )
         players = None if typed.remote_env else players_of(settings, place, folder.logs, say)
         mirror = Mirror(
             client,

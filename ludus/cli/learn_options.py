@@ -153,7 +153,7 @@ def _theirs() -> argparse.ArgumentParser:
     add("--base-port", type=int, help="Port of the first build on this machine. [5005]")
     add("--num-envs", type=int, help="How many builds to start. [1]")
     add("--num-areas", type=int, help="Training areas in each build. [1]")
-    add("--debug", action=_FLAG, help="Log more.")
+    add("--debug", action=_FLAG, help="Log the trainer's every step (ludus run logs RUN).")
     add("--env-args", nargs=argparse.REMAINDER, help="Everything behind it goes to the build.")
     add("--max-lifetime-restarts", help="Restarts of each build in all; -1: no limit. [10]")
     add("--restarts-rate-limit-n", help="Restarts of each build within the period below; -1: no limit. [1]")

@@ -11,7 +11,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from ludus.api import PATIENCE_SECONDS, TERMINAL_STATES, Busy, Client, NotFound, ProblemAnswer, ServerUnreachable
+from ludus.api import (
+    PATIENCE_SECONDS,
+    TERMINAL_STATES,
+    Busy,
+    Client,
+    NotFound,
+    ProblemAnswer,
+    RunStalled,
+    ServerUnreachable,
+)
 from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
 from ludus.cli.learn_players import Players
 from ludus.cli.options import name_of
@@ -72,6 +81,10 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[s
         document["checkpoint_settings"] = {"inference": True}
     if settings.environment.seed >= 0:
         document["seed"] = settings.environment.seed
+    simulators = document.get("simulators") or {}
+    if settings.environment.env_path is None and isinstance(simulators, dict):
+        # Somebody presses Play in the Editor, at a time of their own.
+        document["simulators"] = {"startup_grace_seconds": None, **simulators}
     for name, section in (("env_settings", settings.environment), ("engine_settings", settings.engine)):
         changed = _changed(section)
         if changed:
@@ -107,10 +120,11 @@ def begin_anew(client: Client, folder: Folder) -> None:
 def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Players | None, say: Say) -> Run:
     """Stay with a run until it has ended and everything is here. Raises ApiError.
 
-    The first Ctrl-C stops it well, and so does the end of the last game that was to play here.
+    The first Ctrl-C stops it well, and so does the end of the last game that was to play here. A run that goes on only
+    when somebody acts is told of once, and stayed with: its games are started from here.
     """
     silent_since: float | None = None
-    stopped = False
+    stopped = stalled = False
     while True:
         try:
             if not stopped and (interrupts.count or (players is not None and players.failure is not None)):
@@ -118,8 +132,12 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
                     say(info("Learning was interrupted. Please wait while the graph is generated."))
                 _stop(client, mirror.journal.run)
                 stopped = True
-            if mirror.sync().state in TERMINAL_STATES:
+            run = mirror.sync()
+            if run.state in TERMINAL_STATES:
                 return mirror.finish()
+            if run.needs_action and not stalled:
+                say(warning(str(RunStalled(run))))
+            stalled = run.needs_action
             silent_since = None
         except (ServerUnreachable, Busy):
             now = time.monotonic()
@@ -163,6 +181,8 @@ def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) 
         return _continued(client, settings, folder, journal, run, say)
     if settings.checkpoints.inference:
         raise LearnError(f"Run {run.id} still trains; stop it (ludus run stop {run.id}) before --inference.")
+    if run.state == "PAUSED":
+        run = client.resume(run.id)
     return run, run.step
 
 

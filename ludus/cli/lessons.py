@@ -5,11 +5,14 @@ from typing import Any
 import click
 import yaml
 
-from ludus.api import Client
+from ludus.api import TERMINAL_STATES, Client
 from ludus.cli.client import connected
 from ludus.cli.options import json_option
-from ludus.cli.render import echo, print_json
+from ludus.cli.render import echo, event_line, print_json
 from ludus.records import EnvironmentParameters
+
+CHANGES = frozenset({"lesson_changed", "parameter_changed"})
+"""Types of events that say how a parameter came to be where it is."""
 
 
 class YamlValue(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
@@ -30,8 +33,18 @@ class YamlValue(click.ParamType):  # type: ignore[type-arg]  # generic only in n
 @json_option
 @connected
 def lessons(client: Client, *, run: str, as_json: bool) -> None:
-    """Show where each environment parameter is in its lessons, and what it waits for."""
-    _show(client.environment_parameters(run), as_json)
+    """Show where each environment parameter is in its lessons, and what it waits for.
+
+    Of a run that has ended: where each of them was at the end, and how it came there.
+    """
+    record = client.get_run(run)
+    found = client.environment_parameters(record.id)
+    ended = record.state in TERMINAL_STATES
+    _show(found, as_json, ended=ended)
+    if ended and not as_json and found.parameters:
+        for event in client.list_events(record.id):
+            if event.type in CHANGES:
+                echo(event_line(event))
 
 
 @click.command("set-lesson")
@@ -59,14 +72,15 @@ def set_parameter(client: Client, *, run: str, parameter: str, value: Any, as_js
     _show(client.set_parameter(run, parameter, value), as_json)
 
 
-def _show(found: EnvironmentParameters, as_json: bool) -> None:
+def _show(found: EnvironmentParameters, as_json: bool, *, ended: bool = False) -> None:
     if as_json:
         print_json(found)
         return
     for parameter in found.parameters:
         echo(f"{parameter.name}: {parameter.waits_for}")
+    undone = "the run ended before that" if ended else "the trainer has not done it yet"
     for edit in found.pending:
         wanted = ", ".join(f"{key} {value}" for key, value in edit.change.items())
-        echo(f"{edit.parameter}: {wanted} was asked for; the trainer has not done it yet")
+        echo(f"{edit.parameter}: {wanted} was asked for; {undone}")
     if not found.parameters:
         echo("The run has no environment parameters.")

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -157,13 +157,17 @@ def branch(
 COMMANDS: Sequence[click.Command] = (pause, resume, checkpoint, set_, changes, branch)
 
 
+_GROUPS: Final = frozenset({"hyperparameters", "divergence"})
+"""Keys of a behavior's section whose own keys change one by one."""
+
+
 def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return changes by behavior. Raises UsageError where a path does not name a behavior and a key of it."""
     found: dict[str, dict[str, Any]] = {}
     for path, value in assignments:
         keys = [quoted or plain for quoted, plain in _KEY.findall(path)]
         keys = keys[1:] if keys[:1] == ["behaviors"] and len(keys) > 2 else keys
-        if not 2 <= len(keys) <= 3 or (len(keys) == 3 and keys[1] != "hyperparameters"):
+        if not 2 <= len(keys) <= 3 or (len(keys) == 3 and keys[1] not in _GROUPS):
             message = f"{path!r} names no key of a behavior; write NAME.max_steps or NAME.hyperparameters.learning_rate"
             raise click.UsageError(message)
         section = found.setdefault(keys[0], {})

@@ -9,9 +9,9 @@ import click
 import yaml
 
 from ludus.cli.require import Requirement, parse_requirement
+from ludus.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.wire.options import DEFAULT_SERVER
 
-TOKEN_VARIABLE: Final = "LUDUS_SIMULATOR_TOKEN"  # noqa: S105  a name
 SERVER_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
 
 
@@ -93,6 +93,9 @@ timeout_option = click.option("--timeout", type=Duration(), help="Longest time t
 wait_option = click.option(
     "--wait", "wait_", is_flag=True, help="Wait for the end; the exit codes are those of `ludus run wait`."
 )
+keep_waiting_option = click.option(
+    "--keep-waiting", is_flag=True, help="Stay with a run that is paused, or that no simulator or worker comes to."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 SEED: Final = click.IntRange(0, 2**31 - 1)
@@ -102,7 +105,9 @@ run_tag_option = click.option("--tag", "tags", multiple=True, help="Tag of the r
 overrides_option = click.option(
     "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
 )
-priority_option = click.option("--priority", type=int, default=0, help="Runs with a higher one are trained first.")
+priority_option = click.option(
+    "--priority", type=int, default=0, help="Of a project's runs, those with a higher one are trained first."
+)
 
 gateway_option = click.option(
     "--server",
@@ -113,7 +118,9 @@ gateway_option = click.option(
     metavar="HOST:PORT",
     help="The gateway.",
 )
-token_option = click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, help="The gateway's bearer token.")
+token_option = click.option(
+    "--token", help=f"The gateway's bearer token; better given as {SIMULATOR_TOKEN}, else {CLIENT_TOKEN} is taken."
+)
 ca_file_option = click.option(
     "--ca-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -14,11 +14,23 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import SEED, RequirementType
 from ludus.cli.render import number, print_table
 from ludus.cli.require import ALIASES, Requirement
-from ludus.cli.sources import RANDOM, PlayerType, Source, SourceType, game_options, make_player, try_to_make
-from ludus.play.episodes import SEED_PARAMETER, Episode, Summary, play_episodes, summarize, team_of
+from ludus.cli.simulate import finish_recording, name_recordings
+from ludus.cli.sources import (
+    GAME_METAVAR,
+    RANDOM,
+    PlayerType,
+    Source,
+    SourceType,
+    game_options,
+    make_player,
+    try_to_make,
+)
+from ludus.demonstrations import DemonstrationError
+from ludus.demonstrations.recorded import EpisodeLog
+from ludus.play.episodes import SEED_PARAMETER, EndlessGame, Episode, Summary, play_episodes, summarize, team_of
 from ludus.play.model import UnusableModel
 from ludus.play.players import Player
-from ludus.simulation import GameSimulation
+from ludus.simulation import Simulation
 from ludus.spec import BehaviorSpec
 
 
@@ -38,7 +50,7 @@ class Contest:
 
 @click.command()
 @click.argument("model", type=PlayerType())
-@click.argument("source", metavar="LIBRARY:GAME", type=SourceType())
+@click.argument("source", metavar=GAME_METAVAR, type=SourceType())
 @click.option("--episodes", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="How many.")
 @click.option("--against", type=PlayerType(), help=f"Who plays the other teams: {RANDOM!r} or a model (FILE.onnx).")
 @click.option(
@@ -57,6 +69,12 @@ class Contest:
     multiple=True,
     help="What the result has to be, as in 'reward>=475' or 'win>=0.95'. Can be given several times.",
 )
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Record the model's episodes to FILE (.npz), a demonstration to imitate. Goes on with one that exists.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every episode.")
 def play(
     *,
@@ -71,13 +89,15 @@ def play(
     teams: tuple[int, ...],
     arguments: tuple[tuple[str, Any], ...],
     requirements: tuple[Requirement, ...],
+    record: Path | None,
     as_json: bool,
 ) -> None:
     """Play episodes with an exported MODEL (an .onnx file, or `random`) and say how good it was.
 
     For instance `ludus play CartPole.onnx gymnasium:CartPole-v1`, or `ludus play new.onnx
-    pettingzoo:classic.connect_four_v3 --against old.onnx --sample --episodes 200`. Needs no server. Episode after
-    episode has the next seed; in games of several teams each seed is played once on every side.
+    pettingzoo:classic.connect_four_v3 --against old.onnx --sample --episodes 200`. GAME is named as for `ludus
+    simulate`. Needs no server. Episode after episode has the next seed; in games of several teams each seed is played
+    once on every side. `ludus play expert.onnx GAME --record expert.npz --episodes 50` makes a demonstration.
 
     \b
     Exit codes:
@@ -86,24 +106,30 @@ def play(
       6  a requirement is not met
     """
     source = replace(source, arguments=dict(arguments), separate=separate, teams=teams, seed_parameter=SEED_PARAMETER)
+    (recording,) = name_recordings(record, 1)
     simulation = try_to_make(source)
+    log = None if recording is None else EpisodeLog(recording)
     try:
         sides = _sides(simulation, against, only_team)
         contest = Contest(model, against, source, episodes, seed, sample, sides)
-        played = _played(simulation, contest)
+        played = _played(simulation, contest, log)
     finally:
         simulation.close()
+        if log is not None:
+            log.close()
     if as_json:
         click.echo(json.dumps(_document(contest, played), indent=2, ensure_ascii=False))
     else:
         _print(contest, played)
+    if recording is not None:
+        finish_recording(recording)
     if _all_alike(contest, played):
         click.echo("all games of a side went the same way: both models always act alike; try --sample", err=True)
     if not _meets(requirements, summarize(played)):
         sys.exit(Exit.UNMET)
 
 
-def _sides(simulation: GameSimulation, against: str | None, only: int | None) -> tuple[int | None, ...]:
+def _sides(simulation: Simulation, against: str | None, only: int | None) -> tuple[int | None, ...]:
     """Return the teams that the model plays. Raises click.UsageError."""
     teams = sorted({team for spec in simulation.behaviors if (team := team_of(spec)) is not None})
     if len(teams) > 1 and against is None:
@@ -120,8 +146,8 @@ def _sides(simulation: GameSimulation, against: str | None, only: int | None) ->
     return (only,)
 
 
-def _played(simulation: GameSimulation, contest: Contest) -> list[Episode]:
-    """Play. Raises click.UsageError for a model that cannot play this game."""
+def _played(simulation: Simulation, contest: Contest, log: EpisodeLog | None) -> list[Episode]:
+    """Play. Raises click.UsageError for a model or a game of which nothing can be played here."""
 
     def candidate(spec: BehaviorSpec) -> Player:
         return make_player(contest.model, spec, sample=contest.sample, seed=contest.first_seed)
@@ -132,10 +158,12 @@ def _played(simulation: GameSimulation, contest: Contest) -> list[Episode]:
 
     seeds = itertools.count(contest.first_seed)
     try:
-        episodes = play_episodes(simulation, candidate, others, seeds, contest.teams)
+        episodes = play_episodes(simulation, candidate, others, seeds, contest.teams, log)
         return list(itertools.islice(episodes, contest.episodes))
-    except UnusableModel as error:
+    except (UnusableModel, EndlessGame) as error:
         raise click.UsageError(str(error)) from None
+    except DemonstrationError as error:
+        raise click.UsageError(f"--record: {error}") from None
 
 
 def _all_alike(contest: Contest, played: Sequence[Episode]) -> bool:
@@ -170,7 +198,7 @@ def _print(contest: Contest, played: Sequence[Episode]) -> None:
                 side,
                 summary.episodes,
                 number(summary.mean),
-                f"{number(summary.low)} to {number(summary.high)}",
+                "-" if summary.low is None else f"{number(summary.low)} to {number(summary.high)}",
                 number(summary.lowest),
                 number(summary.highest),
                 number(summary.mean_length),

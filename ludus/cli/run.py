@@ -10,9 +10,11 @@ import yaml
 
 from ludus.api import Client, StoredConfig
 from ludus.cli.client import connected
+from ludus.cli.diff import diff
 from ludus.cli.follow import await_end, logs, wait, watch
 from ludus.cli.lessons import lessons, set_lesson, set_parameter
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
+from ludus.cli.mirror import mirror
 from ludus.cli.options import (
     json_option,
     overrides_option,
@@ -37,9 +39,10 @@ from ludus.cli.render import (
     print_table,
     span,
 )
-from ludus.cli.require import Requirement
+from ludus.cli.require import ALIASES, Requirement
+from ludus.cli.tidy import delete, rename, tag
 from ludus.cli.verify import verify_resume
-from ludus.records import Metric, Run
+from ludus.records import Metric, Run, SelfPlay
 
 
 @click.group()
@@ -54,7 +57,9 @@ def run() -> None:
 @run_tag_option
 @overrides_option
 @priority_option
-@click.option("--owner", default="", help="Whom it counts for where workers are shared.")
+@click.option(
+    "--owner", default="", help="A label: of one token's runs, those of the owner with fewer in training go first."
+)
 @click.option("--validate-only", is_flag=True, help="Only check; print the configuration with every default filled in.")
 @wait_option
 @timeout_option
@@ -99,7 +104,17 @@ def create(
 @click.option("--filter", "filter_", default="", help="For instance: 'state = RUNNING AND tag = \"ci\"'.")
 @click.option("--state", help="Short for --filter 'state = STATE'.")
 @click.option("--tag", "tags", multiple=True, help="Short for --filter 'tag = TAG'. Can be given several times.")
-@click.option("--order-by", default="", help="A field, then asc or desc. [created_at desc]")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="[BEHAVIOR:]KEY[@max|@min]",
+    help="A column with the newest value of a metric, or its highest or lowest: reward, reward@max, "
+    "'Walker:Losses/Value Loss@min'. Can be given several times.",
+)
+@click.option(
+    "--order-by", default="", help="A field or a metric, then asc or desc, as in 'reward@max desc'. [created_at desc]"
+)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most runs to print.")
 @json_option
 @connected
@@ -109,26 +124,37 @@ def list_(
     filter_: str,
     state: str | None,
     tags: tuple[str, ...],
+    metrics: tuple[str, ...],
     order_by: str,
     limit: int,
     as_json: bool,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first.
+
+    \b
+    ludus run list --tag sweep --metric reward --metric reward@max --order-by 'reward@max desc'
+    """
+    ordering, wanted = _ordering(order_by, metrics)
     conditions = [filter_] if filter_ else []
     conditions += [f'state = "{state.upper()}"'] if state else []
     conditions += [f'tag = "{tag}"' for tag in tags]
-    runs = list(client.list_runs(" AND ".join(conditions), order_by, limit))
+    runs = list(client.list_runs(" AND ".join(conditions), ordering, limit, [_key(each) for each in wanted]))
     if as_json:
         print_json(runs)
         return
-    headers = ["id", "name", "state", "reason", "steps", "created", "tags"]
-    print_table(
-        headers,
+    headers = ["id", "name", "state", "reason", "steps", *metrics, "created", "tags"]
+    rows = [
         [
-            (each.id, each.name, each.state, each.stop_reason, number(each.step), ago(each.created_at), each.tags)
-            for each in runs
-        ],
-    )
+            *(each.id, each.name, each.state, each.stop_reason, number(each.step)),
+            *(number(each.metrics.get(_key(metric))) for metric in metrics),
+            *(ago(each.created_at), each.tags),
+        ]
+        for each in runs
+    ]
+    if any(each.waits_for for each in runs):
+        headers.append("waits for")
+        rows = [[*row, each.waits_for] for row, each in zip(rows, runs, strict=True)]
+    print_table(headers, rows)
 
 
 @run.command()
@@ -187,6 +213,29 @@ run.add_command(wait)
 run.add_command(watch)
 run.add_command(logs)
 run.add_command(verify_resume)
+run.add_command(rename)
+run.add_command(tag)
+run.add_command(delete)
+run.add_command(diff)
+run.add_command(mirror)
+
+
+def _key(metric: str) -> str:
+    """Write out a metric that is named in short: `reward@max`, `Walker:reward`."""
+    named, at, which = metric.partition("@")
+    behavior, colon, key = named.rpartition(":")
+    return f"{behavior}{colon}{ALIASES.get(key, key)}{at}{which}"
+
+
+def _ordering(order_by: str, metrics: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return how the server names an order, and the metrics to ask for: the first one is that of the order."""
+    head, _, last = order_by.strip().rpartition(" ")
+    name, direction = (head.strip(), last) if last.lower() in {"asc", "desc"} else (order_by.strip(), "asc")
+    keys = {_key(metric): metric for metric in metrics}
+    if _key(name) not in keys and name not in ALIASES and not set(name) & set("/:@"):
+        return order_by, metrics  # a field of the run; what is none, the server says
+    first = keys.get(_key(name), name)
+    return f"metric {direction}", (first, *(metric for metric in metrics if metric != first))
 
 
 def _after_order(client: Client, record: Run, wait_: bool, timeout: float | None, as_json: bool) -> None:
@@ -217,10 +266,12 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
     return [
         ("id", record.id),
         ("name", record.name),
+        ("project", record.project),
         ("state", record.state),
         ("waits for", record.waits_for),
         ("priority", record.priority or None),
         ("owner", record.owner),
+        ("token", record.token_id),
         ("asked for", record.intent),
         ("reason", record.stop_reason),
         ("detail", record.stop_detail),
@@ -229,11 +280,29 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("seed", record.seed),
         ("steps", f"{number(record.step)} of {number(max_steps(record))}"),
         ("attempts", record.epoch),
+        ("learning team", record.self_play and str(record.self_play.learning_team)),
+        ("Elo", record.self_play and _ratings(record.self_play)),
+        ("trained on", _trained_on(client, record)),
         ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
         ("created", ago(record.created_at)),
         ("finished", ended and ago(ended)),
         ("trained for", length),
     ]
+
+
+def _ratings(self_play: SelfPlay) -> str:
+    return ", ".join(f"{behavior} {elo:.1f}" for behavior, elo in self_play.elo.items())
+
+
+def _trained_on(client: Client, record: Run) -> str | None:
+    """Say what the newest attempt runs on, in a line; `ludus run diff` compares all of it."""
+    attempts = client.attempts(record.id)
+    found = (attempts[-1].fingerprint if attempts else None) or {}
+    named = {"release": "Ludus", "python": "Python", "torch": "torch", "cuda": "CUDA"}
+    parts = [f"{word} {found[name]}" for name, word in named.items() if found.get(name)]
+    parts += [str(found["cpu"])] if found.get("cpu") else []
+    parts += [", ".join(found["gpus"])] if found.get("gpus") else []
+    return ", ".join(parts) or None
 
 
 def _metric_rows(metrics: Sequence[Metric]) -> list[tuple[str, str, str, str]]:

@@ -1,4 +1,4 @@
-"""`ludus simulate`: Gymnasium's and PettingZoo's games as simulators of a run, in supervised processes.
+"""`ludus simulate`: games of Gymnasium and PettingZoo, and Python games of one's own, as simulators of a run.
 
 The command checks the game, then starts processes (`ludus.cli.simulate_process`) and keeps them running until
 the run ends: what crashes is started again, after growing pauses, until it has crashed too often.
@@ -22,9 +22,10 @@ from typing import Any, Final
 import click
 
 from ludus.cli.exits import INTERRUPTED, Exit
-from ludus.cli.options import SEED, TOKEN_VARIABLE, ca_file_option, gateway_option, patience_option, token_option
+from ludus.cli.options import SEED, ca_file_option, gateway_option, patience_option, token_option
 from ludus.cli.render import echo
-from ludus.cli.sources import RANDOM, ScriptedType, Source, SourceType, check, game_options
+from ludus.cli.sources import GAME_METAVAR, RANDOM, ScriptedType, Source, SourceType, check, game_options
+from ludus.credentials import SIMULATOR_TOKEN
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 
 CRASHED: Final = 70
@@ -40,6 +41,9 @@ TICK_SECONDS: Final = 0.1
 @dataclass(frozen=True)
 class Plan:
     """What one process simulates. Travels to it as JSON; the token goes through the environment."""
+
+    token_given: bool
+    """Whether the token was given on the command line, and is in LUDUS_SIMULATOR_TOKEN for that."""
 
     source: Source
     envs: int
@@ -67,7 +71,7 @@ class Plan:
 
 
 @click.command()
-@click.argument("source", metavar="LIBRARY:GAME", type=SourceType())
+@click.argument("source", metavar=GAME_METAVAR, type=SourceType())
 @click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes.")
 @click.option("--envs", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Games per process.")
@@ -127,12 +131,12 @@ def simulate(
     patience: float,
     record: Path | None,
 ) -> None:
-    """Play games of Gymnasium or PettingZoo in a run until it ends: COUNT processes with ENVS games each.
+    """Play games in a run until it ends: COUNT processes with ENVS games each.
 
-    For instance `ludus simulate gymnasium:CartPole-v1 --run cartpole --count 2 --envs 4`, or `ludus simulate
-    pettingzoo:classic.connect_four_v3 --run connect_four`. A game of one's own is named by its module:
-    gymnasium:MODULE:ENV-ID, pettingzoo:MODULE or pettingzoo:MODULE:FACTORY. Processes wait for the run to start, come
-    back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
+    GAME is one of Gymnasium (gymnasium:CartPole-v1), of PettingZoo (pettingzoo:classic.connect_four_v3), or your own in
+    Python: python:FILE.py[:CLASS] or MODULE:CLASS, a Gymnasium or PettingZoo environment or a Simulation of
+    `ludus.simulator`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the run
+    to start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
 
     \b
     Exit codes:
@@ -157,11 +161,12 @@ def simulate(
         Plan(
             source=source,
             envs=envs,
+            token_given=token is not None,
             scripted=dict(scripted),
             seed=None if seed is None else seed + index,
             server=server,
             run=run,
-            label=label or f"{source.name} x{envs} on {platform.node()}"[:200],
+            label=label or f"{source.name} x{envs} on {platform.node()}".encode()[:200].decode(errors="ignore"),
             ca_file=None if ca_file is None else str(ca_file),
             patience_seconds=patience,
             record=None if recording is None else str(recording),
@@ -172,7 +177,7 @@ def simulate(
         code = Supervisor(plans, token, restarts).run()
     for recording in recordings:
         if recording is not None:
-            _finish_recording(recording)
+            finish_recording(recording)
     sys.exit(code)
 
 
@@ -195,7 +200,7 @@ def name_recordings(record: Path | None, count: int) -> list[Path | None]:
     return list(files)
 
 
-def _finish_recording(file: Path) -> None:
+def finish_recording(file: Path) -> None:
     """Join what was recorded, even by processes that were killed, and say what it is."""
     Recorder(file)
     if not file.exists():
@@ -237,9 +242,8 @@ class Child:
     def start(self) -> None:
         """Start the process. Its standard input stays open for as long as we live: it ends when we do."""
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
-        environment.pop(TOKEN_VARIABLE, None)
-        if self._token:
-            environment[TOKEN_VARIABLE] = self._token
+        if self._token is not None:
+            environment[SIMULATOR_TOKEN] = self._token
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ludus.cli.simulate_process", self._plan.to_json()],
             stdin=subprocess.PIPE,
@@ -313,7 +317,7 @@ class Notices:
         with self._lock:
             before = self._last.setdefault(sentence, index)
             if before == index:
-                echo(f"simulator {index}: {sentence}", err=True)
+                echo(f"process {index}: {sentence}", err=True)  # simulators have their numbers from the run
 
 
 class Supervisor:

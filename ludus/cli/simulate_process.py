@@ -11,12 +11,14 @@ import threading
 import traceback
 from pathlib import Path
 
+from ludus.adapters.python import own_traceback
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
-from ludus.cli.options import TOKEN_VARIABLE
 from ludus.cli.simulate import CRASHED, Plan
 from ludus.cli.sources import with_scripted
+from ludus.credentials import SIMULATOR_TOKEN
 from ludus.demonstrations import RecordedSimulation
 from ludus.simulator import Ending, Simulation, SimulatorError, connect
+from ludus.wire.codes import CloseCode
 
 
 def main() -> int:
@@ -27,12 +29,13 @@ def main() -> int:
     try:
         ending = _play(plan)
     except SimulatorError as error:
-        _say(f"{error}")
+        hint = _behavior_hint(plan) if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED else ""
+        _say(f"{error}{hint}")
         return exit_of_error(error.code)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception:  # noqa: BLE001  the edge of the process: the environment's own error, shown before it is restarted
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001  the edge of the process: the game's own error, shown before a restart
+        sys.stderr.write(own_traceback(error) or traceback.format_exc())
         return CRASHED
     _say(f"{ending.reason} ({ending.decisions} decisions, {ending.episodes} episodes)")
     return exit_of_end(ending.code)
@@ -46,11 +49,19 @@ def _play(plan: Plan) -> Ending:
         simulation,
         run=plan.run,
         server=plan.server,
-        token=os.environ.get(TOKEN_VARIABLE),
+        token=os.environ[SIMULATOR_TOKEN] if plan.token_given else None,
         label=plan.label,
         ca_file=None if plan.ca_file is None else Path(plan.ca_file),
         patience_seconds=plan.patience_seconds,
     )
+
+
+def _behavior_hint(plan: Plan) -> str:
+    """Say how a game gets the name that the run's configuration has for its one behavior."""
+    if plan.source.separate:
+        return ""
+    unless = " (a Simulation names its behaviors itself)" if plan.source.library == "python" else ""
+    return f"; --behavior NAME gives the game's behavior another name{unless}"
 
 
 def _say_what_is_logged() -> None:

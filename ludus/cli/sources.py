@@ -10,19 +10,29 @@ from typing import Any, Final, Literal, TypeVar, assert_never
 
 import click
 
+from ludus.adapters import python
 from ludus.cli.options import Assignment
+from ludus.cli.render import LINES, echo
 from ludus.play.episodes import team_of
 from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.play.scripted import ScriptedSimulation
-from ludus.simulation import GameSimulation, Simulation
+from ludus.simulation import Simulation
 from ludus.spec import BehaviorSpec
 
-Library = Literal["gymnasium", "pettingzoo"]
+Library = Literal["gymnasium", "pettingzoo", "python"]
 EXAMPLES: Final[Mapping[Library, str]] = {
     "gymnasium": "gymnasium:CartPole-v1",
     "pettingzoo": "pettingzoo:classic.tictactoe_v3",
+    "python": "python:maze.py:Maze",
 }
+PACKAGES: Final[Mapping[Library, str]] = {
+    "gymnasium": "gymnasium",
+    "pettingzoo": "pettingzoo gymnasium pygame-ce",
+}
+"""What a library's games need; the extras of `ludus` name the same packages."""
+GAME_METAVAR: Final = "GAME"
+GAME_FORMS: Final = "gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"
 RANDOM: Final = "random"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -42,8 +52,8 @@ class Source:
     """These three: `ludus.adapters.seats.Lineup`. Gymnasium's environments have a behavior only."""
     seed_parameter: str | None = None
 
-    def make(self, count: int = 1, seed: int | None = None) -> GameSimulation:
-        """Make `count` games. Raises ImportError without the library, and what the library raises."""
+    def make(self, count: int = 1, seed: int | None = None) -> Simulation:
+        """Make `count` games. Raises ImportError without the library, and what the library or the game raises."""
         if os.getcwd() not in sys.path:  # noqa: PTH109  as text
             sys.path.insert(0, os.getcwd())  # noqa: PTH109  games of one's own lie where one works
         match self.library:
@@ -69,12 +79,23 @@ class Source:
                     seed_parameter=self.seed_parameter,
                     arguments=self.arguments,
                 )
+            case "python":
+                return python.make_simulation(
+                    self.name,
+                    count,
+                    behavior=self.behavior,
+                    separate=self.separate,
+                    teams=tuple(self.teams),
+                    seed=seed,
+                    seed_parameter=self.seed_parameter,
+                    arguments=self.arguments,
+                )
             case _:
                 assert_never(self.library)
 
 
 class SourceType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """`LIBRARY:GAME`."""
+    """`LIBRARY:GAME`, or a Python game of one's own: `python:FILE.py[:CLASS]`, `MODULE:CLASS`."""
 
     name = "game"
 
@@ -84,9 +105,10 @@ class SourceType(click.ParamType):  # type: ignore[type-arg]  # generic only in 
             return value
         scheme, _, name = value.partition(":")
         library = next((library for library in EXAMPLES if library == scheme), None)
+        if library is None and python.is_python_game(value):
+            return Source("python", value)
         if library is None or not name:
-            forms = " or ".join(f"{library}:GAME, as in {example}" for library, example in EXAMPLES.items())
-            self.fail(f"{value!r} names no game; write {forms}", param, ctx)
+            self.fail(f"{value!r} names no game; write {GAME_FORMS}, as in {', '.join(EXAMPLES.values())}", param, ctx)
         return Source(library, name)
 
 
@@ -189,15 +211,24 @@ def check(source: Source, scripted: Mapping[int, str]) -> None:
     try:
         with_scripted(simulation, scripted)
     except ModuleNotFoundError as error:
-        raise click.UsageError(f"{error.name} is not installed here; pip install 'ludus[play]'") from None
+        raise click.UsageError(f"{error.name} is not installed here; pip install onnxruntime") from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     finally:
         simulation.close()
 
 
-def try_to_make(source: Source) -> GameSimulation:
+def try_to_make(source: Source) -> Simulation:
     """Make one game. Raises click.UsageError, which says why it can't be."""
+    if source.library == "python":
+        try:
+            return source.make()
+        except python.PythonGameError as error:
+            if error.trace is not None:
+                echo(error.trace, err=True, kept=LINES)
+            raise click.UsageError(str(error)) from None
+        except ValueError as error:
+            raise click.UsageError(f"{source.name} cannot be simulated: {error}") from None
     if source.library == "gymnasium" and (source.separate or source.teams):
         raise click.UsageError("--teams and --separate are for games with several players: pettingzoo:GAME")
     try:
@@ -207,7 +238,7 @@ def try_to_make(source: Source) -> GameSimulation:
     except ModuleNotFoundError as error:
         if error.name not in EXAMPLES:
             raise
-        raise click.UsageError(f"{error.name} is not installed here; pip install 'ludus[{source.library}]'") from None
+        raise click.UsageError(f"{error.name} is not installed here; pip install {PACKAGES[source.library]}") from None
     try:
         return source.make()
     except (gymnasium.error.Error, ValueError, TypeError, ImportError) as error:

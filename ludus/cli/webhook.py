@@ -165,6 +165,11 @@ def deliveries(
         print_json(found)
         return
     print_table(["id", "type", "run", "made", "state", "attempts", "next try", "last answer"], map(_row, found))
+    if held := next((each.waits_for for each in found if each.waits_for), None):
+        echo(f"Waiting: {held}", err=True)
+        echo(
+            f"`ludus webhook update {webhook_id} --enable` has them sent. What happens meanwhile is not told.", err=True
+        )
 
 
 @webhook.command()
@@ -215,6 +220,8 @@ def _row(each: Delivery) -> tuple[object, ...]:
 
 
 def _until(each: Delivery) -> str | None:
+    if each.waits_for is not None:
+        return "when enabled"
     if each.next_try_at is None:
         return None
     seconds = (each.next_try_at - datetime.now(UTC)).total_seconds()
@@ -229,6 +236,7 @@ def _show_delivery(each: Delivery) -> None:
             ("run", each.run_id),
             ("state", each.state),
             ("next try", _until(each)),
+            ("waits for", each.waits_for),
             ("payload", each.payload),
         ]
     )

@@ -9,7 +9,7 @@
 Light: numpy and protobuf, no torch. Pictures in ML-Agents' recordings are PNG and need pillow (`ludus[images]`).
 """
 
-from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge
+from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge, thin
 from ludus.demonstrations.files import FOLDER_SUFFIXES, load, read, write
 from ludus.demonstrations.journal import Recorder
 from ludus.demonstrations.recorded import RecordedSimulation
@@ -28,5 +28,6 @@ __all__ = [
     "load",
     "merge",
     "read",
+    "thin",
     "write",
 ]

@@ -121,13 +121,50 @@ class Demonstration:
         """
         if not 1 <= count <= self.steps:
             raise DemonstrationError(f"{count} transitions were asked for; there are {self.steps}")
-        rows = np.sort(np.random.default_rng(seed).choice(self.steps, count, replace=False))
-        is_start = np.isin(rows, self.starts[self.from_start])
+        return self._transitions(np.sort(np.random.default_rng(seed).choice(self.steps, count, replace=False)))
+
+    def pick_episodes(self, count: int, seed: int | None = None) -> "Demonstration":
+        """Return the first `count` complete episodes; with a seed, as many that are drawn, in their order.
+
+        Equal arguments give equal episodes. Pieces that are no complete episodes are left out.
+        """
+        complete = np.flatnonzero(self.complete)
+        if not 1 <= count <= len(complete):
+            raise DemonstrationError(f"{count} complete episodes were asked for; there are {len(complete)}")
+        if seed is None:
+            return self.pick(complete[:count].tolist())
+        return self.pick(np.sort(np.random.default_rng(seed).choice(complete, count, replace=False)).tolist())
+
+    def every(self, interval: int, seed: int | None = None) -> "Demonstration":
+        """Return every `interval`-th transition of each piece: pieces of one row each (Ho & Ermon 2016, section 6).
+
+        The first of each piece is its first transition; with a seed, one of its first `interval`, drawn for each piece.
+        A piece that ends before its first one gives none.
+        """
+        if interval < 1:
+            raise DemonstrationError(f"every {interval}. transition was asked for; it must be every 1. at least")
+        offsets = np.zeros(self.pieces, np.int64)
+        if seed is not None:
+            offsets = np.random.default_rng(seed).integers(interval, size=self.pieces)
+        rows = [
+            np.arange(start + offset, stop, interval)
+            for (start, stop), offset in zip(self._bounds().tolist(), offsets.tolist(), strict=True)
+        ]
+        chosen = np.concatenate(rows)
+        if not len(chosen):
+            raise DemonstrationError(
+                f"every {interval}. transition from the drawn ones on leaves none: the longest piece has "
+                f"{self.lengths.max()}; leave the seed out, or take a smaller interval"
+            )
+        return self._transitions(chosen)
+
+    def _transitions(self, rows: Rows) -> "Demonstration":
+        """Return single rows as pieces of their own."""
         return self._select(
             rows,
-            starts=np.arange(count),
+            starts=np.arange(len(rows)),
             final_observations=self.next_observations(rows),
-            from_start=is_start,
+            from_start=np.isin(rows, self.starts[self.from_start]),
         )
 
     def next_observations(self, rows: Rows) -> tuple[Array, ...]:
@@ -336,3 +373,24 @@ def _actions(spec: BehaviorSpec) -> str:
 
 def _shapes(spec: BehaviorSpec) -> str:
     return ", ".join(str(observation.shape) for observation in spec.observations)
+
+
+def thin(
+    demonstration: Demonstration,
+    *,
+    episodes: int | None = None,
+    every: int | None = None,
+    count: int | None = None,
+    seed: int | None = None,
+) -> Demonstration:
+    """Return part of a demonstration: `episodes` of it, and of these every `every`-th transition, or `count` of them.
+
+    As `Demonstration.pick_episodes`, `every` and `subsample`; the seed of the latter is 0 if none is given.
+    """
+    if episodes is not None:
+        demonstration = demonstration.pick_episodes(episodes, seed)
+    if every is not None:
+        demonstration = demonstration.every(every, seed)
+    if count is not None:
+        demonstration = demonstration.subsample(count, seed or 0)
+    return demonstration

@@ -7,6 +7,7 @@ from ludus.demonstrations import mlagents, recording
 from ludus.demonstrations.atomic import replace
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
 from ludus.demonstrations.journal import read_recording
+from ludus.paths import AnyPath
 
 MAX_BYTES: Final = 8 << 30
 """What a file may hold, decoded. A small file can decode to a lot: pictures and archives are compressed."""
@@ -14,7 +15,7 @@ FOLDER_SUFFIXES: Final = (".demo", ".npz")
 """What counts as a demonstration in a folder."""
 
 
-def read(path: str | Path, *, legacy_pairing: bool = False, max_bytes: int = MAX_BYTES) -> Demonstration:
+def read(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BYTES) -> Demonstration:
     """Read one file: ML-Agents' `.demo`, or our own `.npz`. What it is, its content decides, not its name.
 
     `legacy_pairing` concerns ML-Agents' files only: see `ludus.demonstrations.mlagents`. A recording of our own that
@@ -36,7 +37,7 @@ def read(path: str | Path, *, legacy_pairing: bool = False, max_bytes: int = MAX
         raise DemonstrationError(f"it cannot be read: {error.strerror or error}", path) from None
 
 
-def load(path: str | Path, *, legacy_pairing: bool = False, max_bytes: int = MAX_BYTES) -> list[Demonstration]:
+def load(path: AnyPath, *, legacy_pairing: bool = False, max_bytes: int = MAX_BYTES) -> list[Demonstration]:
     """Read a file, or every `.demo` and `.npz` of a folder (not of its folders), in the order of their names.
 
     Raises `DemonstrationError` if there is none, or one cannot be read.
@@ -50,7 +51,7 @@ def load(path: str | Path, *, legacy_pairing: bool = False, max_bytes: int = MAX
     return [read(file, legacy_pairing=legacy_pairing, max_bytes=max_bytes) for file in files]
 
 
-def write(demonstration: Demonstration, path: str | Path) -> None:
+def write(demonstration: Demonstration, path: AnyPath) -> None:
     """Write one file: ML-Agents' format if its name ends in `.demo`, else our own. Replaces what was there, at once.
 
     ML-Agents' format cannot hold everything: see `ludus.demonstrations.mlagents.encode`.

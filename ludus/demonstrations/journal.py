@@ -17,6 +17,7 @@ from pathlib import Path
 from ludus.demonstrations import recording
 from ludus.demonstrations.atomic import replace
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge
+from ludus.paths import AnyPath
 
 _FRAME = struct.Struct("<QQI")
 _UNLIMITED = 1 << 62
@@ -25,9 +26,9 @@ _UNLIMITED = 1 << 62
 class Recorder:
     """Writes a recording. Where the file exists the recording is continued."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         """Raise `DemonstrationError` if there is a file that is no recording of ours."""
-        self._path = path
+        self._path = path = Path(path)
         self._journal = journal_of(path)
         found, flushes = _together(path, _UNLIMITED)
         self._spec = None if found is None else found.spec

@@ -1,13 +1,13 @@
 """A simulation that is recorded while it plays: whatever its agents see, do and earn becomes a demonstration.
 
-    connect(RecordedSimulation(Catch(), Path("catch.npz")), run="catch")
+    connect(RecordedSimulation(Catch(), "catch.npz"), run="catch")
 
 An episode is on disk as soon as it has ended (`ludus.demonstrations.journal`). Episodes that a reset or the end of the
 connection cuts are kept as far as they came, without their last action, whose outcome nobody saw.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -17,10 +17,11 @@ import numpy as np
 
 from ludus.demonstrations.demonstration import Demonstration
 from ludus.demonstrations.journal import Recorder
+from ludus.paths import AnyPath
 from ludus.simulation import Simulation, Start
 from ludus.spec import BehaviorSpec
 from ludus.turn import Actions, Turn
-from ludus.wire.batches import Array, DecisionBatch, TerminalBatch
+from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
 
 MAX_PIECE_BYTES: Final = 1 << 28
 """An episode whose observations grow beyond this is written in several pieces, so that no game fills the memory."""
@@ -32,16 +33,9 @@ class RecordedSimulation(Simulation):
     With one behavior the recording is `path`; with several, each has a file of its own, `STEM-BEHAVIOR.npz`.
     """
 
-    def __init__(self, simulation: Simulation, path: Path) -> None:
+    def __init__(self, simulation: Simulation, path: AnyPath) -> None:
         self._simulation = simulation
-        self._path = path
-        self._specs: dict[str, BehaviorSpec] = {}
-        self._recorders: dict[str, Recorder] = {}
-        """By behavior, without its team."""
-        self._running: dict[tuple[str, int], _Episode] = {}
-        """By announced name and agent."""
-        self._finished: dict[str, list[Demonstration]] = {}
-        """By behavior: what the next flush writes."""
+        self._log = EpisodeLog(path)
 
     @property
     def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
@@ -50,37 +44,83 @@ class RecordedSimulation(Simulation):
 
     def reset(self, turn: Turn, start: Start) -> None:
         """Cut all running episodes, and let the game begin new ones."""
-        self._cut()
+        self._log.cut()
         self._simulation.reset(turn, start)
         self._look(turn)
 
     def step(self, turn: Turn, actions: Actions) -> None:
         """Note the actions, let the game play on, note what came of it."""
-        for action in actions:
-            episode = self._running.get((action.behavior, action.agent))
-            if episode is not None:
-                episode.act(action.continuous, action.discrete)
+        self._log.act(actions)
         self._simulation.step(turn, actions)
         self._look(turn)
 
     def close(self) -> None:
         """Cut all running episodes, finish the files and close the game."""
         try:
-            self._cut()
-            for recorder in self._recorders.values():
-                recorder.close()
+            self._log.close()
         finally:
             self._simulation.close()
 
     def _look(self, turn: Turn) -> None:
-        """Take over what the game told."""
-        self._specs.update((spec.name, spec) for spec in (*self.behaviors, *turn.announced))
-        for name, decisions, terminals in turn.batches():
+        self._log.look(turn.batches(), {spec.name: spec for spec in (*self.behaviors, *turn.announced)})
+
+
+class EpisodeLog:
+    """Writes episodes to files while they are played; files that exist are continued.
+
+    With one behavior the recording is `path`; with several, each has a file of its own, `STEM-BEHAVIOR.npz`.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path = Path(path)
+        self._specs: dict[str, BehaviorSpec] = {}
+        self._recorders: dict[str, Recorder] = {}
+        """By behavior, without its team."""
+        self._running: dict[tuple[str, int], _Episode] = {}
+        """By announced name and agent."""
+        self._finished: dict[str, list[Demonstration]] = {}
+        """By behavior: what the next flush writes."""
+        self._watched: Collection[str] | None = None
+
+    def watch(self, names: Collection[str]) -> None:
+        """Record these announced behaviors only, from now on."""
+        self._watched = names
+
+    def act(self, actions: Actions) -> None:
+        """Note what agents were told to do."""
+        for action in actions:
+            episode = self._running.get((action.behavior, action.agent))
+            if episode is not None:
+                episode.act(action.continuous, action.discrete)
+
+    def look(self, batches: Iterable[BehaviorBatch], specs: Mapping[str, BehaviorSpec]) -> None:
+        """Take over what the game told in a turn; `specs` has every behavior that it has announced by now."""
+        self._specs.update(specs)
+        for name, decisions, terminals in batches:
+            if self._watched is not None and name not in self._watched:
+                continue
             if terminals is not None:
                 self._end(name, terminals)
             if decisions is not None:
                 self._decide(name, decisions)
         self._flush()
+
+    def cut(self) -> None:
+        """Keep running episodes as far as they came."""
+        for (name, _), episode in self._running.items():
+            self._keep(name, episode.demonstration(None, terminated=False, truncated=False))
+        self._running.clear()
+        self._flush()
+
+    def discard(self) -> None:
+        """Forget running episodes."""
+        self._running.clear()
+
+    def close(self) -> None:
+        """Keep running episodes as far as they came, and finish the files."""
+        self.cut()
+        for recorder in self._recorders.values():
+            recorder.close()
 
     def _end(self, name: str, batch: TerminalBatch) -> None:
         for row, agent in enumerate(batch.agent_ids.tolist()):
@@ -106,22 +146,16 @@ class RecordedSimulation(Simulation):
                     episode = self._running[name, agent] = _Episode(self._specs[name], from_start=False)
             episode.see(seen, mask, group=int(_at(batch.group_ids, row)))
 
-    def _cut(self) -> None:
-        for (name, _), episode in self._running.items():
-            self._keep(name, episode.demonstration(None, terminated=False, truncated=False))
-        self._running.clear()
-        self._flush()
-
     def _keep(self, name: str, demonstration: Demonstration | None) -> None:
         if demonstration is not None:
             self._finished.setdefault(self._specs[name].behavior, []).append(demonstration)
 
     def _flush(self) -> None:
-        for behavior, demonstrations in self._finished.items():
+        finished, self._finished = self._finished, {}
+        for behavior, demonstrations in finished.items():
             if behavior not in self._recorders:
                 self._recorders[behavior] = Recorder(self._file(behavior))
             self._recorders[behavior].flush(demonstrations)
-        self._finished.clear()
 
     def _file(self, behavior: str) -> Path:
         if len({spec.behavior for spec in self._specs.values()}) == 1:

@@ -56,9 +56,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image  # noqa: PLC0415  an optional package
     except ModuleNotFoundError:
-        raise PictureError(
-            "it holds pictures (PNG), and pillow is not installed here; pip install 'ludus[images]'"
-        ) from None
+        raise PictureError("it holds pictures (PNG), and pillow is not installed here; pip install pillow") from None
     return Image
 
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+import numpy as np
+
+from ludus.demonstrations.recorded import EpisodeLog
 from ludus.play.intervals import mean_interval
 from ludus.play.players import Player, answer
 from ludus.seeds import environment_seed
-from ludus.simulation import Bystander, GameSimulation, Start
+from ludus.simulation import Bystander, GameSimulation, Simulation, Start
 from ludus.spec import BehaviorSpec
 from ludus.turn import Actions, Turn
-from ludus.wire.batches import BehaviorBatch, Outcome
+from ludus.wire.batches import BehaviorBatch, DecisionBatch, Outcome, TerminalBatch, rows_of
 from ludus.wire.specs import BehaviorLayout
 
 SEED_PARAMETER: Final = "seed"
@@ -50,9 +53,9 @@ class Summary:
     episodes: int
     mean: float
     """Mean cumulative reward."""
-    low: float
-    """The 95 % bootstrap interval of the mean reaches from here ..."""
-    high: float
+    low: float | None
+    """The 95 % bootstrap interval of the mean reaches from here (None: a single episode has no interval) ..."""
+    high: float | None
     """... to here."""
     lowest: float
     highest: float
@@ -74,10 +77,18 @@ def team_of(spec: BehaviorSpec) -> int | None:
     return int(team) if team.isdecimal() else None
 
 
-def play_episode(simulation: GameSimulation, players: Mapping[str, Player], seed: int) -> dict[str, Part]:
+class EndlessGame(ValueError):
+    """A simulation of which no single episodes can be played. The message says why."""
+
+
+def play_episode(
+    simulation: Simulation, players: Mapping[str, Player], seed: int, log: EpisodeLog | None = None
+) -> dict[str, Part]:
     """Play one episode of a simulation with a single game; return what it was, by announced name.
 
-    Each announced behavior needs its player. The game is seeded through `SEED_PARAMETER`, and so are the players.
+    Each announced behavior needs its player. The game is seeded by its first start and through `SEED_PARAMETER`, and
+    so are the players. `log` hears of everything. Where a simulation does not count its games (`GameSimulation`), its
+    game is what it is to an evaluation: the first episodes of the agents that ask first. Raises EndlessGame.
     """
     layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
     for number, player in enumerate(players.values()):
@@ -85,27 +96,44 @@ def play_episode(simulation: GameSimulation, players: Mapping[str, Player], seed
     turn = Turn(layouts, {})
     start = Start(seed=seed, parameters={SEED_PARAMETER: seed}, number=0, run_id="", first=True)
     simulation.reset(turn, start)
+    counted = simulation if isinstance(simulation, GameSimulation) else None
+    firsts = _FirstEpisodes()
     tally = _Tally()
     while True:
+        if turn.announced:
+            raise EndlessGame(
+                f"the game introduces {turn.announced[0].name} while it plays: name all that it has in "
+                "`Simulation.behaviors`, so that each has a player from the beginning"
+            )
         batches = turn.batches()
-        tally.note(batches, over=simulation.finished > 0)
-        if simulation.finished:
-            return tally.parts(simulation.bystanders)
+        told = batches if counted is not None else firsts.select(batches)
+        over = counted.finished > 0 if counted is not None else firsts.over
+        tally.note(told, over=over)
+        if log is not None:
+            log.look(told, {spec.name: spec for spec in simulation.behaviors})
+        if over:
+            if log is not None:
+                log.discard()
+            return tally.parts(counted.bystanders if counted is not None else ())
+        actions = Actions(answer(players, batches))
+        if log is not None:
+            log.act(actions)
         turn = Turn(layouts, {})
-        simulation.step(turn, Actions(answer(players, batches)))
+        simulation.step(turn, actions)
 
 
 def play_episodes(
-    simulation: GameSimulation,
+    simulation: Simulation,
     candidate: Callable[[BehaviorSpec], Player],
     others: Callable[[BehaviorSpec], Player],
     seeds: Iterable[int],
     teams: Sequence[int | None],
+    log: EpisodeLog | None = None,
 ) -> Iterator[Episode]:
     """Play the episodes of `seeds`, and yield each from the candidate's side.
 
     The candidate plays the given teams in turn, all others are played by `others`. Each seed is played once with every
-    team, so that no side has the better luck.
+    team, so that no side has the better luck. `log` records the candidate's side. Raises EndlessGame.
     """
     sides = {
         team: {spec.name: (candidate if team_of(spec) == team else others)(spec) for spec in simulation.behaviors}
@@ -114,8 +142,10 @@ def play_episodes(
     own = {team: [spec.name for spec in simulation.behaviors if team_of(spec) == team] for team in teams}
     for seed in seeds:
         for team in teams:
-            parts = play_episode(simulation, sides[team], seed)
-            mine = [parts[name] for name in own[team] if name in parts]
+            if log is not None:
+                log.watch(own[team])
+            parts = play_episode(simulation, sides[team], seed, log)
+            mine = [parts[name] for name in own[team] if name in parts] or [Part(0.0, 0.0, Outcome.UNSPECIFIED)]
             yield Episode(
                 seed,
                 team,
@@ -128,7 +158,7 @@ def play_episodes(
 def summarize(episodes: Sequence[Episode]) -> Summary:
     """Count and average. There must be an episode. The interval takes episodes as independent of each other."""
     rewards = [episode.cumulative_reward for episode in episodes]
-    low, high = mean_interval(rewards)
+    low, high = mean_interval(rewards) or (None, None)
     outcomes = [episode.outcome for episode in episodes]
     return Summary(
         len(episodes),
@@ -140,6 +170,38 @@ def summarize(episodes: Sequence[Episode]) -> Summary:
         fmean(episode.length for episode in episodes),
         *(outcomes.count(outcome) for outcome in (Outcome.WIN, Outcome.DRAW, Outcome.LOSS)),
     )
+
+
+class _FirstEpisodes:
+    """Follows the first episode of each agent that asks first, of every behavior, until all of them have ended."""
+
+    def __init__(self) -> None:
+        self._playing: dict[str, set[int]] = {}
+        """Announced name -> the agents whose first episode runs."""
+
+    @property
+    def over(self) -> bool:
+        """Whether somebody has played, and nobody does any more."""
+        return bool(self._playing) and not any(self._playing.values())
+
+    def select(self, batches: Iterable[BehaviorBatch]) -> list[BehaviorBatch]:
+        """Return what a turn holds of these episodes."""
+        selected = []
+        for name, decisions, terminals in batches:
+            playing = self._playing.get(name, set())
+            mine: TerminalBatch | None = None
+            if terminals is not None:
+                ended = [agent in playing for agent in terminals.agent_ids.tolist()]
+                mine = rows_of(terminals, np.array(ended, np.bool_)) if any(ended) else None
+                playing -= set(terminals.agent_ids.tolist())
+            asked: DecisionBatch | None = None
+            if decisions is not None:
+                asking = decisions.agent_ids.tolist()
+                playing = self._playing.setdefault(name, set(asking))
+                waiting = [agent in playing for agent in asking]
+                asked = rows_of(decisions, np.array(waiting, np.bool_)) if any(waiting) else None
+            selected.append(BehaviorBatch(name, asked, mine))
+        return selected
 
 
 class _Tally:
@@ -155,13 +217,13 @@ class _Tally:
         for name, decisions, terminals in batches:
             rewards, lengths = self._rewards[name], self._lengths[name]
             if terminals is not None:
-                for agent, reward in zip(terminals.agent_ids.tolist(), terminals.rewards.tolist(), strict=True):
+                for agent, reward in zip(terminals.agent_ids.tolist(), _rewards(terminals), strict=True):
                     rewards[agent] += reward
                 told = [] if terminals.outcomes is None else terminals.outcomes.tolist()
                 for value in filter(None, told):
                     self._outcomes.setdefault(name, Outcome(value))
             if decisions is not None and not over:
-                for agent, reward in zip(decisions.agent_ids.tolist(), decisions.rewards.tolist(), strict=True):
+                for agent, reward in zip(decisions.agent_ids.tolist(), _rewards(decisions), strict=True):
                     rewards[agent] += reward if lengths[agent] else 0.0
                     lengths[agent] += 1
 
@@ -178,3 +240,9 @@ class _Tally:
             name: Part(fmean(own), fmean(lengths[name]), self._outcomes.get(name, Outcome.UNSPECIFIED))
             for name, own in rewards.items()
         }
+
+
+def _rewards(batch: DecisionBatch | TerminalBatch) -> list[float]:
+    """Return what each agent earned, its group's rewards included."""
+    total = batch.rewards if batch.group_rewards is None else batch.rewards + batch.group_rewards
+    return total.tolist()  # type: ignore[no-any-return]  # numpy's stubs say Any

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ludus.paths import AnyPath
 from ludus.play.players import Player
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import Array, DecisionBatch, Floats, Ints
@@ -27,8 +28,9 @@ class ModelPlayer(Player):
     loaded: `begin` cannot do it.
     """
 
-    def __init__(self, path: Path, spec: BehaviorSpec, *, sample: bool = False, seed: int | None = None) -> None:
+    def __init__(self, path: AnyPath, spec: BehaviorSpec, *, sample: bool = False, seed: int | None = None) -> None:
         """Load the model. Raises UnusableModel if it is none for what `spec` describes."""
+        path = Path(path)
         self._session = _load(path, seed)
         self._spec = spec
         self._inputs = {entry.name: list(entry.shape) for entry in self._session.get_inputs()}

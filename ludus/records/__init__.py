@@ -31,7 +31,7 @@ from ludus.records.lifecycle import Amendment, Amendments, Change, CheckpointReq
 from ludus.records.metrics import Log, LogText, Metric, Series
 from ludus.records.parameters import EnvironmentParameter, EnvironmentParameters, ParameterEdit
 from ludus.records.reading import read_record
-from ludus.records.runs import Attempt, ConfigWarning, PlannedRun, Run, Simulator, Worker
+from ludus.records.runs import Attempt, ConfigWarning, PlannedRun, Run, SelfPlay, Simulator, Worker
 from ludus.records.tokens import AuditEntry, Identity, Token
 from ludus.records.webhooks import Delivery, DeliveryAttempt, Webhook
 
@@ -80,6 +80,7 @@ __all__ = [
     "RatingSeries",
     "Run",
     "Seat",
+    "SelfPlay",
     "Series",
     "Simulator",
     "Token",

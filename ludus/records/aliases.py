@@ -13,3 +13,4 @@ class Alias:
     version: int
     created_at: datetime
     moved_at: datetime
+    project: str = "default"

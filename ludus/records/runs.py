@@ -6,6 +6,15 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class SelfPlay:
+    """Where a run's self-play is."""
+
+    learning_team: int
+    elo: dict[str, float]
+    """The present rating of each behavior's policy that learns."""
+
+
+@dataclass(frozen=True)
 class Run:
     """One job. `config` is absent in lists."""
 
@@ -30,11 +39,19 @@ class Run:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     owner: str | None = None
-    """Whom it counts for where workers are shared. Absent in lists."""
+    """A label: of one token's runs, those of the owner with fewer in training go first. Absent in lists."""
+    token_id: str | None = None
+    """The token that created it, by which quotas count it. Absent in lists."""
     waits_for: str | None = None
-    """Why no worker takes it, where it waits for more than its turn. Absent in lists."""
+    """What a run that does not go on waits for: simulators, a worker, or a slot and the runs that hold the slots."""
+    needs_action: bool = False
+    """Whether it goes on only when somebody acts. Absent in lists."""
+    self_play: SelfPlay | None = None
+    """None where no behavior has `self_play`, before the first turn, and in lists."""
     config: dict[str, Any] | None = None
     project: str = "default"
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """In lists: what was asked for, by the texts of `list_runs`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,8 @@ class Attempt:
     detail: str | None = None
     resumed_from: str | None = None
     endpoints: tuple[dict[str, Any], ...] = ()
+    fingerprint: dict[str, Any] | None = None
+    """What it ran on: release, commit, libraries and hardware of the worker."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Delivery:
     seq: int | None = None
     """The event's number in its run."""
     next_try_at: datetime | None = None
+    waits_for: str | None = None
+    """Why it is not sent although it is pending: its webhook is disabled."""
     ended_at: datetime | None = None
     log: tuple[DeliveryAttempt, ...] = ()
     payload: str | None = None

@@ -26,7 +26,7 @@ class TensorBoardMissing(Exception):
     def __init__(self) -> None:
         super().__init__(
             "TensorBoard's event files are not written: the package `tensorboard` is not installed "
-            "(pip install 'ludus[tensorboard]'); everything else is"
+            "(pip install tensorboard); everything else is"
         )
 
 

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ludus.paths import AnyPath
 from ludus.spec import file_name
 
 JOURNAL_VERSION = 1
@@ -101,8 +102,8 @@ class Journal:
 class Folder:
     """One `results/<run>`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: AnyPath) -> None:
+        self.path = Path(path)
 
     @property
     def logs(self) -> Path:

@@ -44,6 +44,7 @@ class Mirror:
         folder: Folder,
         *,
         say: Callable[[str], None] = lambda _line: None,
+        began: float | None = None,
         given: Mapping[str, Any] | None = None,
         local: Mapping[str, Mapping[str, Any]] | None = None,
         server: str = "",
@@ -52,9 +53,10 @@ class Mirror:
         """Go on with what the folder's journal knows of this run, and of those that it continues; of another run's it
         takes no notice.
 
-        `say` gets the lines that `mlagents-learn` would print. `given` is the user's configuration document and `local`
-        are the sections that this machine acts on, for `configuration.yaml`; `command` is the command line, for
-        `timers.json`; `server` is remembered in the journal. Raises `ResultsUnusable`.
+        `say` gets the lines that `mlagents-learn` would print. Their times elapse from `began`, by default from the
+        run's creation, or from its resumption where the folder knows it already. `given` is the user's configuration
+        document and `local` are the sections that this machine acts on, for `configuration.yaml`; `command` is the
+        command line, for `timers.json`; `server` is remembered in the journal. Raises `ResultsUnusable`.
         """
         self._client = client
         self._folder = folder
@@ -68,13 +70,15 @@ class Mirror:
         found = folder.read_journal()
         known = found is not None and found.run == run.id
         self.journal = found if found is not None and known else Journal(run.id, server)
-        self._since = (run.updated_at if known else run.created_at).timestamp()
+        self._since = (run.updated_at if known else run.created_at).timestamp() if began is None else began
         self._writers: dict[str, EventWriter] = {}
         self._tensorboard = True
         self._checkpoints: list[Checkpoint] = []
         self._checkpoints_due = True
         self._metrics: list[Metric] = []
         self._status: dict[str, Any] | None = None
+        self._ratings: dict[str, float] = {}
+        """The present Elo rating of each behavior in self-play."""
         write_text(folder.path / "configuration.yaml", render(self._config, self._given, self._local, run.seed))
         folder.write_journal(self.journal)
 
@@ -93,6 +97,7 @@ class Mirror:
     def sync(self) -> Run:
         """Bring over what is new, and return the run as it was at the beginning. Raises ApiError and OSError."""
         run = self._client.get_run(self.journal.run)
+        self._ratings = {} if run.self_play is None else run.self_play.elo
         before = self.journal.to_json()
         self._follow_attempts(run)
         self._follow_events()
@@ -158,7 +163,14 @@ class Mirror:
                 self._say(console.info(self._connected(event)))
             case "behavior_admitted":
                 self._introduce(str(event.data["behavior"]), str(event.data.get("name", event.data["behavior"])))
+            case "team_announced":
+                self._say(console.info(f"Connected new brain: {event.data['name']}"))
+            case "lessons_began":
+                for line in event.data["log_lines"]:
+                    self._say(console.info(str(line)))
             case "lesson_changed" | "parameter_changed":
+                self._say(console.info(str(event.data["log_line"])))
+            case "self_play_turn_began" if "log_line" in event.data:
                 self._say(console.info(str(event.data["log_line"])))
             case "behavior_initialized" | "run_paused":
                 self._say(console.info(event.message))
@@ -279,6 +291,9 @@ class Mirror:
         journal.event_file = EventFile(writer.path.name, 0)
         journal.steps = {}
         self._account(journal, writer)
+        # Before any point is in the file: else a mirror that is interrupted now would leave a file that nobody knows,
+        # with points that the next one writes again.
+        self._folder.write_journal(self.journal)
         return writer
 
     def _account(self, journal: BehaviorJournal, writer: EventWriter) -> None:
@@ -399,7 +414,8 @@ class Mirror:
                 if step in journal.checkpoints
             ]
             final = self._folder.shown(self._folder.model(behavior)) if ended else None
-            behaviors[behavior] = BehaviorStatus(saved, final, newest.get((behavior, console.ELO)))
+            elo = self._ratings.get(behavior, newest.get((behavior, console.ELO)))  # older servers have means alone
+            behaviors[behavior] = BehaviorStatus(saved, final, elo)
         status = training_status(Status(behaviors, self._lessons()))
         if status != self._status:
             write_json(self._folder.logs / "training_status.json", status)

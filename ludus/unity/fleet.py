@@ -103,6 +103,7 @@ async def play(settings: UnitySettings) -> RunEnd:
 async def _play(settings: UnitySettings) -> RunEnd:
     executable = _executable(settings)
     async with Joiner(settings.target, logger.log, client_name(CLIENT)) as joiner:
+        joiner.warn()
         over = await joiner.ask()
         if over is not None:
             return over

@@ -5,7 +5,7 @@ K choices of all branches together.
 """
 
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,15 @@ class BehaviorBatch(NamedTuple):
     behavior: str
     decisions: DecisionBatch | None
     terminals: TerminalBatch | None
+
+
+_Batch = TypeVar("_Batch", DecisionBatch, TerminalBatch)
+
+
+def rows_of(batch: _Batch, rows: npt.NDArray[np.bool_]) -> _Batch:
+    """Return some rows of a batch."""
+    columns = {name: column[rows] for name, column in batch._asdict().items() if isinstance(column, np.ndarray)}
+    return batch._replace(**columns, observations=tuple(values[rows] for values in batch.observations))
 
 
 class ActionBatch(NamedTuple):

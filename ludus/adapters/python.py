@@ -1,0 +1,296 @@
+"""Python games of one's own as simulators: `FILE.py[:NAME]` or `MODULE:NAME`.
+
+NAME is a class or a function that makes one of
+
+    a Gymnasium environment                       played by `ludus.adapters.gymnasium`
+    a PettingZoo game, AECEnv or ParallelEnv      played by `ludus.adapters.pettingzoo`
+    a `ludus.simulator.Simulation`                as it is
+
+Without NAME the file or module must have exactly one candidate: a function `parallel_env` or `env`, PettingZoo's
+convention, or else one class of these kinds that is defined there. Gymnasium and PettingZoo are imported by the game
+or not at all.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Final
+
+from ludus.seeds import EpisodeSeeds
+from ludus.simulation import ResumableSimulation, Simulation, Start
+from ludus.spec import BehaviorSpec
+from ludus.turn import Actions, Turn
+
+KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.simulator.Simulation"
+FACTORIES: Final = ("parallel_env", "env")
+"""Functions that make a PettingZoo game by that library's convention, in the order of preference."""
+
+_OURS: Final = str(Path(__file__).resolve().parents[1]) + os.sep
+_MACHINERY: Final = ("<frozen importlib", importlib.__file__, str(Path(asyncio.__file__).parent) + os.sep)
+
+
+class PythonGameError(Exception):
+    """A Python game cannot be simulated. The message says why and what to do."""
+
+    def __init__(self, message: str, trace: str | None = None) -> None:
+        super().__init__(message)
+        self.trace = trace
+        """Traceback of the game's own code, where that raised."""
+
+
+def is_python_game(name: str) -> bool:
+    """Whether a name has the form `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`."""
+    path, attribute = split_name(name)
+    return path.endswith(".py") or (attribute is not None and all(part.isidentifier() for part in path.split(".")))
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Split a name at its last colon, unless that belongs to the path: `C:\\games\\maze.py` -> itself, None."""
+    found = re.fullmatch(r"(?P<path>.+):(?P<attribute>[^\W\d]\w*)", name)
+    return (name, None) if found is None else (found["path"], found["attribute"])
+
+
+def make_simulation(
+    name: str,
+    count: int = 1,
+    *,
+    behavior: str | None = None,
+    separate: bool = False,
+    teams: tuple[int, ...] = (),
+    seed: int | None = None,
+    seed_parameter: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Simulation:
+    """Make `count` games and return them as one simulation.
+
+    `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
+    are those of `ludus.adapters.seats.Lineup`; `seed` replaces the seed that the run gives this simulator;
+    `seed_parameter` is the environment parameter that seeds episodes. Raises PythonGameError, and ValueError for spaces
+    and players that have no counterpart in a behavior.
+    """
+    factory, title = _find(name)
+    first = _make(name, factory, arguments)
+    if isinstance(first, Simulation):
+        options = {"--behavior": behavior, "--separate": separate, "--teams": teams, "--envs": count > 1}
+        for option, given in options.items():
+            if given:
+                raise PythonGameError(
+                    f"{name} is a ludus.simulator.Simulation, which decides itself about its behaviors, teams and "
+                    f"agents: leave out {option}" + (" (--count starts more processes)" if option == "--envs" else "")
+                )
+        if seed is None and seed_parameter is None:
+            return first
+        wrapper = _SeededResumable if isinstance(first, ResumableSimulation) else _Seeded
+        return wrapper(first, seed, seed_parameter)
+    games = [first, *(_make(name, factory, arguments) for _ in range(count - 1))]
+    if _is_a(first, ("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")):
+        from ludus.adapters.pettingzoo import PettingZooSimulation  # noqa: PLC0415  the game has imported the library
+        from ludus.adapters.seats import Lineup  # noqa: PLC0415  likewise
+
+        return PettingZooSimulation(games, title, Lineup(behavior, separate, teams), seed, seed_parameter)
+    if separate or teams:
+        raise PythonGameError("--teams and --separate are for games with several players, those of PettingZoo")
+    from ludus.adapters.gymnasium import EnvironmentSimulation  # noqa: PLC0415  likewise
+
+    return EnvironmentSimulation(games, behavior or title, seed, seed_parameter)
+
+
+def own_traceback(error: BaseException) -> str | None:
+    """Return the traceback of an error from the game's first frame on; None if the game has none in it."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith((_OURS, *_MACHINERY)):
+            return "".join(traceback.format_exception(type(error), error, trace))
+        trace = trace.tb_next
+    return None
+
+
+def _find(name: str) -> tuple[Callable[..., Any], str]:
+    """Return what makes a game, and the name of its behavior."""
+    path, attribute = split_name(name)
+    module = _import_file(path) if path.endswith(".py") else _import_module(path)
+    stem = Path(path).stem if path.endswith(".py") else path.rpartition(".")[2]
+    if attribute is None:
+        attribute = _only_candidate(path, module)
+    elif not hasattr(module, attribute):
+        raise PythonGameError(f"{path} has no {attribute}; {_inventory(module)}")
+    found = getattr(module, attribute)
+    if inspect.isclass(found):
+        if not _is_game_class(found):
+            raise PythonGameError(f"{attribute} in {path} is a class, but not {KINDS}; {_inventory(module)}")
+    elif not callable(found):
+        raise PythonGameError(
+            f"{attribute} in {path} is a {type(found).__name__} object; name a class or a function that makes {KINDS}"
+        )
+    # `env`, `raw_env` and `parallel_env` say nothing about the game: the file's name does.
+    return found, stem if attribute.endswith("env") else attribute
+
+
+def _import_file(path: str) -> ModuleType:
+    """Execute a file as a module of its own name, its folder first on the search path, as `python FILE` has it."""
+    file = Path(path).absolute()
+    if not file.is_file():
+        raise PythonGameError(f"there is no file {file}")
+    folder = str(file.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    # Several games of one process execute the file once. A module of the same name that is not this file stays.
+    name = file.stem
+    known = sys.modules.get(name)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(file):
+            return known
+        name = f"{name}_game"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up while it is executed
+    try:
+        _guarded(path, spec.loader.exec_module, module)
+    except PythonGameError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    """Import a module, which may lie in the current folder."""
+    try:
+        module = _guarded(name, importlib.import_module, name)
+    except PythonGameError as error:
+        cause = error.__cause__
+        # Not a module that the game itself fails to import.
+        if isinstance(cause, ModuleNotFoundError) and cause.name and f"{name}.".startswith(f"{cause.name}."):
+            raise PythonGameError(
+                f"there is no module {name} in {Path.cwd()} or elsewhere on Python's search path (PYTHONPATH); games "
+                "of libraries begin with gymnasium: or pettingzoo:, files with python:"
+            ) from None
+        raise
+    assert isinstance(module, ModuleType)
+    return module
+
+
+def _only_candidate(path: str, module: ModuleType) -> str:
+    for factory in FACTORIES:
+        if callable(getattr(module, factory, None)):
+            return factory
+    candidates = [
+        each.__name__ for each in _own_classes(module) if _is_game_class(each) and not inspect.isabstract(each)
+    ]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise PythonGameError(f"{path} has several games: {', '.join(candidates)}; write {path}:{candidates[0]}")
+    raise PythonGameError(f"{path} defines no game, that is {KINDS}; {_inventory(module)}")
+
+
+def _inventory(module: ModuleType) -> str:
+    """Say which classes and functions a module defines."""
+    classes = [each.__name__ for each in _own_classes(module)]
+    functions = [name for name, each in vars(module).items() if _is_own(module, each) and inspect.isfunction(each)]
+    kinds = (("class", "classes", classes), ("function", "functions", functions))
+    found = [f"the {one if len(names) == 1 else many} {', '.join(names)}" for one, many, names in kinds if names]
+    return f"it defines {' and '.join(found) or 'no class and no function'}"
+
+
+def _own_classes(module: ModuleType) -> Iterator[type]:
+    return (each for each in vars(module).values() if inspect.isclass(each) and _is_own(module, each))
+
+
+def _is_own(module: ModuleType, member: Any) -> bool:
+    """Whether a member was defined in a module rather than imported there."""
+    return getattr(member, "__module__", None) == module.__name__
+
+
+def _make(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any] | None) -> Any:
+    game = _guarded(name, factory, **(arguments or {}))
+    if not _is_game_class(type(game)):
+        raise PythonGameError(f"{name} makes a {type(game).__name__}, which is not {KINDS}")
+    return game
+
+
+def _guarded(name: str, call: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+    """Call a stranger's code. Raises PythonGameError with its traceback."""
+    try:
+        return call(*args, **arguments)
+    except (Exception, SystemExit) as error:
+        problem = f"{name} raises {type(error).__name__}: {error}"
+        if isinstance(error, ImportError) and "no known parent package" in str(error):
+            problem += "; a file of a package is named as a module, PACKAGE.MODULE:NAME"
+        raise PythonGameError(problem, own_traceback(error)) from error
+
+
+def _is_game_class(kind: type) -> bool:
+    libraries = (("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv"), ("gymnasium", "Env"))
+    return issubclass(kind, (Simulation, *_classes(*libraries)))
+
+
+def _is_a(game: Any, *kinds: tuple[str, str]) -> bool:
+    return isinstance(game, tuple(_classes(*kinds)))
+
+
+def _classes(*kinds: tuple[str, str]) -> Iterator[type]:
+    """Find classes of libraries that the game has imported; no game has a class of another library."""
+    return (getattr(sys.modules[library], kind) for library, kind in kinds if sys.modules.get(library) is not None)
+
+
+class _Seeded(Simulation):
+    """A simulation whose seed the command line or the run decides about.
+
+    Where the run names a seed in an environment parameter, each reset is a first start with that seed.
+    """
+
+    def __init__(self, simulation: Simulation, seed: int | None, parameter: str | None) -> None:
+        self._simulation = simulation
+        self._seed = seed
+        self._parameter = parameter
+        self._seeds = EpisodeSeeds(seed, parameter)
+
+    @property
+    def behaviors(self) -> Sequence[BehaviorSpec]:  # type: ignore[override]  # a game may know them late
+        """Those of the simulation."""
+        return self._simulation.behaviors
+
+    def reset(self, turn: Turn, start: Start) -> None:
+        """Begin anew, with the seed that counts. Raises SimulatorError for a parameter that can be no seed."""
+        self._simulation.reset(turn, self._seeded(start))
+
+    def step(self, turn: Turn, actions: Actions) -> None:
+        """Play on."""
+        self._simulation.step(turn, actions)
+
+    def close(self) -> None:
+        """Close the simulation."""
+        self._simulation.close()
+
+    def _seeded(self, start: Start) -> Start:
+        self._seeds.restart(start)  # checks the parameter, and leaves it out of the options
+        named = None if self._parameter is None else start.parameters.get(self._parameter)
+        if named is not None:
+            return replace(start, seed=int(named), parameters=self._seeds.options or {}, first=True)
+        return start if self._seed is None else replace(start, seed=self._seed)
+
+
+class _SeededResumable(_Seeded, ResumableSimulation):
+    """The same for a simulation that can go back to where it was."""
+
+    _simulation: ResumableSimulation
+
+    def position(self) -> bytes:
+        """Return where the simulation is."""
+        return self._simulation.position()
+
+    def resume(self, turn: Turn, start: Start, position: bytes) -> None:
+        """Go back there. The generators are part of the position, so that no seed is needed."""
+        self._simulation.resume(turn, start, position)

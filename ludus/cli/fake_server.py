@@ -1,0 +1,201 @@
+"""`ludus fake-server`: a server for authors of clients, which trains nothing and says what it got."""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import grpc
+
+from ludus.cli.exits import Exit
+from ludus.cli.options import Assignment
+from ludus.cli.render import echo
+from ludus.fake_server import ENDINGS, Behaviour, FakeServer
+from ludus.wire.options import MAX_MESSAGE_BYTES
+
+TICK_SECONDS: Final = 0.05
+WILDCARDS: Final = {"0.0.0.0", "::", "[::]"}  # noqa: S104  compared with
+
+pem = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class ScriptType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """A file of actions, one JSON object in each line."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the file."""
+        if isinstance(value, tuple):
+            return value
+        actions = []
+        try:
+            lines = Path(value).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            self.fail(f"{value} cannot be read: {error}", param, ctx)
+        for number, line in enumerate(lines, 1):
+            try:
+                action = json.loads(line)
+                continuous = tuple(float(each) for each in action.get("continuous", ()))
+                discrete = tuple(int(each) for each in action.get("discrete", ()))
+            except (ValueError, TypeError, AttributeError):
+                self.fail(
+                    f'{value}, line {number} is no action; write for instance {{"continuous": [0.5], "discrete": [2]}}',
+                    param,
+                    ctx,
+                )
+            if any(not -1 <= each <= 1 for each in continuous) or any(each < 0 for each in discrete):
+                self.fail(
+                    f"{value}, line {number}: continuous actions lie in [-1, 1], choices count from 0", param, ctx
+                )
+            actions.append((continuous, discrete))
+        if not actions:
+            self.fail(f"{value} holds no action", param, ctx)
+        return tuple(actions)
+
+
+@click.command("fake-server")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=7070, show_default=True, help="0: any free port.")
+@click.option(
+    "--advertise", metavar="HOST", help="Host in the addresses of assignments. [--host, or this machine's name]"
+)
+@click.option("--token", help="Token that clients need. [none]")
+@click.option("--run", help="Name of the only run that there is. [every name is one]")
+@click.option("--tls-certificate", type=pem, help="Speak TLS with this certificate (PEM).")
+@click.option("--tls-key", type=pem, help="Its key.")
+@click.option("--tls-client-ca", type=pem, help="Want clients' certificates, signed by this authority (mTLS).")
+@click.option("--wait", "waits", type=click.IntRange(min=0), default=0, help="Answer so many joins with `wait`.")
+@click.option("--relay", is_flag=True, help="Assign an address out of reach, so that clients have to ask for relay.")
+@click.option("--steps", type=click.IntRange(min=1), help="End each stream after so many answered steps. [never]")
+@click.option(
+    "--ending", type=click.Choice(list(ENDINGS)), default="finished", show_default=True, help="How streams end then."
+)
+@click.option("--reset-every", metavar="N", type=click.IntRange(min=1), help="Reset in place of every n-th answer.")
+@click.option("--save-every", metavar="N", type=click.IntRange(min=1), help="Save before every n-th answer.")
+@click.option(
+    "--parameter",
+    "parameters",
+    metavar="NAME=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="Environment parameter, 1 more after each reset. Can be given several times.",
+)
+@click.option("--delay", type=click.FloatRange(min=0), default=0.0, help="Seconds that each answer takes.")
+@click.option("--split", is_flag=True, help="Answer the agents of a step one by one, the last one first.")
+@click.option("--unknown-messages", is_flag=True, help="Send a message of no known kind before each answer.")
+@click.option(
+    "--script",
+    metavar="FILE",
+    type=ScriptType(),
+    default=(),
+    help="Actions to take in turn, one JSON object a line. [random]",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Seed of the actions, and of simulators.")
+@click.option(
+    "--max-message-bytes", type=click.IntRange(min=1024), default=MAX_MESSAGE_BYTES, help="Of a client's message."
+)
+@click.option("--step-timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="In seconds.")
+@click.option("--streams", type=click.IntRange(min=1), help="Exit once so many streams have ended. [at Ctrl-C]")
+@click.option("--quiet", is_flag=True, help="Say nothing but violations.")
+def fake_server(
+    *,
+    host: str,
+    port: int,
+    advertise: str | None,
+    token: str | None,
+    run: str | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    waits: int,
+    relay: bool,
+    steps: int | None,
+    ending: str,
+    reset_every: int | None,
+    save_every: int | None,
+    parameters: tuple[tuple[str, Any], ...],
+    delay: float,
+    split: bool,
+    unknown_messages: bool,
+    script: Any,
+    seed: int,
+    max_message_bytes: int,
+    step_timeout: float,
+    streams: int | None,
+    quiet: bool,
+) -> None:
+    """Play the server for a client that is being written: gateway and collector in one, without training.
+
+    Says in words what it gets, checks all that a real server checks, and answers with random valid actions. For
+    instance `ludus fake-server --steps 100 --reset-every 30 --parameter size=3 --streams 1`. The contract is
+    proto/README.md, which `ludus proto DIR` writes.
+
+    \b
+    Exit codes:
+      0  no client broke the contract
+      1  one did, or the port cannot be had
+      2  the command line is wrong
+    """
+    if (tls_certificate is None) != (tls_key is None) or (tls_client_ca is not None and tls_certificate is None):
+        raise click.UsageError("--tls-certificate and --tls-key belong together, and --tls-client-ca to both")
+    if advertise is None and host in WILDCARDS:
+        advertise = socket.gethostname()
+    for name, value in parameters:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise click.UsageError(f"--parameter {name}: {value!r} is not a number")
+    tls = None
+    if tls_certificate is not None and tls_key is not None:
+        authority = None if tls_client_ca is None else tls_client_ca.read_bytes()
+        pair = (tls_key.read_bytes(), tls_certificate.read_bytes())
+        tls = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+    behaviour = Behaviour(
+        token=token,
+        run=run,
+        waits=waits,
+        advertise=advertise,
+        unreachable=relay,
+        steps=steps,
+        ending=ending,
+        reset_every=reset_every,
+        save_every=save_every,
+        delay_seconds=delay,
+        split=split,
+        future=unknown_messages,
+        parameters={name: float(value) for name, value in parameters},
+        script=script,
+        seed=seed,
+        max_message_bytes=max_message_bytes,
+        step_timeout_seconds=step_timeout,
+        tls=tls,
+    )
+
+    def say(sentence: str) -> None:
+        if not quiet or sentence.startswith("VIOLATION"):
+            echo(sentence)
+
+    sys.exit(asyncio.run(_serve(behaviour, say, host, port, streams)))
+
+
+async def _serve(behaviour: Behaviour, say: Any, host: str, port: int, streams: int | None) -> Exit:
+    """Serve until enough streams have ended, or somebody interrupts."""
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Handlers of asyncio do not exist on Windows.
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(interrupted.set))
+    try:
+        async with FakeServer(behaviour, say, host=host, port=port) as server:
+            echo(f"listening at {host}:{server.port}{' with TLS' if behaviour.tls is not None else ''}")
+            while not interrupted.is_set() and (streams is None or server.ended < streams):
+                await asyncio.sleep(TICK_SECONDS)
+    except RuntimeError as error:  # gRPC says no more than that
+        echo(f"{host}:{port} cannot be listened at: {error}", err=True)
+        return Exit.REFUSED
+    found = len(server.violations)
+    echo(f"{server.streams} streams, {server.steps} steps, {found} violation{'' if found == 1 else 's'}")
+    return Exit.REFUSED if found else Exit.OK

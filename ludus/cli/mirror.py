@@ -1,0 +1,76 @@
+"""`ludus run mirror RUN DIR`: a run's results as files on this machine, TensorBoard's among them."""
+
+import time
+from pathlib import Path
+
+import click
+
+from ludus.api import TERMINAL_STATES, Busy, Client, ServerUnreachable
+from ludus.api.patience import Patience
+from ludus.cli import exits
+from ludus.cli.client import Failure, connected
+from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
+from ludus.cli.render import LINES, echo
+from ludus.results import Folder, Mirror
+from ludus.results.folder import ResultsUnusable
+
+POLL_SECONDS = 1.0
+
+
+@click.command(epilog=exits.HELP)
+@click.argument("run")
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--once", is_flag=True, help="Bring over what there is now, and do not follow the run.")
+@connected
+def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
+    """Write what RUN has learned to DIR as `mlagents-learn` does, and follow it until it ends.
+
+    \b
+    ludus run mirror nightly results/nightly &
+    tensorboard --logdir results
+
+    Event files for TensorBoard, `configuration.yaml`, checkpoints and models. Interrupted, it goes on where it was
+    when it is started again; a run that has ended is brought over as a whole. The run itself is left alone.
+    """
+    found = client.get_run(run)
+    target = Folder(folder)
+    try:
+        journal = target.read_journal()
+        if journal is not None and found.id not in {journal.run, *journal.former}:
+            raise Failure(
+                f"{target.shown(folder)} has the results of run {journal.run}; name another folder", Exit.USAGE
+            )
+        began = found.created_at.timestamp()  # and not when this command was started: it may be started again
+        with Mirror(client, found, target, say=_say, began=began, server=client.server) as mirrored:
+            ended = _follow(mirrored, once=once)
+    except ResultsUnusable as error:
+        raise Failure(str(error), Exit.REFUSED) from error
+    except OSError as error:
+        raise Failure(f"the results cannot be written: {error}", Exit.REFUSED) from error
+    except KeyboardInterrupt:
+        echo(f"{found.id} goes on; `ludus run mirror` takes up where it was", err=True)
+        raise SystemExit(INTERRUPTED) from None
+    if ended is not None:
+        raise SystemExit(OUTCOMES[ended])
+
+
+def _say(text: str) -> None:
+    echo(text, kept=LINES)
+
+
+def _follow(mirrored: Mirror, *, once: bool) -> str | None:
+    """Bring over what is new until the run has ended; return its final state, None with `once` before that."""
+    patience = Patience()
+    while True:
+        try:
+            state = mirrored.sync().state
+            if state in TERMINAL_STATES:
+                mirrored.finish()
+                return state
+            patience.reset()
+        except (ServerUnreachable, Busy) as error:
+            patience.bear(error)
+            continue
+        if once:
+            return None
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,352 @@
+"""Reports for CI systems: a JUnit file (`--junit`) and a Markdown summary (`--summary`).
+
+`ReportedCommand` writes them whatever ends the command: a result, a refusal by the server, a wrong command line, an
+interrupt. The JUnit file is written once before the work begins, as an error, so that a job that is killed leaves one,
+too. CI systems read its elements so:
+
+    failure   the question was answered, and the answer is no: an unmet requirement, a gate that did not pass
+    error     the question was not answered: the run did not succeed, nobody answers, the command line is wrong
+    skipped   a requirement that was not judged, because of an error
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, TypeVar
+from xml.etree import ElementTree as ET
+
+import click
+
+from ludus.api import ApiError, Client
+from ludus.cli.client import Failure
+from ludus.cli.exits import INTERRUPTED, Exit
+from ludus.cli.render import LINES, echo, max_steps, number, printable
+from ludus.cli.require import ALIASES, Requirement, Verdict
+from ludus.records import Run, Series
+
+FAILURES: Final = frozenset({Exit.UNMET, Exit.FAILED_GATE, Exit.UNDECIDED})
+"""Exit codes that answer the question with no; all others but OK are errors."""
+KILLED: Final = 137
+"""Exit code of a command that got SIGKILL, as shells say it."""
+CURVE_POINTS: Final = 40
+_TYPES: Final[Mapping[int, str]] = {
+    Exit.RUN_FAILED: "FAILED",
+    Exit.RUN_CANCELLED: "CANCELLED",
+    Exit.FAILED_GATE: "fail",
+    Exit.UNDECIDED: "undecided",
+    KILLED: "killed",
+}
+"""Exit code -> `type` of the XML element, where that is a state of the run or a verdict."""
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_UNFINISHED: Final = "the command was killed before it could say how it ended"
+Command = TypeVar("Command", bound=Any)
+
+
+@dataclass
+class Report:
+    """The findings of a command so far. The command adds them; `write` writes the files."""
+
+    command: str
+    """Its name, as in `run wait`."""
+    junit: Path | None = None
+    summary: Path | None = None
+    server: str = ""
+    subject: str = ""
+    """What is judged: a run, or a checkpoint."""
+    requirements: Sequence[Requirement] = ()
+    run: Run | None = None
+    verdicts: Sequence[Verdict] = ()
+    lines: list[str] = field(default_factory=list)
+    """What was said of the outcome."""
+    reason: str = ""
+    """Why it is so, in words."""
+    curves: Sequence[Series] = ()
+    _began: float = field(default_factory=time.monotonic)
+
+    def say(self, line: str, reason: str | None = None) -> None:
+        """Print a line about the outcome, and keep it; it is the reason, too, unless another one is given."""
+        self.lines.append(line)
+        self.reason = line if reason is None else reason
+        echo(line, err=True)
+
+    def collect(self, client: Client, run: Run) -> None:
+        """Note where the run stands; for a summary, get the curves of the reward and of what is required, too."""
+        self.run, self.server = run, client.server
+        if self.summary is None:
+            return
+        wanted = {(None, ALIASES["reward"]): None} | {
+            (each.behavior, each.key): None for each in self.requirements if each.key != "step"
+        }
+        found = dict[tuple[str, str], Series]()
+        for behavior, key in wanted:
+            with suppress(ApiError):  # a metric that the run does not have; the requirement's verdict says so
+                series = client.series(run.id, key, behavior, CURVE_POINTS)
+                found |= {(each.behavior, each.key): each for each in series}
+        self.curves = list(found.values())
+
+    def begin(self) -> None:
+        """Write the JUnit file of a command that was killed. Raises Failure where a report cannot be written."""
+        try:
+            if self.junit is not None:
+                self._write_junit(self.junit, KILLED, _UNFINISHED)
+            if self.summary is not None:
+                with _for_appending(self.summary):
+                    pass
+        except OSError as error:
+            raise Failure(f"the report cannot be written: {error}", Exit.USAGE) from error
+
+    def write(self, code: int, reason: str = "") -> None:
+        """Write the files; `reason` says in words why the command ended with this exit code. Raises OSError."""
+        if code == Exit.UNMET:
+            unmet = [f"{each.requirement.text}: {each.reason}" for each in self.verdicts if not each.met]
+            reason = f"{len(unmet)} of {len(self.verdicts)} requirements not met: {'; '.join(unmet)}"
+        reason = reason or self.reason or _words(code)
+        if self.junit is not None:
+            self._write_junit(self.junit, code, reason)
+        if self.summary is not None:
+            with _for_appending(self.summary) as file:
+                file.write(self._markdown(code, reason) + "\n")
+
+    def _write_junit(self, path: Path, code: int, reason: str) -> None:
+        seconds = f"{self._seconds():.3f}"
+        suite = ET.Element("testsuite", name=f"ludus {self.command}")
+        ET.SubElement(suite, "properties")
+        classname = f"ludus.{self.command.replace(' ', '.')}"
+        case = ET.SubElement(suite, "testcase", classname=classname, name=self._named(), time=seconds)
+        # A requirement that is not met has a test case of its own; then the run itself has passed.
+        if code not in {Exit.OK, Exit.UNMET}:
+            kind = "failure" if code in FAILURES else "error"
+            ET.SubElement(case, kind, type=_type(code), message=reason).text = reason
+        judged = {verdict.requirement: verdict for verdict in self.verdicts}
+        for requirement in self.requirements:
+            case = ET.SubElement(suite, "testcase", classname=classname, name=requirement.text, time="0.000")
+            verdict = judged.get(requirement)
+            if verdict is None or code not in {Exit.OK, Exit.UNMET}:
+                ET.SubElement(case, "skipped", message=f"not judged: {_found(verdict)}{reason}")
+            elif not verdict.met:
+                ET.SubElement(case, "failure", type="unmet", message=verdict.reason).text = verdict.reason
+        run = [] if self.run is None else [f"run {self.run.id} ({self.run.name}) is {self.run.state}"]
+        ET.SubElement(suite, "system-out").text = "\n".join([*run, *self.lines]) + "\n"
+        ET.SubElement(suite, "system-err").text = "" if code == Exit.OK else reason
+        counts = {kind: str(len(suite.findall(f"testcase/{kind}"))) for kind in ("failure", "error", "skipped")}
+        suite.attrib |= {
+            "tests": str(len(suite.findall("testcase"))),
+            "failures": counts["failure"],
+            "errors": counts["error"],
+            "skipped": counts["skipped"],
+            "time": seconds,
+            "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+            "hostname": socket.gethostname(),
+        }
+        for element in suite.iter():
+            # XML has no way to write control characters; a server's text may have them.
+            element.text = None if element.text is None else printable(element.text, LINES)
+            element.attrib = {name: printable(text) for name, text in element.attrib.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, ET.tostring(suite, encoding="utf-8", xml_declaration=True))
+
+    def _markdown(self, code: int, reason: str) -> str:
+        verdict = "passed" if code == Exit.OK else "failed" if code in FAILURES else "not judged"
+        lines = [f"### {_cell(f'ludus {self.command} {self._named()}')}: {verdict}", "", _cell(reason), ""]
+        for line in self.lines:
+            if line != reason:
+                lines += [_cell(line), ""]
+        if self.requirements:
+            judged = {each.requirement: each for each in self.verdicts}
+            lines += ["| requirement | result | value |", "| --- | --- | --- |"]
+            for requirement in self.requirements:
+                found = judged.get(requirement)
+                if found is None or code not in {Exit.OK, Exit.UNMET}:
+                    result = "not judged"
+                else:
+                    result = "met" if found.met else "**not met**"
+                lines.append(f"| {_cell(requirement.text)} | {result} | {_cell(found.reason if found else '')} |")
+            lines.append("")
+        if self.run is not None:
+            run = self.run
+            why = f" ({run.stop_reason})" if run.stop_reason else ""
+            link = f"[{_cell(run.name)}]({self.server}/v1/runs/{run.id})"
+            lines += ["| run | state | steps | attempts |", "| --- | --- | --- | --- |"]
+            lines.append(
+                f"| {link} | {run.state}{why} | {number(run.step)} of {number(max_steps(run))} | {run.epoch} |"
+            )
+            lines.append("")
+        if self.curves:
+            lines += ["| metric | curve | lowest | highest | last |", "| --- | --- | --- | --- | --- |"]
+            for curve in self.curves:
+                ends = [number(each) for each in (_extreme(curve.minima, min), _extreme(curve.maxima, max))]
+                name = _cell(f"{curve.behavior} {curve.key}".strip())
+                drawn = sparkline(curve.values)
+                lines.append(f"| {name} | {drawn} | {ends[0]} | {ends[1]} | {number(curve.values[-1])} |")
+            lines.append("")
+        return "\n".join(lines)
+
+    def _named(self) -> str:
+        return self.subject or (self.run.name if self.run is not None else "") or "?"
+
+    def _seconds(self) -> float:
+        run = self.run
+        if run is not None and run.finished_at is not None:
+            return (run.finished_at - run.created_at).total_seconds()
+        return time.monotonic() - self._began
+
+
+class ReportedCommand(click.Command):
+    """A command with `--junit` and `--summary` (`report_options`). Its handler takes a `report`, and fills it in.
+
+    Its only argument names what is judged.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; a wrong one is reported, too, where it names the files."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            report = Report(_command(ctx), _named_file(given, "--junit"), _named_file(given, "--summary"))
+            with suppress(OSError):  # the mistake matters more than that it cannot be reported
+                report.write(Exit.USAGE, error.format_message())
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and write the reports at its end."""
+        report = Report(_command(ctx), ctx.params.pop("junit"), ctx.params.pop("summary"))
+        (judged,) = (each.name for each in self.params if isinstance(each, click.Argument))
+        report.subject = ctx.params[judged or ""]
+        report.begin()
+        ctx.params["report"] = report
+        code, reason = int(Exit.REFUSED), ""
+        try:
+            with _sigterm_interrupts():
+                super().invoke(ctx)
+            code = Exit.OK
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else Exit.REFUSED
+        except click.ClickException as error:
+            code, reason = error.exit_code, error.format_message()
+            raise
+        except KeyboardInterrupt:
+            code, reason = INTERRUPTED, "interrupted (Ctrl-C or SIGTERM)"
+        finally:
+            try:
+                report.write(code, reason)
+            except OSError as error:
+                echo(f"Error: the report cannot be written: {error}", err=True)
+                code = code or Exit.REFUSED
+        sys.exit(code)
+
+
+def report_options(handler: Command) -> Command:
+    """Add the options that name the files of the reports, for a `ReportedCommand`."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    handler = click.option(
+        "--summary",
+        type=path,
+        metavar="FILE",
+        help='Append a summary in Markdown, as in --summary "$GITHUB_STEP_SUMMARY".',
+    )(handler)
+    return click.option("--junit", type=path, metavar="FILE", help="Write a JUnit report, whatever the outcome.")(
+        handler
+    )
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Draw values as a line of blocks, from the lowest to the highest of them; a gap where there is no number."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return ""
+    low, high = min(there), max(there)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(" " if value is None else _BLOCKS[round((value - low) * scale)] for value in values)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM, by which CI systems end a job, end the command like Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file as a whole or not at all: a disk that is full leaves what was there."""
+    if path.exists() and not path.is_file():  # a device or a pipe
+        path.write_bytes(content)
+        return
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _for_appending(path: Path) -> Any:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a", encoding="utf-8")
+
+
+def _command(ctx: click.Context) -> str:
+    """Return a command's name without that of the program: `run wait`."""
+    names = []
+    each: click.Context | None = ctx
+    while each is not None and each.parent is not None:
+        names.append(each.info_name or "")
+        each = each.parent
+    return " ".join(reversed(names)) or ctx.info_name or ""
+
+
+def _named_file(arguments: Sequence[str], option: str) -> Path | None:
+    """Return the file that an option names on a command line that click could not read."""
+    for index, argument in enumerate(arguments):
+        if argument.startswith(f"{option}="):
+            return Path(argument.partition("=")[2])
+        if argument == option and index + 1 < len(arguments):
+            return Path(arguments[index + 1])
+    return None
+
+
+def _type(code: int) -> str:
+    if code == INTERRUPTED:
+        return "interrupted"
+    return _TYPES.get(code) or (Exit(code).name.lower() if code in set(Exit) else f"exit_{code}")
+
+
+def _found(verdict: Verdict | None) -> str:
+    return "" if verdict is None else f"{verdict.reason}; "
+
+
+def _words(code: int) -> str:
+    return "done" if code == Exit.OK else f"ended with exit code {code} ({_type(code)})"
+
+
+def _cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table: one line, in which nothing is markup."""
+    line = printable(text.replace("\n", " "))
+    for special in "\\`*_[]<>|":
+        line = line.replace(special, f"\\{special}")
+    return line
+
+
+def _extreme(values: Sequence[float | None], choose: Any) -> float | None:
+    there = [value for value in values if value is not None]
+    return choose(there) if there else None

@@ -1,0 +1,54 @@
+"""`ludus run rename | tag | delete`: other names and tags for runs, and an end to those that nobody needs."""
+
+import click
+
+from ludus.api import Client
+from ludus.cli.client import connected
+from ludus.cli.options import json_option
+from ludus.cli.render import echo, print_result
+
+
+@click.command()
+@click.argument("run")
+@click.argument("name")
+@json_option
+@connected
+def rename(client: Client, *, run: str, name: str, as_json: bool) -> None:
+    """Give RUN another NAME, also after its end."""
+    renamed = client.rename(run, name)
+    print_result(renamed, f"{renamed.id} {renamed.name}", as_json=as_json)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("tags", nargs=-1)
+@click.option("--remove", "removed", multiple=True, metavar="TAG", help="A tag to remove. Can be given several times.")
+@json_option
+@connected
+def tag(client: Client, *, run: str, tags: tuple[str, ...], removed: tuple[str, ...], as_json: bool) -> None:
+    """Add TAGS to RUN, and remove others, also after its end. Prints all tags of the run."""
+    if not tags and not removed:
+        raise click.UsageError("name at least one tag to add, or --remove TAG")
+    tagged = client.tag(run, tags, removed)
+    print_result(tagged, ", ".join(tagged.tags), as_json=as_json)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def delete(client: Client, *, runs: tuple[str, ...], yes: bool) -> None:
+    """Delete RUNS that have ended, with their metrics, events, logs and checkpoints.
+
+    A run is kept, and what needs it is named, while an alias stands for one of its checkpoints, another run began with
+    one or judged one, a checkpoint is pinned, or it plays on a shared ladder.
+    """
+    found = [client.get_run(run) for run in runs]  # all names first: after a deletion one would mean another run
+    if not yes:
+        for each in found:
+            echo(f"{each.id} {each.name} {each.state}", err=True)
+        count = f"{len(found)} run{'s' if len(found) > 1 else ''}"
+        click.confirm(f"Delete {count}? This cannot be undone", abort=True, err=True)
+    for each in found:
+        client.delete_run(each.id)
+        echo(f"{each.id} deleted")

@@ -1,0 +1,40 @@
+"""The token that a simulator shows to the gateway, or a client to the API, and where it came from."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+SIMULATOR_TOKEN: Final = "LUDUS_SIMULATOR_TOKEN"  # noqa: S105  a name
+CLIENT_TOKEN: Final = "LUDUS_TOKEN"  # noqa: S105  a name
+VARIABLES: Final = (SIMULATOR_TOKEN, CLIENT_TOKEN)
+"""Those of simulators. The more specific one comes first: it wins. One variable is enough where its token may both use
+the API and simulate.
+"""
+
+
+@dataclass(frozen=True)
+class Credential:
+    """A bearer token."""
+
+    token: str = field(repr=False)
+    origin: str
+    """Where it came from, as in `the token ...`: for messages about a token that is refused."""
+
+    @property
+    def of_client(self) -> bool:
+        """Whether it is the one that client commands take from the environment."""
+        return self.origin == f"in {CLIENT_TOKEN}"
+
+
+def credential(given: str | None, variables: tuple[str, ...] = VARIABLES) -> Credential | None:
+    """Return the token that was given, or that of the first variable with one; None where none is to be shown.
+
+    The empty text stands for no token, whatever the variables say.
+    """
+    if given is not None:
+        return Credential(given, "that was given") if given else None
+    for variable in variables:
+        token = os.environ.get(variable)
+        if token:
+            return Credential(token, f"in {variable}")
+    return None
