@@ -24,6 +24,7 @@ STOP_SECONDS = 30.0
 def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
     """Read the settings from the environment; what an option said goes before. Mistakes are told all at once."""
     from pydantic import ValidationError  # noqa: PLC0415
+    from pydantic_settings import SettingsError  # noqa: PLC0415
 
     from server.settings import Settings  # noqa: PLC0415
 
@@ -31,7 +32,11 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
         return Settings(**overrides)  # type: ignore[arg-type]  # pydantic validates the groups' mappings
     except ValidationError as error:
         lines = [f"  {_mistake(one['type'], one['loc'], one['msg'])}" for one in error.errors()]
-        raise click.UsageError("\n".join(["These settings are wrong:", *lines])) from None
+    except SettingsError as error:  # it names the group alone; its cause has the value
+        value = getattr(error.__cause__, "doc", None)
+        names = [name.upper() for name in sorted(os.environ) if os.environ[name] == value]
+        lines = [f"  {name}: not JSON: {value}" for name in names if name.startswith("LUDUS_")] or [f"  {error}"]
+    raise click.UsageError("\n".join(["These settings are wrong:", *lines]))
 
 
 def _mistake(kind: str, path: tuple[int | str, ...], message: str) -> str:

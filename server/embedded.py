@@ -28,7 +28,7 @@ from server.console import Console, LogTail
 from server.ports import CannotStart, address, api_is_ready, listen, listens, reserve
 from server.processes import MARK, AlreadyLocked, FileLock, sweep
 from server.service import Service, ServiceSpec
-from server.settings import Settings
+from server.settings import ApiSettings, Settings
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 READY_SECONDS = 120.0
@@ -174,8 +174,7 @@ class Stack:
         return {
             # With tickets a simulator that comes back keeps its number, and so its seed. Every stack has its own key.
             "LUDUS_GATEWAY__TICKET_KEY": secrets.token_urlsafe(32),
-            # Whoever reaches the API on loopback reaches this machine's other ports, too.
-            "LUDUS_WEBHOOKS__PRIVATE_ADDRESSES": str(self._settings.api.host in LOOPBACK).lower(),
+            "LUDUS_WEBHOOKS__PRIVATE_ADDRESSES": str(private_receivers(self._settings.api)).lower(),
             **os.environ,
             "LUDUS_HOME": str(self._settings.home),
             "LUDUS_API__PORT": str(api_port),
@@ -254,6 +253,15 @@ class Stack:
     def _last_lines(self, service: Service) -> str:
         lines = self._tails[service.spec.name].last_lines(LOG_LINES_AT_DEATH)
         return "\n".join(f"  {line}" for line in lines) or f"  (nothing in {service.spec.log})"
+
+
+def private_receivers(api: ApiSettings) -> bool:
+    """Tell whether webhooks may be sent to this machine and its network unless the operator says otherwise.
+
+    Clients of an API on loopback without tokens reach this machine's ports anyway. With tokens they can be on other
+    machines, behind a reverse proxy, and must not reach through the server what they cannot reach themselves.
+    """
+    return api.host in LOOPBACK and not api.demands_token
 
 
 def start_warden(mark: str, lock: FileLock) -> subprocess.Popen[bytes]:

@@ -27,9 +27,12 @@
     │   ├── LadderExists         ladder_exists
     │   ├── LadderInUse          ladder_in_use
     │   ├── LeaseLost            lease_lost
+    │   ├── NameAmbiguous        name_ambiguous
     │   ├── PlayerExists         player_exists
     │   ├── RunEnded             run_ended
     │   ├── RunEnding            run_ending
+    │   ├── RunInUse             run_in_use
+    │   ├── RunNotEnded          run_not_ended
     │   ├── RunNotPaused         run_not_paused
     │   └── RunNotRunning        run_not_running
     ├── Invalid                  kind invalid
@@ -37,6 +40,7 @@
     │   ├── CheckpointInvalid    invalid_checkpoint
     │   ├── DemonstrationInvalid invalid_demonstration
     │   ├── InvalidConfig        invalid_config
+    │   ├── TooManyTags          too_many_tags
     │   ├── InvalidEdit          invalid_edit
     │   ├── InvalidArtifactPath  invalid_artifact_path
     │   ├── InvalidQuery         invalid_query
@@ -61,7 +65,7 @@ which its message is built: what happened, then what to do. Areas add their own 
 `server.http.errors`) as subclasses of the branches here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal
@@ -108,8 +112,14 @@ class RunNotFound(NotFound):
 
     code = "run_not_found"
 
-    def __init__(self, run: str) -> None:
-        super().__init__(f"There is no run with the id or name {run!r}. List the runs to see what there is.")
+    def __init__(self, run: str, *, named: str | None = None) -> None:
+        """Build the error. `named` is the id of the run of this name, where only an id is accepted."""
+        super().__init__(
+            f"There is no run with the id or name {run!r}. List the runs to see what there is."
+            if named is None
+            else f"No run has the id {run!r}; it is the name of run {named}. Only an id is accepted here, since a name "
+            "would stand for the next older run afterwards."
+        )
         self.run = run
 
 
@@ -367,6 +377,22 @@ class LadderExists(Conflict):
         self.name = name
 
 
+class NameAmbiguous(Conflict):
+    """All projects were looked at, and several of them have something of this name."""
+
+    code = "name_ambiguous"
+
+    def __init__(self, kind: str, name: str, found: Mapping[str, str | None]) -> None:
+        where = ", ".join(project if id_ is None else f"{project} ({id_})" for project, id_ in sorted(found.items()))
+        or_id = "" if None in found.values() else ", or use the id"
+        super().__init__(
+            f"Several projects have a {kind} named {name!r}: {where}. Name the project "
+            f"(`--project NAME`, header `Ludus-Project`){or_id}."
+        )
+        self.name = name
+        self.found = dict(found)
+
+
 class LadderInUse(Conflict):
     """A ladder cannot be deleted: a run that has not ended plays on it."""
 
@@ -386,10 +412,11 @@ class LeaseLost(Conflict):
 
     code = "lease_lost"
 
-    def __init__(self, run_id: str, epoch: int) -> None:
+    def __init__(self, run_id: str, epoch: int, why: str | None = None) -> None:
         super().__init__(
-            f"Attempt {epoch} no longer holds run {run_id}; nothing was written. Stop the trainer of this attempt: the "
-            "run was ended, or another worker continues it."
+            why
+            or f"Attempt {epoch} no longer holds run {run_id}; nothing was written. Stop the trainer of this attempt: "
+            "the run was ended, or another worker continues it."
         )
         self.run_id = run_id
         self.epoch = epoch
@@ -415,6 +442,31 @@ class RunEnded(Conflict):
         super().__init__(
             f"Run {run_id} is {state}: nothing in it can be changed any more. Branch off another run that has what you "
             f"want (`ludus run branch --set`, with --continue to go on where this one ended){hint}."
+        )
+        self.run_id = run_id
+        self.state = state
+
+
+class RunInUse(Conflict):
+    """A run cannot be deleted: something outside it needs it; the detail names what."""
+
+    code = "run_in_use"
+
+    def __init__(self, run_id: str, users: Sequence[str]) -> None:
+        shown = "; ".join(users[:10]) + (f"; and {len(users) - 10} more" if len(users) > 10 else "")
+        super().__init__(f"Run {run_id} is needed: {shown}. Delete or change these first.")
+        self.run_id = run_id
+        self.users = users
+
+
+class RunNotEnded(Conflict):
+    """Something needs a run that has ended."""
+
+    code = "run_not_ended"
+
+    def __init__(self, run_id: str, state: str) -> None:
+        super().__init__(
+            f"Run {run_id} is {state}: only a run that has ended is deleted. End it first (`ludus run stop`, `cancel`)."
         )
         self.run_id = run_id
         self.state = state
@@ -543,13 +595,23 @@ class InvalidArtifactPath(Invalid):
 
 
 class InvalidQuery(Invalid):
-    """A list was asked for by a field, or in an order, that it does not have."""
+    """A list was asked for by a field or an order that it does not have, or by a value that the field cannot have."""
 
     code = "invalid_query"
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"The list cannot be asked by {field!r}: {detail}.")
         self.field = field
+
+
+class TooManyTags(Invalid):
+    """A run would have more tags than it may."""
+
+    code = "too_many_tags"
+
+    def __init__(self, run_id: str, count: int, limit: int) -> None:
+        super().__init__(f"Run {run_id} would have {count} tags; {limit} are allowed. Remove some first.")
+        self.run_id = run_id
 
 
 class AliasInvalid(Invalid):

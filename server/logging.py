@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -35,6 +36,14 @@ _of_process: dict[str, Any] = {}
 def bind_process(**ids: object) -> None:
     """Put ids on every line of this process, whichever thread writes it."""
     _of_process.update(ids)
+
+
+def redirect_output(path: Path) -> None:
+    """Append standard output and error of this process to a file, also those of libraries and of later children."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
 
 
 def configure_logging(process: str, *, log_format: LogFormat = "json", level: str = "info") -> None:

@@ -33,6 +33,16 @@ def end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def describe_exit(code: int) -> str:
+    """Say how a process ended ("exit code 1", "signal SIGKILL"), from its code as in `subprocess`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-code}"
+
+
 def marked(mark: str) -> list[int]:
     """Return the live processes, other than this one, that were started with `LUDUS_STACK_ID` = `mark`."""
     needle = f"{MARK}={mark}".encode()

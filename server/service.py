@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from server.processes import describe_exit
+
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
@@ -76,7 +78,7 @@ class Service:
         if info is None:
             return None
         self.kill()
-        return f"exit code {info.si_status}" if info.si_code == os.CLD_EXITED else f"signal {_signal(info.si_status)}"
+        return describe_exit(info.si_status if info.si_code == os.CLD_EXITED else -info.si_status)
 
     def plan_restart(self) -> float:
         """Choose when to start the child again; return the pause in seconds. Doubles with every early death."""
@@ -100,10 +102,3 @@ class Service:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

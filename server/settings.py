@@ -15,7 +15,16 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    SecretStr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.artifacts.address import S3Address
@@ -70,27 +79,57 @@ class QueueSettings(Group):
 
 
 class SchedulingSettings(Group):
-    """Which waiting run a free worker takes: the highest priority, then the owner with the fewest runs, then age."""
+    """Which waiting run a free worker takes: one of the project with the fewest in training; of a project's runs the
+    one with the highest priority, then of the token and the owner with the fewest, then the oldest.
+    """
 
     aging_seconds: Seconds = Field(
         default=3600,
         description="A run that waits gains one step of priority each time so many seconds pass, so that none waits "
         "for ever.",
     )
-    runs_per_owner: int | None = Field(
-        default=None, ge=0, description="Most runs of one owner that are trained at once. Default: as many as fit."
+    runs_per_project: int | None = Field(
+        default=None, ge=0, description="Most runs of one project that are in training at once. Default: no limit."
     )
-    owner_quotas: dict[str, int] = Field(
-        default={}, description='The same for owners by name, before `runs_per_owner`, as JSON: `{"ada": 4, "": 1}`.'
+    project_quotas: dict[str, NonNegativeInt] = Field(
+        default={}, description='The same for projects by name, before `runs_per_project`, as JSON: `{"bots": 4}`.'
+    )
+    runs_per_token: int | None = Field(
+        default=None,
+        ge=0,
+        description="Most runs created with one token that are in training at once. Runs that no token of the database "
+        "created (the server demands none, or the request came with `LUDUS_API__TOKEN`) count as those of one token. "
+        "Default: no limit.",
+    )
+    token_quotas: dict[str, NonNegativeInt] = Field(
+        default={},
+        description='The same for tokens by id, before `runs_per_token`, as JSON: `{"tok_01k...": 4, "": 1}`; the '
+        "empty id stands for runs without a token.",
     )
     explain_seconds: Seconds = Field(
         default=10, description="A run that no live worker can serve says so when it has waited for so long."
     )
 
-    def quota(self, owner: str) -> float:
-        """Return how many runs of an owner may be trained at once; infinity without a limit."""
-        default = math.inf if self.runs_per_owner is None else self.runs_per_owner
-        return self.owner_quotas.get(owner, default)
+    @model_validator(mode="before")
+    @classmethod
+    def _no_quotas_of_owners(cls, data: Any) -> Any:
+        for former in ("runs_per_owner", "owner_quotas"):
+            if isinstance(data, Mapping) and former in data:
+                raise ValueError(
+                    f"{former}: quotas bind projects and tokens, because anybody can name any owner; set "
+                    "runs_per_project, project_quotas, runs_per_token or token_quotas instead"
+                )
+        return data
+
+    def project_quota(self, project: str) -> float:
+        """Return how many runs of a project may be in training at once; infinity without a limit."""
+        default = math.inf if self.runs_per_project is None else self.runs_per_project
+        return self.project_quotas.get(project, default)
+
+    def token_quota(self, token_id: str) -> float:
+        """Return how many runs that a token created may be in training at once; infinity without a limit."""
+        default = math.inf if self.runs_per_token is None else self.runs_per_token
+        return self.token_quotas.get(token_id, default)
 
 
 class StorageSettings(Group):
@@ -301,6 +340,12 @@ class WorkerSettings(Group):
         default=[],
         description='What runs can ask for in `resources.labels`, as JSON: `["a100", "linux"]`.',
     )
+    commit: str = Field(
+        default="",
+        max_length=100,
+        description="Commit that this installation was made of, for the fingerprints of runs. Default: that of the "
+        "repository, where it runs from one.",
+    )
     outage_seconds: Seconds = Field(
         default=300,
         description="How long a run trains on while its worker can't reach the database. What it reports waits; a run "
@@ -330,7 +375,7 @@ class WorkerSettings(Group):
     bind_host: str = Field(default="127.0.0.1", description="Address that collectors listen on.")
     port_range: tuple[Port, Port] | None = Field(
         default=None,
-        description="First and last port for collectors, as JSON: `[41000, 41100]`. Default: any free port.",
+        description="First and last port for collectors, as JSON: `[7100, 7199]`. Default: any free port.",
     )
     lease_seconds: Seconds = Field(
         default=10, description="A run whose supervisor is silent for this long goes to another worker."
@@ -384,7 +429,7 @@ class WebhookSettings(Group):
     private_addresses: bool = Field(
         default=False,
         description="Whether receivers may be in the own network (loopback, private and link-local addresses) and be "
-        "reached without TLS. `ludus up` allows it while its API listens on loopback.",
+        "reached without TLS. `ludus up` allows it while its API listens on loopback and demands no token.",
     )
     timeout_seconds: Seconds = Field(default=15, le=60, description="Longest exchange with a receiver.")
     retry_seconds: tuple[Seconds, ...] = Field(

@@ -29,19 +29,23 @@ from server.db.database import Database
 from server.db.frozen import Thaw
 from server.deliveries.sender import Sender
 from server.errors import Unavailable
+from server.events.repository import lock_run
 from server.http.repository import IdempotencyRepository
 from server.leases.repository import ExpiredLease, LeaseRepository
+from server.metrics.repository import MetricRepository
 from server.queue import Doorbell, make_celery
 from server.ratings.rater import Rater
 from server.retention.janitor import Janitor
 from server.ringer import Ringer
 from server.runs.states import RunState
 from server.scheduling.repository import WaitingRuns
-from server.scheduling.turn import Obstacle, obstacle
+from server.scheduling.turn import Account, Obstacle, obstacle
 from server.settings import Settings
 from server.telemetry import StewardTelemetry, serve_metrics
 from server.workers.repository import WorkerRepository
 
+EXTREMES = 50
+"""Metrics whose extremes are computed in one round."""
 EXPLAIN_SECONDS = 5.0
 """Pause between two looks at what waiting runs want."""
 RETENTION_SECONDS = 60.0
@@ -107,6 +111,8 @@ class Steward:
         self._monotonic = monotonic
         self._watch = Watch(gap_seconds=settings.worker.lease_seconds / 2)
         self._explained = -EXPLAIN_SECONDS
+        self._obstructed: dict[tuple[Account, str, str], float] = {}
+        """Since when each account's runs with a demand have met an obstacle, by its event's type, at every look."""
         self._forgot = -RETENTION_SECONDS
 
     def tick(self) -> None:
@@ -116,6 +122,7 @@ class Steward:
             self._reap()
             self._explain()
             self._forget()
+            self._renew_extremes()
         except Unavailable as error:
             outcome = error.code
             self._watch.lose()
@@ -152,7 +159,11 @@ class Steward:
             self._bell.ring(lease.run_id)
 
     def _explain(self) -> None:
-        """Say of runs what they wait for beside their turn, and take it back once that is over."""
+        """Say of runs what they wait for beside their turn, and take it back once that is over.
+
+        An obstacle counts once it was met at every look for `explain_seconds`: a worker that starts anew, or one that
+        has just begun, is not there for a moment, and a run that a dead worker leaves behind has waited long already.
+        """
         now = self._monotonic()
         if now - self._explained < EXPLAIN_SECONDS:
             return
@@ -161,18 +172,46 @@ class Steward:
             runs = WaitingRuns(session)
             offers = WorkerRepository(session).offers(self._lease_seconds)
             running = runs.running()
-            groups = {(one.owner, one.demand) for one in runs.heads()}
+            groups = {(one.account, one.demand) for one in runs.heads()}
             found = {group: obstacle(*group, offers, running, self._policy) for group in groups}
             news: dict[str, Obstacle | None] = {
-                run_id: None for run_id, owner, demand in runs.informed() if found.get((owner, demand)) is None
+                run_id: None for run_id, account, demand in runs.informed() if found.get((account, demand)) is None
             }
-            for (owner, demand), why in found.items():
-                if why is not None:
-                    ids = runs.uninformed(owner, demand, why, since_seconds=self._policy.explain_seconds)
-                    news |= dict.fromkeys(ids, why)
+            met = {(account, demand, why.event): why for (account, demand), why in found.items() if why is not None}
+            self._obstructed = {key: self._obstructed.get(key, now) for key in met}
+            for key, one in met.items():
+                if now - self._obstructed[key] >= self._policy.explain_seconds:
+                    ids = runs.uninformed(key[0], key[1], one, since_seconds=self._policy.explain_seconds)
+                    news |= dict.fromkeys(ids, one)
         for run_id, why in news.items():
+            self._inform(run_id, why)
+
+    def _inform(self, run_id: str, why: Obstacle | None) -> None:
+        """Note what a run waits for, unless that is over by now.
+
+        The race: since the look, a worker has come that serves the run and is about to take it. Its claim locks the
+        run's row, and so does this: either the run is claimed and stays as it is, or the worker is seen here.
+        """
+        with self._database.write() as session:
+            runs = WaitingRuns(session)
+            run = runs.lock(run_id)
+            if run is None:
+                return
+            if why is not None:
+                offers = WorkerRepository(session).offers(self._lease_seconds)
+                why = obstacle(
+                    Account(run.project, run.token_id, run.owner), run.demand, offers, runs.running(), self._policy
+                )
+            runs.inform(run_id, why)
+
+    def _renew_extremes(self) -> None:
+        """Compute the extremes of metrics that another release has written."""
+        with self._database.read() as session:
+            stale = MetricRepository(session).stale(EXTREMES)
+        for run_id, behavior, key in stale:
             with self._database.write() as session:
-                WaitingRuns(session).inform(run_id, why)
+                if lock_run(session, run_id, patient=False) is not None:
+                    MetricRepository(session).renew_extremes(run_id, behavior, key)
 
     def _forget(self) -> None:
         now = self._monotonic()

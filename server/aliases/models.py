@@ -1,7 +1,7 @@
 """Aliases: names that people and pipelines give checkpoints, and move."""
 
 from sqlalchemy import ForeignKey, Integer, PrimaryKeyConstraint, String
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.db.base import Base, Timestamp, ordered_text
 from server.db.projects import DEFAULT, Owned
@@ -19,5 +19,8 @@ class CheckpointAlias(Owned, Base):
     """Counts the moves from 1."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     moved_at: Mapped[float] = mapped_column(Timestamp)
+
+    key = column_property(project + "/" + name)
+    """What tells names apart where those of every project are listed."""
 
     __table_args__ = (PrimaryKeyConstraint("name", "project"),)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import ClassVar
 
-from sqlalchemy import Select, select
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -12,14 +12,14 @@ from server.checkpoints.models import Checkpoint
 from server.db.clock import now
 from server.db.keyset import Columns, select_page
 from server.db.projects import DEFAULT, project_of
-from server.errors import AliasNotFound, CheckpointNotFound
+from server.errors import AliasNotFound, CheckpointNotFound, NameAmbiguous
 from server.listing import ListQuery, Order, Page
 
 BY_NAME = ListQuery(Order("name", descending=False))
 
 
 class AliasRepository:
-    """Aliases of the session's project; of the first one where it has none. Never commits."""
+    """Aliases of the session's project, or of all of them where it has none. Never commits."""
 
     COLUMNS: ClassVar[Columns] = {
         "name": CheckpointAlias.name,
@@ -32,20 +32,23 @@ class AliasRepository:
         self._session = session
 
     def get(self, name: str) -> CheckpointAlias:
-        """Return one alias. Raises AliasNotFound."""
-        found = self._session.scalars(self._own().where(CheckpointAlias.name == name)).one_or_none()
-        if found is None:
+        """Return one alias. Raises AliasNotFound; NameAmbiguous if the session sees several projects that have it."""
+        found = self._session.scalars(select(CheckpointAlias).where(CheckpointAlias.name == name)).all()
+        if not found:
             raise AliasNotFound(name)
-        return found
+        if len(found) > 1:
+            raise NameAmbiguous("alias", name, dict.fromkeys(each.project for each in found))
+        return found[0]
 
     def lock(self, name: str) -> CheckpointAlias | None:
         """Return an alias that nobody else moves before the commit; None if there is none."""
-        query = self._own().where(CheckpointAlias.name == name).with_for_update()
+        same = (CheckpointAlias.name == name, CheckpointAlias.project == self._project)
+        query = select(CheckpointAlias).where(*same).with_for_update()
         return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 
     def list(self, query: ListQuery = BY_NAME) -> Page[CheckpointAlias]:
         """Return a page of aliases."""
-        return select_page(self._session, self._own(), query, self.COLUMNS, CheckpointAlias.name)
+        return select_page(self._session, select(CheckpointAlias), query, self.COLUMNS, CheckpointAlias.key)
 
     def named(self, checkpoints: Collection[str]) -> set[str]:
         """Return those of these checkpoints that an alias stands for."""
@@ -89,9 +92,7 @@ class AliasRepository:
         self._session.delete(alias)
         self._session.flush()
 
-    def _own(self) -> Select[CheckpointAlias]:
-        return select(CheckpointAlias).where(CheckpointAlias.project == self._project)
-
     @property
     def _project(self) -> str:
+        """Return the project of new aliases."""
         return project_of(self._session) or DEFAULT

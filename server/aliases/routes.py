@@ -8,7 +8,7 @@ from server.aliases.repository import AliasRepository
 from server.aliases.schemas import AliasPage, AliasPut, AliasRead
 from server.aliases.service import AliasService
 from server.db.database import Session
-from server.errors import AliasInvalid, AliasMoved, AliasNotFound, CheckpointDeleted, CheckpointNotFound
+from server.errors import AliasInvalid, AliasMoved, AliasNotFound, CheckpointDeleted, CheckpointNotFound, NameAmbiguous
 from server.http import filters
 from server.http.bodies import BodyDep, declare_json
 from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
@@ -46,7 +46,7 @@ def list_aliases(listing: ListingDep, database: DatabaseDep) -> AliasPage:
     return AliasPage(aliases=found, next_page_token=listing.token(ALIASES, page))
 
 
-@router.get("/{alias:name}", response_model=AliasRead, responses=problems(AliasNotFound))
+@router.get("/{alias:name}", response_model=AliasRead, responses=problems(AliasNotFound, NameAmbiguous))
 def get_alias(alias: AliasKey, database: DatabaseDep) -> AliasRead:
     """Return one alias: which checkpoint it stands for."""
     with database.read() as session:
@@ -83,7 +83,7 @@ def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
     "/{alias:name}",
     status_code=204,
     response_class=Response,
-    responses={204: {"description": "It is gone; the checkpoint stays."}, **problems(AliasNotFound)},
+    responses={204: {"description": "It is gone; the checkpoint stays."}, **problems(AliasNotFound, NameAmbiguous)},
 )
 def delete_alias(alias: AliasKey, services: ServicesDep) -> Response:
     """Remove an alias. Retention may then remove the checkpoint."""

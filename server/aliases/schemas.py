@@ -9,7 +9,8 @@ from server.http.listing import ListPage
 class AliasRead(Read):
     """A name that stands for a checkpoint."""
 
-    name: str
+    name: str = Field(description="Unique in its project.")
+    project: str
     checkpoint_id: str
     version: int = Field(description="Counts how often it was moved, from 1.")
     created_at: Time

@@ -4,13 +4,13 @@ from fastapi import APIRouter, Response
 
 from server.amendments.schemas import AmendmentRead, AmendmentsRead, RunUpdate
 from server.amendments.service import AmendmentService
-from server.db.database import Session
-from server.errors import InvalidEdit, RunEnded, RunNotFound
+from server.errors import InvalidEdit, RunEnded, RunNotFound, TooManyTags
 from server.http.bodies import BodyDep, declare_json
 from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
 from server.http.fields import RunKey
 from server.http.idempotency import COMMAND_PROBLEMS, Answer
-from server.http.services import CommandDep, DatabaseDep
+from server.http.services import CommandDep, DatabaseDep, ServicesDep
+from server.runs.routes import read_run
 from server.runs.schemas import RunRead
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -19,17 +19,22 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 @router.patch(
     "/{run:name}",
     response_model=RunRead,
-    responses=problems(RunNotFound, RunEnded, InvalidEdit, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    responses=problems(
+        RunNotFound, RunEnded, InvalidEdit, TooManyTags, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
+    ),
     openapi_extra=declare_json(RunUpdate),
 )
-def update_run(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
-    """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended.
+def update_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+    """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended; or name and tags of
+    any run.
 
     All changes are made, or none. The answer's `config` has them. A live run goes on with them from its next update,
     others when they go on; the event `hyperparameters_changed` says so, with old and new.
     """
     wanted = body.read(RunUpdate, {})
-    return command.run(lambda session: _changed(session, run, wanted))
+    return command.run(
+        lambda session: Answer(200, read_run(session, services, AmendmentService(session).update(run, wanted)))
+    )
 
 
 @router.get("/{run:name}/amendments", response_model=AmendmentsRead, responses=problems(RunNotFound))
@@ -53,7 +58,3 @@ def list_amendments(run: RunKey, database: DatabaseDep) -> AmendmentsRead:
                 for each in amendments
             ],
         )
-
-
-def _changed(session: Session, run: str, wanted: RunUpdate) -> Answer:
-    return Answer(200, RunRead.model_validate(AmendmentService(session).change(run, wanted)))

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from server.http.fields import Read, ResolvedConfig, Time, Write
+from server.http.fields import Read, ResolvedConfig, RunName, Tag, Time, Write
 from server.parameters.schemas import EnvironmentParameterChange
 from server.training.parameters import ParameterName
 
@@ -15,8 +15,8 @@ class RunChanges(Write):
     behaviors: dict[str, dict[str, Any]] = Field(
         default={},
         max_length=256,
-        description="Parts of behaviors' sections, by the behaviors' names: `max_steps`, and some of the "
-        "`hyperparameters`. What cannot be changed is refused by name.",
+        description="Parts of behaviors' sections, by the behaviors' names: `max_steps`, some of the "
+        "`hyperparameters`, and the limits of `divergence`. What cannot be changed is refused by name.",
         examples=[{"Walker": {"hyperparameters": {"learning_rate": 1e-4}, "max_steps": 800_000}}],
     )
     environment_parameters: dict[ParameterName, EnvironmentParameterChange] = Field(
@@ -27,13 +27,24 @@ class RunChanges(Write):
 
 
 class RunUpdate(RunChanges):
-    """At least one change."""
+    """At least one change. Name and tags change in runs that have ended, too."""
+
+    name: RunName | None = Field(default=None, description="Another name.")
+    add_tags: list[Tag] = Field(default=[], max_length=50, description="Tags that the run shall have.")
+    remove_tags: list[Tag] = Field(default=[], max_length=50, description="Tags that it shall not have.")
 
     @model_validator(mode="after")
     def _wants_something(self) -> Self:
-        if not self.behaviors and not self.environment_parameters:
-            raise ValueError("give changes of behaviors, of environment_parameters, or of both")
+        if not (self.changes_training or self.name or self.add_tags or self.remove_tags):
+            raise ValueError("give behaviors, environment_parameters, name, add_tags or remove_tags")
+        if both := sorted({*self.add_tags} & {*self.remove_tags}):
+            raise ValueError(f"{', '.join(both)} is to be added and removed")
         return self
+
+    @property
+    def changes_training(self) -> bool:
+        """Whether it is about what the trainer does."""
+        return bool(self.behaviors or self.environment_parameters)
 
 
 class ChangeRead(Read):

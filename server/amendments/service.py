@@ -11,7 +11,7 @@ from typing import Any
 
 from server.amendments.models import AmendedRun, Amendment
 from server.amendments.repository import AmendmentRepository
-from server.amendments.schemas import RunChanges
+from server.amendments.schemas import RunChanges, RunUpdate
 from server.db.database import Session
 from server.errors import RunEnded
 from server.events.repository import Note, record
@@ -46,6 +46,16 @@ class AmendmentService:
             self._amend(found, wanted.behaviors)
         if wanted.environment_parameters:
             ParameterService(self._session).edit(found.id, wanted.environment_parameters, ("environment_parameters",))
+        self._session.refresh(found)
+        self._session.refresh(found, ["config"])  # a locked run is loaded without it
+        return found
+
+    def update(self, run: str, wanted: RunUpdate) -> Run:
+        """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit, TooManyTags."""
+        found = self._runs.lock(run)
+        self._runs.label(found, name=wanted.name, add=wanted.add_tags, remove=wanted.remove_tags)
+        if wanted.changes_training:
+            return self.change(found.id, wanted)
         self._session.refresh(found)
         self._session.refresh(found, ["config"])  # a locked run is loaded without it
         return found

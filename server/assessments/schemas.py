@@ -26,7 +26,7 @@ class MatchResult(Read):
     pairs: list[int] | None = Field(description="How many pairs brought the candidate 0, 1, 2, 3 and 4 half points.")
     score: float | None = Field(description="Mean of 1 for a win and 1/2 for a draw.")
     elo: float | None = Field(description="Lead of the candidate; null where all games, or none, were won.")
-    elo_low: float | None = Field(description="Lower end of its 95 % interval; null: unbounded.")
+    elo_low: float | None = Field(description="Lower end of its 95 % score interval; null: unbounded.")
     elo_high: float | None = Field(description="Upper end; null: unbounded.")
     llr: float = Field(description="Log-likelihood ratio of a lead of `elo1` against one of `elo0`.")
     llr_lower: float = Field(description="At or below it the candidate fails.")
@@ -49,7 +49,9 @@ class EvaluationResult(Read):
     wanted: int
     seeded: bool = Field(description="Simulators take the seeds of episodes from the run.")
     mean: float | None = Field(description="Of the undiscounted returns.")
-    low: float | None = Field(description="Lower end of the interval of the mean, bootstrapped.")
+    low: float | None = Field(
+        description="Lower end of the interval of the mean, bootstrapped; null: a single episode has none."
+    )
     high: float | None
     confidence: float
     deviation: float | None

@@ -22,12 +22,12 @@ from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
 from server.db.clock import now
 from server.db.database import Database
-from server.db.texts import storable
+from server.db.texts import storable, storable_json
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.repository import ref as demonstration_ref
 from server.errors import CheckpointNotFound, IllegalTransition, LeaseLost
-from server.events.repository import Note, lock_run, move, record
+from server.events.repository import UNTRACKED, Note, lock_run, move, record
 from server.ladders.refs import PlayedMatch
 from server.leases.repository import end_attempt, heed, lapse
 from server.matches.repository import MatchLedger
@@ -62,11 +62,17 @@ class RunQueue:
         self._policy = policy or SchedulingSettings()
 
     def claim(
-        self, worker_id: str, lease_seconds: float, hint: str | None = None, offer: Offer | None = None
+        self,
+        worker_id: str,
+        lease_seconds: float,
+        hint: str | None = None,
+        offer: Offer | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
     ) -> Claim | None:
         """Claim the best run that waits and that a slot with this offer may run; None when there is none.
 
-        Which one is best, `server.scheduling.turn` says; `hint` is the run that the wake-up named.
+        Which one is best, `server.scheduling.turn` says; `hint` is the run that the wake-up named; `fingerprint`
+        (`worker.fingerprint`) is kept with the attempt.
         The race: many workers are woken for one run, and users cancel it meanwhile. Claims happen one after the other,
         so that quotas hold; the chosen run is locked, passed over if it is busy, and taken by one conditional UPDATE on
         its state and epoch.
@@ -78,7 +84,7 @@ class RunQueue:
             for one in order:
                 run = runs.lock(one.run_id)
                 if run is not None:
-                    return _begin(session, run, worker_id, lease_seconds)
+                    return _begin(session, run, worker_id, lease_seconds, fingerprint)
             return None
 
     def waiting(self) -> bool:
@@ -240,6 +246,15 @@ class AttemptLedger:
     def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
         """Append an event to the run."""
         self._fenced(lambda session, run: self._record(session, run, Note(type, message, level, data or {})))
+
+    def self_play(self, learning_team: int, elo: Mapping[str, float]) -> None:
+        """Note whose turn it is in self-play, and how each behavior's policy that learns is rated."""
+        values = {"self_play": {"learning_team": learning_team, "elo": dict(elo)}, "updated_at": now()}
+
+        def write(session: Session, run: Run) -> None:
+            session.execute(update(Run).where(Run.id == run.id).values(**values), execution_options=UNTRACKED)
+
+        self._fenced(write)
 
     def metrics(self, points: Sequence[MetricPoint]) -> None:
         """Append points of metrics. Handing the same points in twice is safe."""
@@ -409,7 +424,9 @@ class AttemptLedger:
         record(session, run.id, note, epoch=self._claim.epoch, **changes)
 
 
-def _begin(session: Session, run: Run, worker_id: str, lease_seconds: float) -> Claim:
+def _begin(
+    session: Session, run: Run, worker_id: str, lease_seconds: float, fingerprint: Mapping[str, Any] | None
+) -> Claim:
     """Open the next attempt of a locked run."""
     epoch = run.epoch + 1
     newest = CheckpointRepository(session).newest(run.id)
@@ -428,6 +445,7 @@ def _begin(session: Session, run: Run, worker_id: str, lease_seconds: float) -> 
             step=step,
             resumed_from=resume.id if resume else None,
             resume_step=step,
+            fingerprint=None if fingerprint is None else storable_json(fingerprint),
             started_at=now(),
         )
     )

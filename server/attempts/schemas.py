@@ -16,6 +16,10 @@ class AttemptRead(Read):
     resumed_from: str | None = Field(description="Checkpoint that it began with.")
     resume_step: int
     endpoints: list[dict[str, Any]] = Field(description="Where its collectors listen.")
+    fingerprint: dict[str, Any] | None = Field(
+        description="What it ran on: release and commit of Ludus, versions of Python, torch, CUDA and the driver, "
+        "processor, cores, memory and GPUs of the worker; null where the worker did not say."
+    )
     started_at: Time
     heartbeat_at: Time
     ended_at: Time | None

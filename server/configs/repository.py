@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session, defer
 from server.configs.models import ConfigVersion
 from server.db.clock import now
 from server.db.keyset import select_page
-from server.errors import ConfigNotFound
+from server.db.projects import project_of
+from server.errors import ConfigNotFound, NameAmbiguous
 from server.listing import ListQuery, Page
 
 LIST_FIELDS: Final = {
@@ -44,7 +45,8 @@ class ConfigRepository:
         self._session = session
 
     def get_or_raise(self, name: str, version: int | None = None) -> ConfigVersion:
-        """Return a version, the newest if none is given. Raises ConfigNotFound."""
+        """Return a version, the newest if none is given. Raises ConfigNotFound, NameAmbiguous."""
+        self._refuse_ambiguous(name)
         found = self.newest(name) if version is None else self._version(name, version)
         if found is None:
             raise ConfigNotFound(name, version)
@@ -59,6 +61,14 @@ class ConfigRepository:
         same = select(ConfigVersion).where(ConfigVersion.name == name, ConfigVersion.version == version)
         return self._session.scalars(same.limit(1)).first()
 
+    def _refuse_ambiguous(self, name: str) -> None:
+        """Raise NameAmbiguous if the session sees all projects, and several of them have this name."""
+        if project_of(self._session) is None:
+            found = self._session.scalars(select(ConfigVersion.project).where(ConfigVersion.name == name).distinct())
+            projects: dict[str, str | None] = dict.fromkeys(found)
+            if len(projects) > 1:
+                raise NameAmbiguous("configuration", name, projects)
+
     def list_names(self, query: ListQuery) -> Page[ConfigVersion]:
         """Return one page of the newest versions of all names, without their documents."""
         newest = select(ConfigVersion.project, ConfigVersion.name, func.max(ConfigVersion.version))
@@ -67,7 +77,10 @@ class ConfigRepository:
         return select_page(self._session, statement, query, LIST_FIELDS, ConfigVersion.key)
 
     def list_versions(self, name: str, query: ListQuery) -> Page[ConfigVersion]:
-        """Return one page of the versions of a name, without their documents. Raises ConfigNotFound."""
+        """Return one page of the versions of a name, without their documents.
+
+        Raises ConfigNotFound, NameAmbiguous.
+        """
         self.get_or_raise(name)
         statement = select(ConfigVersion).where(ConfigVersion.name == name).options(*_without_documents())
         return select_page(self._session, statement, query, LIST_FIELDS, ConfigVersion.version)

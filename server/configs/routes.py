@@ -20,7 +20,7 @@ from server.configs.schemas import (
     ConfigVersionPage,
 )
 from server.configs.service import ConfigService, Stored, upgrade_config
-from server.errors import ConfigNotFound, InvalidConfig
+from server.errors import ConfigNotFound, InvalidConfig, NameAmbiguous
 from server.http import filters
 from server.http.bodies import EXAMPLE, BodyDep, declare_body
 from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
@@ -83,7 +83,7 @@ def upgrade(body: BodyDep) -> ConfigUpgrade:
     )
 
 
-@router.get("/{name:name}:diff", response_model=ConfigDiff, responses=problems(ConfigNotFound))
+@router.get("/{name:name}:diff", response_model=ConfigDiff, responses=problems(ConfigNotFound, NameAmbiguous))
 def diff_config(name: ConfigName, old: Version, new: Version, database: DatabaseDep) -> ConfigDiff:
     """Compare the resolved forms of two versions."""
     with database.read() as session:
@@ -115,7 +115,9 @@ def create_config_version(
 
 
 @router.get(
-    "/{name:name}/versions", response_model=ConfigVersionPage, responses=problems(ConfigNotFound, *LIST_PROBLEMS)
+    "/{name:name}/versions",
+    response_model=ConfigVersionPage,
+    responses=problems(ConfigNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
 def list_config_versions(name: ConfigName, listing: ListingDep, database: DatabaseDep) -> ConfigVersionPage:
     """List the versions of a name, newest first."""
@@ -126,7 +128,9 @@ def list_config_versions(name: ConfigName, listing: ListingDep, database: Databa
     return ConfigVersionPage(versions=versions, next_page_token=listing.token(VERSIONS, page))
 
 
-@router.get("/{name:name}/versions/{version}", response_model=ConfigRead, responses=problems(ConfigNotFound))
+@router.get(
+    "/{name:name}/versions/{version}", response_model=ConfigRead, responses=problems(ConfigNotFound, NameAmbiguous)
+)
 def get_config_version(name: ConfigName, version: VersionKey, database: DatabaseDep) -> ConfigRead:
     """Return one version: as it was sent, parsed, and with every default filled in."""
     number = None if version == "latest" else int(version)
@@ -139,7 +143,7 @@ def get_config_version(name: ConfigName, version: VersionKey, database: Database
     response_class=Response,
     responses={
         200: {"content": {"application/yaml": {"schema": {}}}, "description": "The document."},
-        **problems(ConfigNotFound),
+        **problems(ConfigNotFound, NameAmbiguous),
     },
 )
 def get_config_source(name: ConfigName, version: VersionKey, database: DatabaseDep) -> Response:

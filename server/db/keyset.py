@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, not_, or_
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, not_, or_
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.expression import FunctionElement
@@ -15,7 +15,6 @@ from server.listing import Condition, ListQuery, Operator, Page, Value
 
 Row = TypeVar("Row")
 Part = TypeVar("Part")
-MAX_INTEGER = 2**63
 PARAMETERS = 500
 """Of one list; SQLite takes 999 in any build."""
 Column = InstrumentedAttribute[Any] | ColumnElement[Any]
@@ -71,23 +70,26 @@ def select_page(
     Raises InvalidQuery for a field that the list doesn't have.
     """
     for condition in query.conditions:
-        clause = special(condition)
+        clause = special(condition)  # checks values itself, with `check`
         statement = statement.where(compare(columns, condition) if clause is None else clause)
     column = _column(columns, query.order.field)
     if query.after is not None:
         statement = statement.where(_after(column, key, query))
     order = (column.desc(), key.desc()) if query.order.descending else (column.asc(), key.asc())
-    rows = list(session.scalars(statement.order_by(*order).limit(query.limit + 1)))
-    items = tuple(rows[: query.limit])
+    # The sort column is read with the row: it may be that of another table.
+    ordered = statement.add_columns(column.label("sorted_by")).order_by(*order).limit(query.limit + 1)
+    rows = session.execute(ordered).all()
+    items = tuple(row[0] for row in rows[: query.limit])
     if len(rows) <= query.limit:
         return Page(items, None)
-    return Page(items, (getattr(items[-1], query.order.field), getattr(items[-1], key.key)))
+    return Page(items, (rows[query.limit - 1].sorted_by, getattr(items[-1], key.key)))
 
 
 def compare(columns: Columns, condition: Condition) -> ColumnElement[bool]:
     """Translate `field operator value`; a text that ends in `*` stands for all that begin with the rest."""
     column = _column(columns, condition.field)
     value = condition.value
+    check(condition.field, column, value)
     if isinstance(value, str) and value.endswith("*") and condition.operator in {Operator.EQ, Operator.NE}:
         matches = prefix(column, value[:-1])
         return matches if condition.operator is Operator.EQ else not_(matches)
@@ -116,25 +118,49 @@ def _after(column: Column, key: InstrumentedAttribute[Any], query: ListQuery) ->
     if query.after is None or len(query.after) != 2:
         raise InvalidQuery(query.order.field, "the page's key must have two values")
     value, identity = query.after
-    if not (_fits(value, column) and _fits(identity, key)):
-        raise InvalidQuery(query.order.field, "the page's key is none that this list has given out")
+    check(f"{query.order.field} of page_token", column, value)
+    check(f"{key.key} of page_token", key, identity)
     if query.order.descending:
         return and_(column <= value, or_(column < value, and_(column == value, key < identity)))
     return and_(column >= value, or_(column > value, and_(column == value, key > identity)))
 
 
-def _fits(value: Value, column: Column) -> bool:
-    """Whether the database can compare a column with a value: what it cannot is an error of its own, or worse."""
+def check(field: str, column: Column, value: Value) -> None:
+    """Raise InvalidQuery unless the database can compare a column with a value.
+
+    PostgreSQL fails on a number beyond the column's range, and on texts with NUL; SQLite on one beyond 64 bits. The
+    range is the column's, so that no list has to declare it.
+    """
     kind = column.type.python_type
     match value:
         case bool() | None:
-            return False
+            fits = kind is bool and value is not None
         case str():
-            return kind is str and storable(value) == value
+            fits = kind is str and storable(value) == value
         case int():
-            return kind in {int, float} and abs(value) < MAX_INTEGER
+            bits = 31 if kind is int and not isinstance(column.type, BigInteger) else 63
+            if kind is int and not -(2**bits) <= value < 2**bits:
+                wanted = f"whole numbers from {-(2**bits)} to {2**bits - 1}"
+                raise InvalidQuery(field, f"it takes {wanted}, and {shown(value)} is none of them")
+            fits = kind in {int, float} and -(2**bits) <= value < 2**bits
         case float():
-            return kind is float and math.isfinite(value)
+            fits = kind is float and math.isfinite(value)
+    if not fits:
+        raise InvalidQuery(field, f"it takes {_TAKES.get(kind, 'other values')}, and {shown(value)} is none of them")
+
+
+_TAKES: Mapping[type, str] = {
+    bool: "true or false",
+    str: "texts without NUL characters",
+    int: "whole numbers",
+    float: f"numbers from {-(2**63)} to {2**63 - 1}",
+}
+
+
+def shown(value: Value) -> str:
+    """Return a value for a sentence, cut if it is long."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"a number of {len(str(value))} digits"
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _column(columns: Columns, field: str) -> Column:

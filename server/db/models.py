@@ -21,7 +21,7 @@ from server.ladders.models import (
 )
 from server.metrics.models import LatestMetric, MetricChunk
 from server.parameters.models import ParameterEdit, RunParameters
-from server.runs.models import Attempt, Event, Log, Run, RunTag
+from server.runs.models import Attempt, DeletedRun, Event, Log, Run, RunTag
 from server.simulators.models import Simulator
 from server.tokens.models import Token
 from server.webhooks.models import Delivery, DeliveryAttempt, Webhook, WebhookCursor
@@ -37,6 +37,7 @@ __all__ = [
     "CheckpointAlias",
     "CheckpointRequest",
     "ConfigVersion",
+    "DeletedRun",
     "Delivery",
     "DeliveryAttempt",
     "Demonstration",

@@ -288,6 +288,31 @@ class DeliveryRepository:
             execution_options=UNTRACKED,
         )
 
+    def give_up_held(self, older_seconds: float, limit: int) -> int:
+        """Give up at most `limit` older messages whose webhook is disabled; return how many. Their log says why."""
+        held = (
+            select(Delivery.id)
+            .join(Webhook, Webhook.id == Delivery.webhook_id)
+            .where(text(PENDING_SQL), ~Webhook.enabled)
+            .where(Delivery.created_at < now() - older_seconds)
+            .limit(limit)
+        )
+        # A sender owns a message by raising its number of attempts; so does this. One that was sent meanwhile is left.
+        over = {"state": DeliveryState.FAILED, "next_try_at": None, "ended_at": now()}
+        taken = update(Delivery).where(Delivery.id.in_(held), text(PENDING_SQL))
+        taken = taken.values(attempts=Delivery.attempts + 1, **over)
+        gone = self._session.execute(
+            taken.returning(Delivery.id, Delivery.attempts, Delivery.ended_at), execution_options=UNTRACKED
+        ).all()
+        error = f"not sent: the webhook was disabled for {older_seconds / 86400:g} days after the event"
+        entries = [
+            {"delivery_id": row.id, "number": row.attempts, "at": row.ended_at, "seconds": 0.0, "error": error}
+            for row in gone
+        ]
+        if entries:
+            self._session.execute(insert(DeliveryAttempt), entries)
+        return len(gone)
+
     def forget(self, older_seconds: float, limit: int) -> int:
         """Delete at most `limit` older deliveries, and cursors of as many deleted runs; return how many deliveries."""
         old = select(Delivery.id).where(Delivery.created_at < now() - older_seconds).limit(limit)

@@ -35,6 +35,8 @@ OVERLAP_SECONDS: Final = 120.0
 """How far back a round looks for runs that changed: transactions commit later than they note the time."""
 SURVEY_SECONDS: Final = 600.0
 """How often all runs are looked at, whatever their times say; and how often what is old is deleted."""
+HELD_SECONDS: Final = 7 * 86400.0
+"""For how long messages of a disabled webhook wait for it to be enabled."""
 FORGET: Final = 5000
 """Deliveries deleted in one transaction."""
 GRACE_SECONDS: Final = 3.0
@@ -199,6 +201,10 @@ class Sender:
 
     def _forget(self) -> None:
         with self._database.write() as session:
-            gone = DeliveryRepository(session).forget(self._settings.retention_seconds, FORGET)
+            deliveries = DeliveryRepository(session)
+            held = deliveries.give_up_held(HELD_SECONDS, FORGET)
+            gone = deliveries.forget(self._settings.retention_seconds, FORGET)
+        if held:
+            _log.warning("held_deliveries_given_up", deliveries=held)
         if gone:
             _log.info("old_deliveries_deleted", deliveries=gone)

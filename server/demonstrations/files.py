@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, write
+from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, thin, write
 from ludus.spec import BehaviorSpec
 from server.artifacts import ArtifactStore, Stored, fetch, published
 from server.db.ids import new_id
@@ -62,11 +62,14 @@ class DemonstrationFiles:
         except DemonstrationError as error:
             raise DemonstrationInvalid(error.problem) from error
 
-    def subsample(self, source: DemonstrationRef, count: int, seed: int, target: Path) -> None:
-        """Write `count` transitions, drawn by `seed`, to a file. Raises DemonstrationInvalid, ArtifactNotFound."""
+    def subsample(self, source: DemonstrationRef, target: Path, **wanted: int | None) -> None:
+        """Write a part, as `ludus.demonstrations.thin` takes it, to a file.
+
+        Raises DemonstrationInvalid, ArtifactNotFound.
+        """
         whole = self._stored(source, self._decoded_bytes)
         try:
-            write(whole.subsample(count, seed), target)
+            write(thin(whole, **wanted), target)
         except DemonstrationError as error:
             raise DemonstrationInvalid(error.problem) from error
 

@@ -134,14 +134,17 @@ def get_demonstration(demonstration: DemonstrationKey, database: DatabaseDep) ->
 def subsample_demonstration(
     demonstration: DemonstrationKey, body: BodyDep, command: CommandDep, services: ServicesDep
 ) -> Response:
-    """Make a demonstration of a few transitions, drawn without replacement; the seed decides which."""
+    """Make a demonstration of some episodes, of some transitions, or of some transitions of some episodes."""
     wanted = body.read(DemonstrationSubsample, {})
     with services.database.read() as session:
         source = ref(DemonstrationRepository(session).get(demonstration))
     with tempfile.TemporaryDirectory(prefix="ludus-") as folder:
         target = Path(folder) / "sample.npz"
-        _files(services).subsample(source, wanted.count, wanted.seed, target)
-        origin = {"subsampled": source.id, "count": wanted.count, "seed": wanted.seed}
+        parts = {"episodes": wanted.episodes, "every": wanted.every, "count": wanted.count}
+        seed = 0 if wanted.seed is None and wanted.count is not None and wanted.episodes is None else wanted.seed
+        _files(services).subsample(source, target, **parts, seed=seed)
+        given = {key: value for key, value in {**parts, "seed": seed}.items() if value is not None}
+        origin = {"subsampled": source.id, **given}
         return _keep(services, command, target, wanted.name, origin)
 
 

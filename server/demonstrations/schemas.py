@@ -1,8 +1,8 @@
 """What the API says of demonstrations, and what it is told."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from server.http.fields import Name, Read, Time, Write
 from server.http.listing import ListPage
@@ -98,8 +98,32 @@ class DemonstrationMerge(Write):
 
 
 class DemonstrationSubsample(Write):
-    """A few transitions of a demonstration."""
+    """Some episodes of a demonstration, some of its transitions, or some transitions of some episodes."""
 
-    count: int = Field(ge=1, le=100_000_000, description="How many, at most all of them.")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Equal seeds draw equal transitions.")
+    count: int | None = Field(
+        default=None, ge=1, le=100_000_000, description="How many transitions, drawn without replacement."
+    )
+    episodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000_000,
+        description="How many complete episodes: the first ones, or drawn by `seed`.",
+    )
+    every: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000_000,
+        description="Keep every n-th transition of each episode: from its first one on, or from one drawn by `seed`.",
+    )
+    seed: int | None = Field(
+        default=None, ge=0, le=2**31 - 1, description="Equal seeds draw equally; 0 for `count` if not given."
+    )
     name: Name | None = Field(default=None, description="Of the new one; its id if not given.")
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Self:
+        if self.count is not None and self.every is not None:
+            raise ValueError("count and every both say which transitions: leave one of them out")
+        if self.count is self.episodes is self.every is None:
+            raise ValueError("say what to keep: episodes, and every or count for transitions")
+        return self

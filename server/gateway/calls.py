@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 
 from ludus.unity.messages import GOODBYE
-from ludus.wire.options import CLOSE_METADATA, EXCHANGE, TICKET_METADATA
-from server.gateway.errors import NoBridge
+from ludus.wire.options import CLOSE_METADATA, EXCHANGE, REASON_METADATA, TICKET_METADATA
+from server.gateway.errors import CollectorLost, NoBridge
 from server.gateway.relay import CollectorLine, Context, going_away, read_ticket
 from server.tokens.vigil import Stay, TokenVigil
 from server.waking import on_loop
@@ -104,9 +104,12 @@ class CallRelay:
             reply: bytes = await call
             context.set_trailing_metadata(_ours(await call.trailing_metadata()))
         except grpc.aio.AioRpcError as error:
+            metadata = _ours(error.trailing_metadata())
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 line.reached = False
-            await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
+                if REASON_METADATA not in dict(metadata):  # the transport's own
+                    raise CollectorLost(line.endpoint) from None
+            await context.abort(error.code(), error.details() or "", metadata)
         except asyncio.CancelledError:
             if line.stay.refusal is not None:
                 raise line.stay.refusal from None

@@ -4,6 +4,7 @@ A failed call carries a status, a sentence as its details, and the error's stabl
 `ludus-reason`. A run that has ended adds its final state as `ludus-run-state`. The names are listed in proto/README.md.
 """
 
+from collections.abc import Collection
 from typing import Final, NoReturn
 
 import grpc
@@ -66,7 +67,10 @@ class TokenRefused(Unauthenticated):
 
     def __init__(self, *, given: bool) -> None:
         what = "The token is not the gateway's" if given else "The gateway wants a token"
-        super().__init__(f"{what}. Send `authorization: Bearer TOKEN` as metadata.")
+        super().__init__(
+            f"{what}. Send `authorization: Bearer TOKEN` as metadata, of a token with the scope `simulate` "
+            "(LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN for the SDK and the CLI)."
+        )
 
 
 class TokenNotForSimulators(Forbidden):
@@ -88,6 +92,19 @@ class RunForbidden(Forbidden):
 
     def __init__(self, run: str) -> None:
         super().__init__(f"The token is bound to another run than {run!r}. Ask for a token of this run.")
+        self.run = run
+
+
+class RunNameAmbiguous(Conflict):
+    """A simulator that may join runs of all projects asks by a name that runs of several projects have."""
+
+    code = "name_ambiguous"
+
+    def __init__(self, run: str, projects: Collection[str]) -> None:
+        super().__init__(
+            f"Several projects have a run named {run!r}: {', '.join(sorted(projects))}. Join by the run's id, or with "
+            "a token that is bound to the run's project."
+        )
         self.run = run
 
 
@@ -134,6 +151,18 @@ class CollectorUnreachable(Unavailable):
         trust = ", or does not show a certificate of the authority in LUDUS_GATEWAY__TLS_CA, or refuses this gateway's"
         super().__init__(
             f"The collector at {endpoint} does not answer{trust if tls else ''}. Join again for another one."
+        )
+        self.endpoint = endpoint
+
+
+class CollectorLost(Unavailable):
+    """The collector ended while this gateway forwarded a stream or a call, or the connection to it broke."""
+
+    code = "collector_lost"
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(
+            f"The connection to the collector at {endpoint} was lost; it may have ended. Join again for another one."
         )
         self.endpoint = endpoint
 

@@ -1,7 +1,6 @@
 """Runs the gateway in this process: the body of `ludus gateway`."""
 
 import asyncio
-import ipaddress
 import signal
 import sys
 from contextlib import suppress
@@ -15,6 +14,7 @@ from server.db.database import Database
 from server.gateway.credentials import server_credentials
 from server.gateway.service import Gateway
 from server.gateway.tickets import MIN_KEY_BYTES
+from server.ports import is_loopback
 from server.queue import Doorbell, make_celery
 from server.settings import GatewaySettings, Settings
 from server.simulators.repository import SimulatorDesk
@@ -53,16 +53,6 @@ def check(settings: GatewaySettings) -> None:
         )
     if settings.ticket_key is not None and len(settings.ticket_key.get_secret_value().encode()) < MIN_KEY_BYTES:
         raise CannotServe(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.aio.Server, Gateway, int]:

@@ -19,7 +19,7 @@ import structlog
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codes import CloseCode
 from ludus.wire.options import REASON_METADATA, TICKET_METADATA, client_options
-from server.gateway.errors import BadTicket, CollectorUnreachable, OldTicket
+from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, OldTicket
 from server.gateway.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
 from server.settings import GatewaySettings
 from server.tls import TlsPair
@@ -51,7 +51,8 @@ class Relay:
     async def forward(self, context: Context) -> None:
         """Forward one stream until either side ends it.
 
-        Raises LudusError before the first byte, and TokenRefused whenever the simulator's token holds no longer.
+        Raises LudusError before the first byte, CollectorLost at any time, and TokenRefused whenever the simulator's
+        token holds no longer.
         """
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         ticket = str(metadata.get(TICKET_METADATA, ""))
@@ -67,7 +68,7 @@ class Relay:
             call = connect(CONNECT)(metadata=((TICKET_METADATA, ticket),))
             self.streams += 1
             try:
-                await self._pump(context, call, claims.token_id)
+                await self._pump(context, call, claims)
             finally:
                 self.streams -= 1
                 call.cancel()
@@ -76,9 +77,9 @@ class Relay:
         """Tell every relayed simulator to join again."""
         self._closing.set()
 
-    async def _pump(self, context: Context, call: Any, token_id: str | None) -> None:
+    async def _pump(self, context: Context, call: Any, claims: TicketClaims) -> None:
         refused = asyncio.Event()
-        with self._vigil.watch(token_id, on_loop(refused.set)) as stay:
+        with self._vigil.watch(claims.token_id, on_loop(refused.set)) as stay:
             upward = asyncio.ensure_future(_upward(context, call))
             downward = asyncio.ensure_future(_downward(context, call))
             ends = [asyncio.ensure_future(event.wait()) for event in (self._closing, refused)]
@@ -95,7 +96,7 @@ class Relay:
             finally:
                 for task in (upward, downward, *ends):
                     await _stop(task)
-        await _pass_on_status(context, call)
+        await _pass_on_status(context, call, claims.endpoint)
 
 
 def read_ticket(key: bytes, ticket: str) -> TicketClaims:
@@ -162,11 +163,13 @@ async def _stop(task: "asyncio.Future[Any]") -> None:
         await task
 
 
-async def _pass_on_status(context: Context, call: Any) -> None:
+async def _pass_on_status(context: Context, call: Any, endpoint: str) -> None:
     code = await call.code()
     if code is not grpc.StatusCode.OK:
         metadata = {str(key): value for key, value in await call.trailing_metadata() or ()}
         reason = metadata.get(REASON_METADATA)
+        if code is grpc.StatusCode.UNAVAILABLE and reason is None:  # the transport's own
+            raise CollectorLost(endpoint)
         await context.abort(code, await call.details(), ((REASON_METADATA, reason),) if reason else ())
 
 

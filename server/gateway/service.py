@@ -6,7 +6,6 @@ are taken as bytes: Join is parsed here, so that garbage gets an answer, and Con
 
 import asyncio
 import functools
-import re
 import secrets
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import PROTOCOL_VERSION
+from ludus.wire.contract import MAX_JOIN_BYTES, join_problem, report_problem
 from ludus.wire.options import EXCHANGE, REASON_METADATA
 from server.db.projects import EVERY
 from server.errors import LudusError, RunNotFound
@@ -32,6 +32,7 @@ from server.gateway.errors import (
     ProtocolNotSpoken,
     RunEnded,
     RunForbidden,
+    RunNameAmbiguous,
     TokenNotForSimulators,
     TokenRefused,
     TooManyFailures,
@@ -52,10 +53,7 @@ SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
 """When a simulator whose run is not ready asks again. Waiting costs the database one read."""
 DESK_THREADS: Final = 8
-MAX_JOIN_BYTES: Final = 4096
 MAX_REPORT_BYTES: Final = 8192
-MAX_RUN: Final = 200
-MAX_SENTENCE: Final = 4000
 REPORTS_PER_MINUTE: Final = 30
 """Of one run."""
 FAILURES_PER_MINUTE: Final = 20
@@ -63,10 +61,6 @@ FAILURES_PER_MINUTE: Final = 20
 
 INTERNAL_ERROR: Final = ((REASON_METADATA, "internal_error"),)
 
-_INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_CODE = re.compile(r"[0-9a-z_]{1,64}")
-_LIMITS: Final = {"label": 200, "client": 100}
-"""Longest text of each field in bytes."""
 _log = structlog.get_logger(__name__)
 
 
@@ -201,11 +195,15 @@ class Gateway:
             raise TokenRefused(given=bool(given)) if refusal.reason == "unknown" else refusal from None
 
     def _admit(self, run: str, who: Principal) -> str:
-        """Return by which name the desk shall find a run; of a bound token by its id. Raises RunNotFound, RunForbidden.
+        """Return by which name the desk shall find a run; of a bound token by its id. Takes a look into the database.
 
-        Takes a look into the database, unless the token is for all projects.
+        Raises RunNotFound, RunForbidden, RunNameAmbiguous. The newest run of all projects would be the wrong one as
+        soon as another project uses the same name.
         """
         if who.project == EVERY and who.run_id is None:
+            projects = self._desk.projects_of(run)
+            if len(projects) > 1:
+                raise RunNameAmbiguous(run, projects)
             return run
         found = self._desk.find(run, None if who.project == EVERY else who.project)
         if found is None:
@@ -303,21 +301,10 @@ def _parse_report(request: bytes) -> pb.ReportRequest:
         message = pb.ReportRequest.FromString(request)
     except DecodeError:
         raise BadJoin("*", "is not a valid message") from None
-    _check_identity(message)
-    if not _CODE.fullmatch(message.code):
-        raise BadJoin("code", "must have 1 to 64 characters of [0-9a-z_]")
-    if not 1 <= len(message.sentence.encode()) <= MAX_SENTENCE:
-        raise BadJoin("sentence", f"must have 1 to {MAX_SENTENCE} bytes")
+    problem = report_problem(message)
+    if problem is not None:
+        raise BadJoin(*problem)
     return message
-
-
-def _check_identity(message: pb.JoinRequest | pb.ReportRequest) -> None:
-    if not message.run:
-        raise BadJoin("run", "is missing; name a run or give its id")
-    if len(message.run.encode()) > MAX_RUN or not message.run.isprintable():
-        raise BadJoin("run", f"must be printable and have at most {MAX_RUN} bytes")
-    if not _INCARNATION.fullmatch(message.incarnation):
-        raise BadJoin("incarnation", "must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance")
 
 
 def _parse(request: bytes) -> pb.JoinRequest:
@@ -330,9 +317,7 @@ def _parse(request: bytes) -> pb.JoinRequest:
         raise BadJoin("*", "is not a valid message") from None
     if message.protocol_version != PROTOCOL_VERSION:
         raise ProtocolNotSpoken(PROTOCOL_VERSION, message.protocol_version)
-    _check_identity(message)
-    for field, limit in _LIMITS.items():
-        text = getattr(message, field)
-        if len(text.encode()) > limit or not text.isprintable():
-            raise BadJoin(field, f"must be printable and have at most {limit} bytes")
+    problem = join_problem(message)
+    if problem is not None:
+        raise BadJoin(*problem)
     return message

@@ -18,10 +18,11 @@ from server.audit.repository import AuditRepository, Deed
 from server.db.database import Session, after_commit
 from server.db.projects import EVERY
 from server.errors import ProjectForbidden, ScopeMissing
+from server.http import documentation
 from server.http.errors import ProjectInvalid
 from server.tokens.principal import Principal, Scope
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/docs", "/openapi.json"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/openapi.json", *documentation.OPEN})
 """Answered without a token: probes have none, and the documentation is no secret."""
 PROJECT_HEADER: Final = "Ludus-Project"
 NEED: Final = "x-ludus-scope"

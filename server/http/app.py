@@ -23,6 +23,7 @@ from server.demonstrations.routes import router as demonstrations
 from server.errors import LudusError
 from server.events.routes import router as events
 from server.http.access import authorize
+from server.http.documentation import add_documentation
 from server.http.errors import on_http_exception, on_ludus_error, on_validation_error
 from server.http.middleware import Authentication, BodyLimit, RequestContext
 from server.http.openapi import describe
@@ -81,6 +82,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         summary="Training runs for game agents.",
         lifespan=_lifespan,
         generate_unique_id_function=_operation_id,
+        docs_url=None,
         redoc_url=None,
         dependencies=[Depends(authorize)],
     )
@@ -88,6 +90,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     for router in ROUTERS:
         app.include_router(router)
+    add_documentation(app)
     app.add_exception_handler(LudusError, on_ludus_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(HTTPException, on_http_exception)

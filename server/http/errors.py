@@ -91,9 +91,8 @@ class OrderInvalid(RequestError):
     code = "invalid_order"
 
     def __init__(self, text: str, fields: Sequence[str]) -> None:
-        super().__init__(
-            f"{text[:100]!r} is not an order of this list; write one field ({', '.join(fields)}), then asc or desc."
-        )
+        names = ", ".join("metric (the word itself: the first of `metrics`)" if f == "metric" else f for f in fields)
+        super().__init__(f"{text[:100]!r} is not an order of this list; write one field ({names}), then asc or desc.")
 
 
 class PageTokenInvalid(RequestError):
@@ -366,7 +365,7 @@ def invalid_request(error: RequestValidationError, scope: Scope) -> JSONResponse
         ProblemItem(
             path=".".join(str(part) for part in found["loc"][1:]),
             code=found["type"],
-            message=found["msg"].removeprefix("Value error, "),
+            message=_message(found),
             location=str(found["loc"][0]),
         )
         for found in error.errors()
@@ -375,6 +374,15 @@ def invalid_request(error: RequestValidationError, scope: Scope) -> JSONResponse
     more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
     detail = f"The request is not valid. {first.location} {first.path}: {first.message}{more}."
     return _answer(scope, 422, "invalid_request", detail, items, {})
+
+
+def _message(found: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value. Of a number with too many digits pydantic says only that it is none."""
+    value = found.get("input")
+    digits = len(value) if isinstance(value, str) else value.bit_length() / 3.33 if isinstance(value, int) else 0
+    if found["type"] in {"int_parsing", "int_parsing_size", "int_type", "float_type"} and digits > 18:
+        return f"Input should be a number that 64 bits hold: whole ones lie between {-(2**63)} and {2**63 - 1}"
+    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def http_problem(error: HTTPException, scope: Scope) -> JSONResponse:

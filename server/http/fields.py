@@ -1,16 +1,25 @@
 """Types of parameters and fields that several features share."""
 
+import re
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, WithJsonSchema
 from starlette.convertors import StringConvertor, register_url_convertor  # codespell:ignore convertors
+
+from server.db.ids import ALPHABET, LENGTH
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What names are made of: they stand in addresses and on command lines."""
 TEXT = r"^[^\x00]*$"
 """Any text but NUL, which PostgreSQL doesn't store."""
+
+
+def _no_id(name: str) -> str:
+    if re.fullmatch(rf"run_[{ALPHABET}]{{{LENGTH}}}", name):
+        raise ValueError("has the form of a run's id; where runs are named, it would be taken for one")
+    return name
 
 
 class NameConvertor(StringConvertor):
@@ -42,6 +51,8 @@ MetricKey = Annotated[
 Version = Annotated[int, Query(ge=1, le=2**31 - 1, description="Version of the configuration.")]
 
 Name = Annotated[str, StringConstraints(max_length=200, pattern=NAME)]
+RunName = Annotated[Name, AfterValidator(_no_id)]
+"""A name that is given to a run: never one that may be another run's id."""
 Tag = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._=/@+-]*$")]
 Text = Annotated[str, StringConstraints(max_length=2000, pattern=TEXT)]
 REFERS_TO = "x-refers-to"

@@ -91,8 +91,8 @@ def choice(values: type) -> Callable[[str], str]:
 
 
 def integer(text: str) -> int:
-    """Read a whole number of at most 64 bits."""
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+    """Read a whole number. Which ones a field takes, its column says (`server.db.keyset.check`)."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise ValueError("a whole number")
     return int(text)
 
@@ -106,7 +106,7 @@ def flag(text: str) -> bool:
 
 def time(text: str) -> float:
     """Read an RFC 3339 time (a missing zone means UTC) or seconds since 1970; returns seconds."""
-    if re.fullmatch(r"[0-9]{1,12}(\.[0-9]+)?", text):
+    if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?", text):
         return float(text)
     try:
         moment = datetime.fromisoformat(text)

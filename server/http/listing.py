@@ -62,19 +62,22 @@ class Listing:
         self._page_size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         self._page_token = page_token
 
-    def query(self, form: ListForm) -> ListQuery:
-        """Read the parameters. Raises FilterInvalid, OrderInvalid, PageTokenInvalid."""
+    def query(self, form: ListForm, bound: str = "") -> ListQuery:
+        """Read the parameters; `bound` is what else decides about the order. Raises FilterInvalid, OrderInvalid,
+        PageTokenInvalid.
+        """
         order = parse_order(self._order_by, form.orders, form.default)
-        after = decode_token(self._page_token, self._text(form)) if self._page_token else None
+        after = decode_token(self._page_token, self._text(form, bound)) if self._page_token else None
         return ListQuery(order, parse_filter(self._filter, form.filters), self._page_size, after)
 
-    def token(self, form: ListForm, page: Page[Any]) -> str:
+    def token(self, form: ListForm, page: Page[Any], bound: str = "") -> str:
         """Return the token of the page that follows, empty if there is none."""
-        return "" if page.next is None else encode_token(page.next, self._text(form))
+        return "" if page.next is None else encode_token(page.next, self._text(form, bound))
 
-    def _text(self, form: ListForm) -> str:
+    def _text(self, form: ListForm, bound: str) -> str:
         """Return what a token is bound to. A page's size may change between pages."""
-        return json.dumps([form.name, self._filter.strip(), self._order_by.split()])
+        query = [form.name, self._filter.strip(), self._order_by.split()]
+        return json.dumps([*query, bound] if bound else query)
 
 
 ListingDep = Annotated[Listing, Depends()]

@@ -16,12 +16,15 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    func,
+    select,
     text,
 )
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.db.base import CLUSTERED, Base, Timestamp, ordered_text
 from server.db.projects import Owned
+from server.runs.models import Run
 
 PENDING_SQL = "rated_through < match_seq"
 """Ladders with matches that are not rated yet. Queries use these words, so that SQLite sees that the index applies."""
@@ -33,8 +36,10 @@ class Ladder(Owned, Base):
     __tablename__ = "ladders"
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(ordered_text(200), unique=True)
-    """A run's own ladder is called like the run's id."""
+    key: Mapped[str] = mapped_column("local_name", ordered_text(200), server_default="")
+    """The name that it was made with, unique in its project; of a run's own ladder the run's id."""
+    former_name: Mapped[str] = mapped_column("name", ordered_text(200), unique=True)
+    """The name by which the previous release looks, which demands that it is unique in the server: the id."""
     description: Mapped[str] = mapped_column(Text)
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     """The run whose own ladder this is; None for one that was made to be shared."""
@@ -49,9 +54,14 @@ class Ladder(Owned, Base):
     generation: Mapped[int] = mapped_column(Integer)
     """Raised whenever ratings are taken back, so that nobody adds to what is no longer there."""
     created_at: Mapped[float] = mapped_column(Timestamp)
+    name: Mapped[str] = column_property(
+        func.coalesce(select(Run.name).where(Run.id == run_id).correlate_except(Run).scalar_subquery(), key)
+    )
+    """What it is called: a run's own ladder like the run is called now."""
 
     __table_args__ = (
         Index(None, "created_at", "id"),
+        Index(None, "project", "local_name", unique=True),
         Index("ix_ladders_pending", "id", sqlite_where=text(PENDING_SQL), postgresql_where=text(PENDING_SQL)),
     )
 
@@ -75,8 +85,9 @@ class LadderPlayer(Base):
     """Counts 1, 2, 3, ... in the ladder."""
     kind: Mapped[str] = mapped_column(String(16))
     """`server.ladders.refs.PlayerKind`."""
-    name: Mapped[str] = mapped_column(ordered_text(400))
-    """Of a run's policy `RUN/BEHAVIOR`, of a snapshot `RUN/BEHAVIOR#NUMBER`; others are named when registered."""
+    key: Mapped[str] = mapped_column("name", ordered_text(400))
+    """Of a run's policy `RUN/BEHAVIOR`, of a snapshot `RUN/BEHAVIOR#NUMBER`, where RUN is the run's id; of others the
+    name that they were registered with."""
     run_id: Mapped[str | None] = mapped_column(String(40))
     behavior: Mapped[str | None] = mapped_column(ordered_text(200))
     snapshot: Mapped[int | None] = mapped_column(Integer)
@@ -96,6 +107,16 @@ class LadderPlayer(Base):
     games: Mapped[int] = mapped_column(BigInteger)
     """Rated matches."""
     created_at: Mapped[float] = mapped_column(Timestamp)
+    name: Mapped[str] = column_property(
+        func.coalesce(
+            select(Run.name + func.substr(key, func.length(run_id) + 1))
+            .where(Run.id == run_id)
+            .correlate_except(Run)
+            .scalar_subquery(),
+            key,
+        )
+    )
+    """What it is called: the key with the run's present name in place of its id."""
 
     __table_args__ = (UniqueConstraint("ladder_id", "name"),)
 

@@ -12,7 +12,7 @@ from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, parts, select_page
 from server.db.projects import DEFAULT, project_of
-from server.errors import LadderExists, LadderNotFound, PlayerNotFound
+from server.errors import LadderExists, LadderNotFound, NameAmbiguous, PlayerNotFound
 from server.events.repository import UNTRACKED
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.ladders.ratings import INITIAL_MU, INITIAL_SIGMA
@@ -68,11 +68,16 @@ class LadderRepository:
         self._session = session
 
     def find(self, ladder: str) -> Ladder | None:
-        """Return the ladder with this id or name, else that of the run with this id or of the newest of this name."""
-        for same in (Ladder.id == ladder, Ladder.name == ladder):
-            found = self._session.scalars(select(Ladder).where(same)).one_or_none()
-            if found is not None:
-                return found
+        """Return the ladder with this id or name, else that of the run with this id or of the newest of this name.
+
+        Raises NameAmbiguous: the session sees all projects, and several have a ladder of this name.
+        """
+        for same in (Ladder.id == ladder, Ladder.key == ladder):
+            found = self._session.scalars(select(Ladder).where(same).order_by(Ladder.project)).all()
+            if len(found) > 1:
+                raise NameAmbiguous("ladder", ladder, {each.project: each.id for each in found})
+            if found:
+                return found[0]
         of_run = select(Ladder).join(RunLadder, RunLadder.ladder_id == Ladder.id).join(Run, Run.id == RunLadder.run_id)
         newest = of_run.where((Run.id == ladder) | (Run.name == ladder)).order_by(Run.created_at.desc(), Run.id.desc())
         return self._session.scalars(newest.limit(1)).one_or_none()
@@ -90,9 +95,9 @@ class LadderRepository:
 
     def named(self, names: Collection[str], *, lock: bool) -> dict[str, Ladder]:
         """Return those ladders that were made under one of these names; with `lock` they stay until the commit."""
-        query = select(Ladder).where(Ladder.name.in_(names), Ladder.run_id.is_(None)).order_by(Ladder.id)
+        query = select(Ladder).where(Ladder.key.in_(names), Ladder.run_id.is_(None)).order_by(Ladder.id)
         found = self._session.scalars(query.with_for_update(read=True) if lock else query)
-        return {each.name: each for each in found}
+        return {each.key: each for each in found}
 
     def lock(self, ladder: str) -> Ladder:
         """Return a ladder (id or name) that nobody else changes until the commit. Raises LadderNotFound."""
@@ -126,7 +131,8 @@ class LadderRepository:
         values = dialect.insert(Ladder).values(
             id=ladder_id,
             project=project_of(self._session) or self._project_of_run(run_id),
-            name=name,
+            key=name,
+            former_name=run_id or ladder_id,
             description=description,
             run_id=run_id,
             initial_elo=INITIAL_ELO if initial_elo is None else initial_elo,
@@ -136,7 +142,7 @@ class LadderRepository:
             generation=0,
             created_at=now(),
         )
-        inserted = values.on_conflict_do_nothing(index_elements=[Ladder.name]).returning(Ladder.id)
+        inserted = values.on_conflict_do_nothing(index_elements=[Ladder.project, Ladder.key]).returning(Ladder.id)
         if self._session.scalar(inserted) is None:
             raise LadderExists(name)
         return self._session.get_one(Ladder, ladder_id)
@@ -177,8 +183,8 @@ class PlayerRepository:
         self._session = session
 
     def get(self, ladder_id: str, player: int | str) -> LadderPlayer:
-        """Return the player with this number or name. Raises PlayerNotFound."""
-        same = LadderPlayer.id == player if isinstance(player, int) else LadderPlayer.name == player
+        """Return the player with this number or key. Raises PlayerNotFound."""
+        same = LadderPlayer.id == player if isinstance(player, int) else LadderPlayer.key == player
         query = select(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id, same)
         found = self._session.scalars(query).one_or_none()
         if found is None:
@@ -197,8 +203,8 @@ class PlayerRepository:
         return list(found.values())
 
     def exists(self, ladder_id: str, name: str) -> bool:
-        """Say whether a ladder has a player of this name."""
-        query = select(LadderPlayer.id).where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.name == name)
+        """Say whether a ladder has a player that was registered by this name."""
+        query = select(LadderPlayer.id).where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.key == name)
         return self._session.scalar(query) is not None
 
     def list(self, ladder_id: str, query: ListQuery) -> Page[LadderPlayer]:
@@ -251,7 +257,7 @@ class PlayerRepository:
         runs = self._runs({policy.checkpoint for policy in steps if policy.checkpoint is not None})
         found = self._registered(ladder.id, [policy for policy in steps if policy.kind is PlayerKind.CHECKPOINT])
         origins = {policy: _origin(policy, run_id, runs) for policy in steps}
-        names = {policy: policy_name(origins[policy], policy) for policy in steps if policy not in found}
+        names = {policy: policy_key(origins[policy], policy) for policy in steps if policy not in found}
         newest: dict[str, int] = {}
         for policy, name in names.items():
             newest[name] = max(steps[policy], newest.get(name, 0))
@@ -265,7 +271,7 @@ class PlayerRepository:
             rows = [
                 {
                     "kind": policy.kind,
-                    "name": name,
+                    "key": name,
                     "run_id": origins[policy],
                     "behavior": policy.behavior,
                     "snapshot": policy.snapshot,
@@ -301,8 +307,8 @@ class PlayerRepository:
         """Return the numbers of those policies (by name) that a ladder has, and note how long they had learnt."""
         found: dict[str, int] = {}
         for part in parts(sorted(newest)):
-            query = select(LadderPlayer.id, LadderPlayer.name, LadderPlayer.step)
-            of_part = query.where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.name.in_(part))
+            query = select(LadderPlayer.id, LadderPlayer.key, LadderPlayer.step)
+            of_part = query.where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.key.in_(part))
             for number, name, step in self._session.execute(of_part).all():
                 found[name] = number
                 if step != newest[name]:
@@ -326,8 +332,8 @@ class PlayerRepository:
         return of
 
 
-def policy_name(run_id: str | None, policy: Policy) -> str:
-    """Return what a policy of a run is called in ladders; None: of a run that nobody knows any more."""
+def policy_key(run_id: str | None, policy: Policy) -> str:
+    """Return the key of a policy of a run in ladders; None: of a run that nobody knows any more."""
     if policy.scripted is not None:
         return policy.scripted
     name = f"{run_id or policy.checkpoint}/{policy.behavior}"

@@ -13,6 +13,7 @@ from server.errors import (
     LadderInUse,
     LadderNotFound,
     MatchInvalid,
+    NameAmbiguous,
     PlayerExists,
     PlayerNotFound,
 )
@@ -135,7 +136,7 @@ def create_ladder(body: BodyDep, command: CommandDep) -> Response:
     return command.run(create)
 
 
-@router.get("/{ladder:name}", response_model=LadderRead, responses=problems(LadderNotFound))
+@router.get("/{ladder:name}", response_model=LadderRead, responses=problems(LadderNotFound, NameAmbiguous))
 def get_ladder(ladder: LadderKey, database: DatabaseDep) -> LadderRead:
     """Return one ladder."""
     with database.read() as session:
@@ -146,7 +147,7 @@ def get_ladder(ladder: LadderKey, database: DatabaseDep) -> LadderRead:
     "/{ladder:name}",
     status_code=204,
     response_class=Response,
-    responses={204: {"description": "It is gone."}, **problems(LadderNotFound, LadderInUse)},
+    responses={204: {"description": "It is gone."}, **problems(LadderNotFound, NameAmbiguous, LadderInUse)},
 )
 def delete_ladder(ladder: LadderKey, services: ServicesDep) -> Response:
     """Delete a ladder with its players and matches. Refused while a run that has not ended plays on it."""
@@ -156,7 +157,9 @@ def delete_ladder(ladder: LadderKey, services: ServicesDep) -> Response:
 
 
 @router.post(
-    "/{ladder:name}:recompute", response_model=LadderRead, responses=problems(LadderNotFound, *COMMAND_PROBLEMS)
+    "/{ladder:name}:recompute",
+    response_model=LadderRead,
+    responses=problems(LadderNotFound, NameAmbiguous, *COMMAND_PROBLEMS),
 )
 def recompute_ladder(ladder: LadderKey, command: CommandDep) -> Response:
     """Take all ratings and payoffs back, and compute them anew from the matches; they come out the same.
@@ -166,7 +169,11 @@ def recompute_ladder(ladder: LadderKey, command: CommandDep) -> Response:
     return command.run(lambda session: Answer(200, LadderRead.model_validate(LadderService(session).recompute(ladder))))
 
 
-@router.get("/{ladder:name}/players", response_model=PlayerPage, responses=problems(LadderNotFound, *LIST_PROBLEMS))
+@router.get(
+    "/{ladder:name}/players",
+    response_model=PlayerPage,
+    responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
+)
 def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> PlayerPage:
     """List a ladder's players, in the order in which they came."""
     query = listing.query(PLAYERS)
@@ -181,7 +188,13 @@ def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     status_code=201,
     response_model=PlayerRead,
     responses=problems(
-        LadderNotFound, CheckpointNotFound, PlayerExists, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
+        LadderNotFound,
+        NameAmbiguous,
+        CheckpointNotFound,
+        PlayerExists,
+        UnsupportedMediaType,
+        BodyInvalid,
+        *COMMAND_PROBLEMS,
     ),
     openapi_extra=declare_json(PlayerCreate),
 )
@@ -203,7 +216,11 @@ def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Re
     )
 
 
-@router.get("/{ladder:name}/ratings", response_model=RatingPage, responses=problems(LadderNotFound, *LIST_PROBLEMS))
+@router.get(
+    "/{ladder:name}/ratings",
+    response_model=RatingPage,
+    responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
+)
 def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> RatingPage:
     """List how strong the players are, the highest Elo first."""
     query = listing.query(RATINGS)
@@ -221,7 +238,7 @@ def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
 @router.get(
     "/{ladder:name}/ratings/history",
     response_model=RatingHistory,
-    responses=problems(LadderNotFound, PlayerNotFound),
+    responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
 )
 def rating_history(
     ladder: LadderKey,
@@ -241,7 +258,11 @@ def rating_history(
     return RatingHistory(rated_through=found.rated_through, series=[_series(each) for each in histories])
 
 
-@router.get("/{ladder:name}/payoffs", response_model=PayoffRead, responses=problems(LadderNotFound, PlayerNotFound))
+@router.get(
+    "/{ladder:name}/payoffs",
+    response_model=PayoffRead,
+    responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
+)
 def get_payoffs(
     ladder: LadderKey,
     database: DatabaseDep,
@@ -249,21 +270,35 @@ def get_payoffs(
         list[Number] | None,
         Query(
             max_length=MAX_PAYOFFS,
-            description="Players' numbers. Not given, they are the newest `limit` ones that have played.",
+            description="Players' numbers. Not given, they are the newest ones that have met one another.",
         ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAYOFFS, description="Most players, where none are named.")] = 200,
+    met: Annotated[
+        bool,
+        Query(
+            description="Only players of whom each has met another one that is shown. False: the newest `limit` that "
+            "have played, whomever they met. Players that are named are shown in either case."
+        ),
+    ] = True,
 ) -> Response:
     """Return how each player did against each other one."""
     with database.read() as session:
         found = LadderRepository(session).get(ladder)
-        players = PlayerRepository(session)
-        wanted = players.played(found.id, limit) if player is None else players.get_all(found.id, player)
-        payoffs = RatingRepository(session).payoffs(found.id, wanted)
+        players, ratings = PlayerRepository(session), RatingRepository(session)
+        if player is None and not met:
+            wanted = players.played(found.id, limit)
+        else:
+            wanted = players.get_all(found.id, ratings.met(found.id, limit) if player is None else player)
+        payoffs = ratings.payoffs(found.id, wanted)
     return Response(_matrix(found.rated_through, payoffs).model_dump_json(), media_type="application/json")
 
 
-@router.get("/{ladder:name}/matches", response_model=MatchPage, responses=problems(LadderNotFound, *LIST_PROBLEMS))
+@router.get(
+    "/{ladder:name}/matches",
+    response_model=MatchPage,
+    responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
+)
 def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> MatchPage:
     """List a ladder's matches, newest first: `player = 3 AND outcome = win`. Superseded ones only if asked for."""
     query = listing.query(MATCHES)
@@ -278,7 +313,13 @@ def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     status_code=201,
     response_model=MatchRead,
     responses=problems(
-        LadderNotFound, PlayerNotFound, MatchInvalid, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
+        LadderNotFound,
+        NameAmbiguous,
+        PlayerNotFound,
+        MatchInvalid,
+        UnsupportedMediaType,
+        BodyInvalid,
+        *COMMAND_PROBLEMS,
     ),
     openapi_extra=declare_json(MatchReport),
 )

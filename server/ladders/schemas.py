@@ -17,7 +17,7 @@ class LadderRead(Read):
     """A set of players that are compared with each other."""
 
     id: str
-    name: str = Field(description="A run's own ladder is called like the run's id.")
+    name: str = Field(description="A run's own ladder is called like the run.")
     description: str
     run_id: str | None = Field(description="The run whose own ladder this is; null for one that was made to be shared.")
     initial_elo: float = Field(description="Of players for whom nothing else is said.")
@@ -49,8 +49,8 @@ class PlayerRead(Read):
 
     id: int = Field(description="Counts 1, 2, 3, ... in the ladder.")
     name: str = Field(
-        description="Of a run's policy `RUN/BEHAVIOR`, of a snapshot of it `RUN/BEHAVIOR#NUMBER`; others are named "
-        "when they are registered."
+        description="Of a run's policy `RUN/BEHAVIOR`, of a snapshot of it `RUN/BEHAVIOR#NUMBER`, RUN being the run's "
+        "present name; others are named when they are registered."
     )
     kind: str = Field(
         description="`policy` (the one that a run trains), `snapshot` (of it), `checkpoint`, `scripted` or `human`."
@@ -199,7 +199,7 @@ class MatchPage(ListPage):
 class SeatReport(Write):
     """One side of a match."""
 
-    player: PlayerNumber | Name = Field(description="Its number or its name.")
+    player: PlayerNumber | Name = Field(description="Its number, or the name that it was registered by.")
     team: int = Field(default=0, ge=0, le=2**31 - 1)
     score: float | None = Field(
         default=None, allow_inf_nan=True, description="The higher, the better; equal ones drew. A finite number."

@@ -63,11 +63,11 @@ class LadderService:
         if self._players.exists(found.id, new.name):
             raise PlayerExists(found.id, new.name)
         checkpoint = new.checkpoint_id
-        if checkpoint is not None and not InitialCheckpoints(self._session).existing({checkpoint}, lock=False):
+        if checkpoint is not None and not InitialCheckpoints(self._session).existing({checkpoint}, lock=True):
             raise CheckpointNotFound(checkpoint)
         row = {
             "kind": new.kind,
-            "name": new.name,
+            "key": new.name,
             "checkpoint_id": checkpoint,
             "behavior": new.behavior,
             "fixed": new.fixed,

@@ -87,7 +87,7 @@ def lapse(session: Session, run: Run, outcome: str, detail: str, restart_budget:
     spent = run.restarts_without_progress + (1 if counts else 0)
     if counts and intent not in {Intent.STOP, Intent.PAUSE} and spent > restart_budget:
         reason = StopReason(outcome) if outcome in set(StopReason) else StopReason.WORKER_LOST
-        why = f"{detail} The budget of {restart_budget} restarts without a new checkpoint is spent."
+        why = f"{detail.removesuffix('.')}. The budget of {restart_budget} restarts without a new checkpoint is spent."
         return _finish(session, run, RunState.FAILED, reason, why)
     data = {"outcome": outcome, "restarts_without_progress": spent, "restart_budget": restart_budget}
     note = Note(EVENT_OF[RunState.RECOVERING], detail, "warning" if counts else "info", data)

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, func, insert, not_, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.db.clock import now
-from server.db.keyset import Columns, parts, select_page
+from server.db.keyset import Columns, check, parts, select_page
 from server.errors import MatchInvalid
 from server.ladders.models import Ladder, LadderMatch, LadderPlayer, LadderSeat
 from server.ladders.ratings import ranks
@@ -192,6 +192,7 @@ def _special(ladder_id: str, condition: Condition) -> ColumnElement[bool] | None
     """Translate conditions that are none on a column: a player sits at some seat; a match is superseded."""
     match condition.field:
         case "player":
+            check(condition.field, LadderSeat.player, condition.value)
             seated = select(LadderSeat.seq).where(
                 LadderSeat.ladder_id == ladder_id, LadderSeat.player == condition.value
             )

@@ -1,9 +1,12 @@
 """Metrics: one latest-value row per key, history in packed chunks."""
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Integer, LargeBinary, String
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.db.base import CLUSTERED, Base, Timestamp
+
+STALE_SQL = "extremes_step IS NULL OR extremes_step <> step"
+"""Metrics whose extremes are not known up to the newest step. Queries use these words, so that the index applies."""
 
 
 class LatestMetric(Base):
@@ -19,8 +22,17 @@ class LatestMetric(Base):
     value: Mapped[float | None] = mapped_column(Double)
     """None where it was no finite number (SQLite stores no NaN); the history has the exact value."""
     at: Mapped[float] = mapped_column(Timestamp)
+    highest: Mapped[float | None] = mapped_column(Double)
+    """Of all points that count; None where none is a finite number, or while `extremes_step` is None."""
+    lowest: Mapped[float | None] = mapped_column(Double)
+    extremes_step: Mapped[int | None] = mapped_column(BigInteger)
+    """Step up to which the two are known. Another one than `step` where a release wrote that does not know them."""
 
-    __table_args__ = CLUSTERED
+    __table_args__ = (
+        Index(None, "key", "run_id"),
+        Index("ix_latest_metrics_stale", "run_id", sqlite_where=text(STALE_SQL), postgresql_where=text(STALE_SQL)),
+        CLUSTERED,
+    )
 
 
 class MetricChunk(Base):

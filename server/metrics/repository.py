@@ -5,17 +5,21 @@ recorded beyond s: those points stay in the database and are hidden from every r
 """
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+import numpy as np
+from sqlalchemy import Subquery, case, delete, func, insert, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.checkpoints.models import Checkpoint
+from server.db.keyset import parts
 from server.errors import MetricNotFound
-from server.metrics.models import LatestMetric, MetricChunk
+from server.metrics.listed import ListedMetric
+from server.metrics.models import STALE_SQL, LatestMetric, MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Points, Series, thin
 from server.runs.models import Attempt
 
@@ -83,6 +87,34 @@ class MetricRepository:
         visible = [Points.unpack(*packed).until(limits.get(epoch, NO_LIMIT)) for epoch, *packed in rows]
         return sum(visible, Points.empty())
 
+    def listed(
+        self, run_ids: Sequence[str], wanted: Sequence[ListedMetric]
+    ) -> dict[str, dict[ListedMetric, float | None]]:
+        """Return the wanted values of many runs at once; None where a run has no such number."""
+        found = {run_id: dict[ListedMetric, float | None].fromkeys(wanted) for run_id in run_ids}
+        keys = {each.key for each in wanted}
+        for some in parts(run_ids) if keys else ():
+            query = select(LatestMetric).where(LatestMetric.run_id.in_(some), LatestMetric.key.in_(keys))
+            for row in self._session.scalars(query):
+                for each in wanted:
+                    value: float | None = getattr(row, column_of(each).key)
+                    if row.key == each.key and each.behavior in {None, row.behavior} and value is not None:
+                        other = found[row.run_id][each]
+                        found[row.run_id][each] = value if other is None else each.choose(other, value)
+        return found
+
+    def stale(self, limit: int) -> list[tuple[str, str, str]]:
+        """Return run, behavior and key of metrics whose extremes are not known up to their newest step."""
+        query = select(LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key).where(text(STALE_SQL))
+        return [(row.run_id, row.behavior, row.key) for row in self._session.execute(query.limit(limit))]
+
+    def renew_extremes(self, run_id: str, behavior: str, key: str) -> None:
+        """Compute the extremes of a metric from its history. The run is locked: nothing is appended meanwhile."""
+        history = self.history(run_id, behavior, key)
+        same = (LatestMetric.run_id == run_id, LatestMetric.behavior == behavior, LatestMetric.key == key)
+        values = {"highest": None, "lowest": None} if history is None else _extremes(history)
+        self._session.execute(update(LatestMetric).where(*same).values(**values, extremes_step=LatestMetric.step))
+
     def append(self, run_id: str, epoch: int, points: Iterable[MetricPoint]) -> None:
         """Add points of an attempt. Those not beyond its newest step of a key are dropped: adding twice is safe."""
         by_key: defaultdict[tuple[str, str], list[MetricPoint]] = defaultdict(list)
@@ -92,7 +124,8 @@ class MetricRepository:
         for (behavior, key), group in sorted(by_key.items()):
             added = self._append(run_id, epoch, behavior, key, Points.of(group))
             if len(added):
-                latest.append({"run_id": run_id, "behavior": behavior, "key": key} | _newest(added))
+                values = _newest(added) | _extremes(added) | {"extremes_step": int(added.steps[-1])}
+                latest.append({"run_id": run_id, "behavior": behavior, "key": key} | values)
         self._upsert_latest(latest)
 
     def rewind(self, run_id: str) -> None:
@@ -107,7 +140,8 @@ class MetricRepository:
             if history is None or not len(history):
                 self._session.execute(delete(LatestMetric).where(*same))
             elif int(history.steps[-1]) != metric.step:
-                self._session.execute(update(LatestMetric).where(*same).values(_newest(history)))
+                values = _newest(history) | _extremes(history) | {"extremes_step": int(history.steps[-1])}
+                self._session.execute(update(LatestMetric).where(*same).values(values))
 
     def _limits(self, run_id: str, behavior: str) -> dict[int, int]:
         """Return, for each attempt but the last, the step up to which its points still count."""
@@ -165,8 +199,30 @@ class MetricRepository:
         dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
         statement = dialect.insert(LatestMetric)
         keys = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
-        new = {name: statement.excluded[name] for name in ("step", "value", "at")}
+        new: dict[str, Any] = {name: statement.excluded[name] for name in ("step", "value", "at")}
+        # What was known up to the step before goes on; anything else stays stale, and is computed by the steward.
+        known = LatestMetric.extremes_step == LatestMetric.step
+        for name, beyond in (("highest", operator.gt), ("lowest", operator.lt)):
+            old, added = getattr(LatestMetric, name), statement.excluded[name]
+            new[name] = case((or_(old.is_(None), beyond(added, old)), func.coalesce(added, old)), else_=old)
+        new["extremes_step"] = case((known, statement.excluded["extremes_step"]), else_=LatestMetric.extremes_step)
         self._session.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)
+
+
+def column_of(metric: ListedMetric) -> InstrumentedAttribute[float | None]:
+    """Return the column that has the number of a list's metric."""
+    return {"last": LatestMetric.value, "max": LatestMetric.highest, "min": LatestMetric.lowest}[metric.which]
+
+
+def values_by_run(metric: ListedMetric) -> Subquery:
+    """Select the number of each run that has one, as `run_id` and `value`."""
+    column = column_of(metric)
+    chosen = func.min(column) if metric.which == "min" else func.max(column)
+    query = select(LatestMetric.run_id, chosen.label("value"))
+    query = query.where(LatestMetric.key == metric.key, column.is_not(None))
+    if metric.behavior is not None:
+        query = query.where(LatestMetric.behavior == metric.behavior)
+    return query.group_by(LatestMetric.run_id).subquery("listed_metric")
 
 
 def _newest(points: Points) -> dict[str, Any]:
@@ -175,6 +231,15 @@ def _newest(points: Points) -> dict[str, Any]:
         "step": int(points.steps[-1]),
         "value": value if math.isfinite(value) else None,
         "at": float(points.times[-1]),
+    }
+
+
+def _extremes(points: Points) -> dict[str, float | None]:
+    """Return the highest and lowest of the values that are finite numbers."""
+    finite = points.values[np.isfinite(points.values)]
+    return {
+        "highest": float(finite.max()) if len(finite) else None,
+        "lowest": float(finite.min()) if len(finite) else None,
     }
 
 

@@ -30,7 +30,7 @@ class EnvironmentParameterRead(Read):
     )
     min_lesson_length: int
     waits_for: str = Field(
-        description="The same as a sentence.",
+        description="The same as a sentence; once the run has ended, where the parameter was at its end.",
         examples=["lesson 2 of 4 'HighWall': smoothed reward 0.61, needs > 0.80; 74 of 100 episodes"],
     )
 
@@ -49,7 +49,8 @@ class EnvironmentParametersRead(Read):
 
     parameters: list[EnvironmentParameterRead]
     pending: list[ParameterEditRead] = Field(
-        description="Asked for and not done yet; a live run does it within seconds, others when they go on."
+        description="Asked for and not done yet; a live run does it within seconds, others when they go on. Once the "
+        "run has ended: never done."
     )
 
 

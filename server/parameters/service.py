@@ -19,7 +19,7 @@ from server.runs.repository import RunRepository
 from server.runs.states import TERMINAL
 from server.training.config import RunConfig
 from server.training.document import Path
-from server.training.lessons import ParameterStatus, status_of, value_to_plain
+from server.training.lessons import ParameterStatus, after_end, status_of, value_to_plain
 from server.training.parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
 from server.training.problems import join_path, show
 
@@ -33,12 +33,19 @@ class ParameterService:
         self._parameters = ParameterRepository(session)
 
     def read(self, run: str) -> tuple[list[ParameterStatus], Sequence[ParameterEdit]]:
-        """Return where a run's parameters are, and the edits that are pending. Raises RunNotFound."""
+        """Return where a run's parameters are, and the edits that are pending. Raises RunNotFound.
+
+        Of a run that has ended: where they were at its end, and the edits that it has not come to.
+        """
         found = self._runs.get(run)
         told = self._parameters.of_run(found.id)
         if told is None:
-            return _initial(RunConfig.model_validate(found.config)), self._parameters.edits(found.id)
-        return [ParameterStatus(**each) for each in told.parameters], self._parameters.edits(found.id, told.edit)
+            statuses, edit = _initial(RunConfig.model_validate(found.config)), 0
+        else:
+            statuses, edit = [ParameterStatus(**each) for each in told.parameters], told.edit
+        if found.state in TERMINAL:
+            statuses = [after_end(status) for status in statuses]
+        return statuses, self._parameters.edits(found.id, edit)
 
     def edit(self, run: str, wanted: Mapping[str, EnvironmentParameterChange], where: Path = ("parameters",)) -> Run:
         """Ask for changes, all or none; mistakes are told below the path `where`.

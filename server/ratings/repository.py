@@ -165,6 +165,32 @@ class RatingRepository:
         place = {"rated_through": min(rated, first - 1), "generation": Ladder.generation + 1}
         self._session.execute(update(Ladder).where(Ladder.id == ladder_id).values(**place))
 
+    def met(self, ladder_id: str, limit: int) -> Sequence[int]:
+        """Return the numbers of at most `limit` players, the newest, of whom each has met another one of them."""
+        newest = (
+            select(LadderPlayer.id)
+            .where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.games > 0)
+            .order_by(LadderPlayer.id.desc())
+            .limit(limit)
+        )
+        numbers = self._session.scalars(newest).all()
+        of_them = LadderPair.first.in_(newest) | LadderPair.second.in_(newest)
+        query = select(LadderPair.first, LadderPair.second).where(LadderPair.ladder_id == ladder_id, of_them)
+        opponents: defaultdict[int, set[int]] = defaultdict(set)
+        for first, second in self._session.connection().execute(query):
+            opponents[first].add(second)
+            opponents[second].add(first)
+        found: set[int] = set()
+        for number in numbers:
+            wanted = {number}
+            if not opponents[number] & found:
+                wanted.add(max(opponents[number], default=number))  # whom it met, so that it does not stand alone
+                if wanted == {number}:
+                    continue  # it has met no other player, only itself
+            if len(found | wanted) <= limit:
+                found |= wanted
+        return sorted(found)
+
     def payoffs(self, ladder_id: str, players: Sequence[LadderPlayer]) -> Payoffs:
         """Return how each of some players, in the order of their numbers, did against each other one."""
         numbers = np.array([player.id for player in players], np.int64)

@@ -3,7 +3,7 @@
 Rows first, then files: a checkpoint is given up in the database, from where nobody sees it any more, and its files are
 removed afterwards, as often as it takes. So it may be killed anywhere, and any number of janitors may work at once.
 
-- what is given up: its files, at once;
+- what is given up, and runs that are deleted: their files, at once;
 - what is too old or too much (`LUDUS_STORAGE__RETENTION_...`): given up, every minute;
 - what belongs to nothing, since a process was killed between writing files and entering them: removed every hour, when
   it has not changed for `LUDUS_STORAGE__ORPHAN_SECONDS`.
@@ -65,7 +65,7 @@ class Janitor:
             log.warning("cleaning_failed", code=error.code, error=str(error))
 
     def purge(self) -> int:
-        """Remove the files of checkpoints that are given up; return of how many."""
+        """Remove the files of checkpoints that are given up, and of runs that are deleted; return of how many."""
         with self._database.read() as session:
             gone = RetentionRepository(session).unpurged(BATCH)
         for checkpoint_id, path in gone:
@@ -76,6 +76,21 @@ class Janitor:
                 continue
             with self._database.write() as session:
                 RetentionRepository(session).purged(checkpoint_id)
+        return len(gone) + self._purge_runs()
+
+    def _purge_runs(self) -> int:
+        """Remove the files of deleted runs; return of how many."""
+        with self._database.read() as session:
+            gone = RetentionRepository(session).deleted_runs(BATCH)
+        for run_id in gone:
+            path = f"runs/{run_id}"
+            try:
+                self._store.delete(path)
+            except StorageRefused as error:  # this one; the others may go
+                log.warning("run_not_removed", path=path, error=str(error))
+                continue
+            with self._database.write() as session:
+                RetentionRepository(session).run_purged(run_id)
         return len(gone)
 
     def retain(self) -> list[str]:

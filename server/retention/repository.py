@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, select, update
+from sqlalchemy import Row, Select, case, select, text, update
 from sqlalchemy.orm import Session
 
 from server.checkpoints.merit import keep_best_of
@@ -19,7 +19,7 @@ from server.demonstrations.models import Demonstration
 from server.events.repository import Note, lock_run, record
 from server.retention.holds import held
 from server.retention.rules import Candidate, beyond_age, beyond_count, beyond_size, spared
-from server.runs.models import Run
+from server.runs.models import UNPURGED_SQL, DeletedRun, Run
 
 _COLUMNS = (
     Checkpoint.id,
@@ -33,6 +33,8 @@ _COLUMNS = (
     Checkpoint.damaged_at,
     Checkpoint.pinned_at,
 )
+LATE_SECONDS = 600.0
+"""After a run has ended its supervisor still copies logs, and tries for minutes where the store is slow."""
 _MANY = 500
 """Ids in one statement: SQLite and drivers bound the number of parameters."""
 
@@ -113,6 +115,16 @@ class RetentionRepository:
     def purged(self, checkpoint_id: str) -> None:
         """Note that the files of a checkpoint are removed."""
         self._session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(purged_at=now()))
+
+    def deleted_runs(self, limit: int) -> list[str]:
+        """Return ids of deleted runs whose files are to be removed now, the longest due first."""
+        due = select(DeletedRun.id).where(text(UNPURGED_SQL), DeletedRun.purge_at <= now())
+        return list(self._session.scalars(due.order_by(DeletedRun.purge_at).limit(limit)))
+
+    def run_purged(self, run_id: str) -> None:
+        """Note that the files of a deleted run are removed. They are once more, for what its worker publishes late."""
+        again = case((DeletedRun.purge_at <= DeletedRun.deleted_at, now() + LATE_SECONDS), else_=None)
+        self._session.execute(update(DeletedRun).where(DeletedRun.id == run_id).values(purge_at=again))
 
     def known(self, paths: Collection[str]) -> set[str]:
         """Return those of these folders in the artifact store that a row names."""

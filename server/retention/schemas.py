@@ -18,6 +18,7 @@ class PruneWrite(Write):
     max_bytes: int | None = Field(
         default=None,
         ge=0,
+        le=2**63 - 1,
         description="Size of all checkpoints together beyond which the oldest are deleted. Default: the server's "
         "`retention_bytes`.",
     )

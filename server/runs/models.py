@@ -13,6 +13,8 @@ CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
 """`server.runs.states.CLAIMABLE` in SQL. Queries use these words, so that SQLite sees that the index below applies."""
 WAITING_SQL = "state || '' IN ('QUEUED', 'RECOVERING')"
 """The same, in words that the many indexes on `state` can't answer: SQLite would take one of them, and sort."""
+UNPURGED_SQL = "purge_at IS NOT NULL"
+"""Deleted runs whose files are still to be removed. Queries use these words, so that the index below applies."""
 LEASED_SQL = "state || '' IN ('STARTING', 'RUNNING', 'PAUSING', 'STOPPING')"
 """`server.runs.states.LEASED` in SQL, likewise."""
 
@@ -59,11 +61,16 @@ class Run(Owned, Base):
     """Resolved: every default filled in. The last column of the first release, because it is the big one: SQLite reads
     the others without touching it."""
     owner: Mapped[str] = mapped_column(ordered_text(200), default="", server_default="")
-    """Whom it counts for where workers are shared."""
+    """Free text. Of the runs that one token created, those of the owner with fewer in training go first."""
+    token_id: Mapped[str] = mapped_column(String(40), default="", server_default="")
+    """The token that created it, by which quotas count; empty: no token of the database did, or the release before
+    `0012`. No foreign key: the number of a token that is deleted still counts."""
     demand: Mapped[str] = mapped_column(ordered_text(LARGEST), default="", server_default="")
     """What it wants of a slot: `server.scheduling.demand.Demand.text`."""
     waits_for: Mapped[str | None] = mapped_column(Text)
     """Why no worker can take it, as a sentence for people; None where it only waits for its turn."""
+    self_play: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """`learning_team`, and `elo` by behavior, as the newest trainer last said; None where nothing plays itself."""
 
     # Each order of the list has an index of its own and one behind the state, so that a page is read in order, whatever
     # state is asked for. The other fields have one each for telling rare conditions from common ones; see
@@ -91,7 +98,9 @@ class Run(Owned, Base):
             postgresql_where=text(CLAIMABLE_SQL),
         ),
         Index(
-            "ix_runs_turn",
+            "ix_runs_share",
+            "project",
+            "token_id",
             "owner",
             "demand",
             "priority",
@@ -100,11 +109,18 @@ class Run(Owned, Base):
             sqlite_where=text(WAITING_SQL),
             postgresql_where=text(WAITING_SQL),
         ),
-        Index("ix_runs_leased", "owner", sqlite_where=text(LEASED_SQL), postgresql_where=text(LEASED_SQL)),
+        Index(
+            "ix_runs_training",
+            "project",
+            "token_id",
+            "owner",
+            sqlite_where=text(LEASED_SQL),
+            postgresql_where=text(LEASED_SQL),
+        ),
     )
 
 
-BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for)
+BEHIND = (Run.config, Run.owner, Run.demand, Run.waits_for, Run.token_id, Run.self_play)
 """What may lie behind the first page of a row in SQLite. Lists and heartbeats leave it out."""
 
 
@@ -137,11 +153,34 @@ class Attempt(Base):
     """Checkpoint id."""
     resume_step: Mapped[int] = mapped_column(BigInteger, default=0)
     """Step of that checkpoint; 0 from the beginning. A checkpoint beyond it is progress."""
+    fingerprint: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """What it ran on: release, commit, libraries and hardware of the worker (`worker.fingerprint`)."""
     outcome: Mapped[str | None] = mapped_column(String(32))
     """How it ended: a StopReason, `paused`, `lease_expired`, or what the supervisor gave when it released the run."""
     detail: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[float] = mapped_column(Timestamp)
     ended_at: Mapped[float | None] = mapped_column(Timestamp)
+
+
+class DeletedRun(Owned, Base):
+    """A run that was deleted. Its row is gone; the files below `runs/ID` of the artifact store are to be removed."""
+
+    __tablename__ = "deleted_runs"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    deleted_at: Mapped[float] = mapped_column(Timestamp)
+    purge_at: Mapped[float | None] = mapped_column(Timestamp)
+    """When its files are removed next; None once that is over."""
+
+    __table_args__ = (
+        Index(
+            "ix_deleted_runs_unpurged",
+            "purge_at",
+            sqlite_where=text(UNPURGED_SQL),
+            postgresql_where=text(UNPURGED_SQL),
+        ),
+    )
 
 
 class Event(Base):

@@ -4,11 +4,11 @@ The worker's side (`RunQueue`, `AttemptLedger`) lies in `server.attempts.reposit
 one import gives all that concerns runs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Select, exists, func, not_, select
-from sqlalchemy.orm import Session, defer
+from sqlalchemy import ColumnElement, Select, delete, exists, func, not_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger, RunQueue
@@ -17,11 +17,13 @@ from server.db.clock import now
 from server.db.ids import new_id
 from server.db.keyset import Columns, compare, opaque, select_page
 from server.db.projects import project_of
-from server.errors import LogNotFound, RunNotFound
+from server.errors import LogNotFound, RunNotFound, TooManyTags
 from server.events.repository import EventRepository, Note, lock_run, move, record
 from server.leases.repository import LeaseRepository
 from server.listing import Condition, ListQuery, Operator, Order, Page
+from server.metrics.listed import ListedMetric
 from server.metrics.points import MetricPoint
+from server.metrics.repository import values_by_run
 from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
 from server.runs.states import Intent, RunKind, RunState
 from server.scheduling.demand import Demand
@@ -41,6 +43,10 @@ __all__ = [
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 TAG: Columns = {"tag": RunTag.tag}
+METRIC = "metric"
+"""Order of a list of runs by a metric."""
+MAX_TAGS = 50
+"""Of one run."""
 FEW = 4000
 """Up to so many hits, a condition leads the query that lists runs."""
 
@@ -85,13 +91,19 @@ class RunRepository:
             raise RunNotFound(run)
         return found
 
-    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Run]:
+    def list(self, query: ListQuery = NEWEST_FIRST, metric: ListedMetric | None = None) -> Page[Run]:
         """Return a page of runs without `BEHIND` (touching `config` of one of them raises).
 
         Fields: those of `COLUMNS`, and `tag` with = and !=. A text that ends in `*` matches a prefix. Sorted by
-        `finished_at`, runs that have not finished are left out.
+        `finished_at`, runs that have not finished are left out; sorted by METRIC, which stands for `metric`, those
+        that have no such number.
         """
         statement = select(Run).options(*(defer(column, raiseload=True) for column in BEHIND))
+        known: dict[str, ColumnElement[Any] | InstrumentedAttribute[Any]] = dict(self.COLUMNS)
+        if metric is not None:
+            of_run = values_by_run(metric)
+            statement = statement.join(of_run, of_run.c.run_id == Run.id)
+            known[METRIC] = of_run.c.value
         if query.order.field == "finished_at":
             statement = statement.where(Run.finished_at.is_not(None))
         rare = self._rarest(query)
@@ -99,7 +111,7 @@ class RunRepository:
         if rare is not None:
             statement = statement.where(Run.id.in_(rare))
             indexed = set()
-        columns = {field: column if field in indexed else opaque(column) for field, column in self.COLUMNS.items()}
+        columns = {field: column if field in indexed else opaque(column) for field, column in known.items()}
         return select_page(self._session, statement, query, columns, Run.id, _tagged)
 
     def _rarest(self, query: ListQuery) -> Select[str] | None:
@@ -157,6 +169,7 @@ class RunRepository:
         tags: Iterable[str],
         priority: int,
         owner: str,
+        token_id: str,
         kind: RunKind,
         config_name: str | None,
         config_version: int | None,
@@ -176,6 +189,7 @@ class RunRepository:
             seed=seed,
             priority=priority,
             owner=owner,
+            token_id=token_id,
             demand=Demand.of(config).text,
             created_at=now(),
             queued_at=now(),
@@ -192,6 +206,26 @@ class RunRepository:
     def lock(self, run: str) -> Run:
         """Return a run (id or name) that nobody else changes until the commit. Raises RunNotFound."""
         return lock_run(self._session, self.get(run).id)
+
+    def label(self, run: Run, *, name: str | None, add: Collection[str], remove: Collection[str]) -> None:
+        """Give a locked run another name, and add and remove tags. What it has already changes nothing.
+
+        Raises TooManyTags.
+        """
+        if name is not None and name != run.name:
+            note = Note("run_renamed", f"The run is called {name} now.", data={"from": run.name, "to": name})
+            self.annotate(run, note, name=name)
+        tags = sorted({*run.tags, *add} - {*remove})
+        if len(tags) > MAX_TAGS:
+            raise TooManyTags(run.id, len(tags), MAX_TAGS)
+        if tags != sorted(run.tags):
+            added, removed = sorted({*tags} - {*run.tags}), sorted({*run.tags} - {*tags})
+            self._session.execute(delete(RunTag).where(RunTag.run_id == run.id, RunTag.tag.in_(removed)))
+            self._session.add_all(RunTag(tag=tag, run_id=run.id) for tag in added)
+            words = [f"added {', '.join(added)}"] if added else []
+            words += [f"removed {', '.join(removed)}"] if removed else []
+            note = Note("run_tagged", f"Tags: {'; '.join(words)}.", data={"added": added, "removed": removed})
+            self.annotate(run, note, tags=tags)
 
     def move(self, run: Run, to: RunState, note: Note, **columns: Any) -> Run:
         """Move a locked run and record the event. Raises IllegalTransition."""

@@ -2,22 +2,27 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import StringConstraints
 
 from server.amendments.schemas import RunChanges
 from server.assessments.service import AssessmentService
 from server.checkpoints.service import CheckpointService
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, Prepared
-from server.db.database import Database
+from server.db.database import Database, Session
+from server.deletion.service import DeletionService
 from server.demonstrations.service import DemonstrationService
 from server.errors import (
     ConfigNotFound,
     IllegalTransition,
     InvalidConfig,
     InvalidEdit,
+    InvalidQuery,
     Problem,
     RunEnding,
+    RunInUse,
+    RunNotEnded,
     RunNotFound,
     RunNotPaused,
 )
@@ -25,19 +30,22 @@ from server.http import filters
 from server.http.access import VisitDep
 from server.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
 from server.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
-from server.http.fields import Name, RunKey, Tag
+from server.http.fields import NAME, TEXT, Name, RunKey, Tag
 from server.http.filters import EQUALITY, Field
 from server.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import CommandDep, DatabaseDep, ServicesDep
+from server.http.services import CommandDep, Services, ServicesDep
 from server.http.waits import MAX_SECONDS, states_of
 from server.ladders.service import LadderService
 from server.listing import Order
+from server.metrics.listed import ListedMetric
+from server.metrics.repository import MetricRepository
 from server.runs.models import Run
-from server.runs.repository import RunRepository
-from server.runs.schemas import ConfigWarning, RunCreate, RunPage, RunPlan, RunRead, RunSummary
+from server.runs.repository import METRIC, RunRepository
+from server.runs.schemas import ConfigWarning, RunCreate, RunListed, RunPage, RunPlan, RunRead, RunSummary
 from server.runs.service import RunService
 from server.runs.states import RunKind, RunState, StopReason
+from server.standstill.repository import StandstillRepository
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -55,9 +63,42 @@ RUNS = ListForm(
         "updated_at": Field(filters.time),
         "finished_at": Field(filters.time),
     },
-    orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority"}),
+    orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority", METRIC}),
     default=Order("created_at"),
 )
+
+
+class ListedMetrics:
+    """The metrics that a list of runs is asked for."""
+
+    def __init__(
+        self,
+        metrics: Annotated[
+            list[Annotated[str, StringConstraints(min_length=1, max_length=420, pattern=TEXT)]] | None,
+            Query(
+                max_length=20,
+                description="Numbers to show beside each run: `[BEHAVIOR:]KEY`, the newest value; with `@max` or "
+                "`@min` the highest or lowest one.",
+            ),
+        ] = None,
+    ) -> None:
+        try:
+            self.wanted = [ListedMetric.parse(text) for text in metrics or ()]
+        except ValueError as error:
+            raise InvalidQuery("metrics", str(error)) from error
+        self.bound = self.wanted[0].text if self.wanted else ""
+        """What page tokens are bound to."""
+
+    def sorts(self, order: Order) -> ListedMetric | None:
+        """Return the metric that sorts the list, if one does."""
+        if order.field != METRIC:
+            return None
+        if not self.wanted:
+            raise InvalidQuery("order_by", "metric stands for the first of the parameter metrics, which is missing")
+        return self.wanted[0]
+
+
+MetricsDep = Annotated[ListedMetrics, Depends()]
 
 _STATE = "|".join(["terminal", *RunState])
 
@@ -76,6 +117,7 @@ def create_run(
     body: BodyDep,
     command: CommandDep,
     services: ServicesDep,
+    visit: VisitDep,
     name: Annotated[Name | None, Query(description="Sets the body's field; for YAML bodies.")] = None,
     tag: Annotated[list[Tag] | None, Query(max_length=50, description="Sets the body's `tags`.")] = None,
     validate_only: Annotated[bool | None, Query(description="Sets the body's field.")] = None,
@@ -93,6 +135,7 @@ def create_run(
                 tags=wanted.tags,
                 priority=wanted.priority,
                 owner=wanted.owner,
+                token_id=visit.principal.token_id,
                 config_name=prepared.name,
                 config_version=prepared.version,
                 demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
@@ -104,14 +147,25 @@ def create_run(
     )
 
 
-@router.get("", response_model=RunPage, responses=problems(*LIST_PROBLEMS))
-def list_runs(listing: ListingDep, database: DatabaseDep) -> RunPage:
-    """List runs, newest first. A filter's text that ends in `*` matches a prefix: `name = "nightly-*"`."""
-    query = listing.query(RUNS)
-    with database.read() as session:
-        page = RunRepository(session).list(query)
-        runs = [RunSummary.model_validate(run) for run in page.items]
-    return RunPage(runs=runs, next_page_token=listing.token(RUNS, page))
+@router.get("", response_model=RunPage, responses=problems(InvalidQuery, *LIST_PROBLEMS))
+def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -> RunPage:
+    """List runs, newest first. A filter's text that ends in `*` matches a prefix: `name = "nightly-*"`.
+
+    `order_by=metric desc` sorts by the first of `metrics`; runs that have no such number are left out then.
+    """
+    query = listing.query(RUNS, metrics.bound)
+    with services.database.read() as session:
+        page = RunRepository(session).list(query, metrics.sorts(query.order))
+        StandstillRepository(session, services.settings.worker.lease_seconds).tell(page.items)
+        values = MetricRepository(session).listed([run.id for run in page.items], metrics.wanted)
+        runs = [
+            RunListed(
+                **RunSummary.model_validate(run).model_dump(),
+                metrics={each.text: values[run.id][each] for each in metrics.wanted},
+            )
+            for run in page.items
+        ]
+    return RunPage(runs=runs, next_page_token=listing.token(RUNS, page, metrics.bound))
 
 
 @router.get("/{run:name}", response_model=RunRead, responses=problems(RunNotFound, TooManyWaiters))
@@ -130,12 +184,12 @@ def get_run(
     timeout: Annotated[float, Query(ge=0, le=MAX_SECONDS, description="Seconds to wait at most.")] = 20.0,
 ) -> RunRead:
     """Return one run, at once or when it has reached a state."""
-    found = _read(services.database, run)
+    found = _read(services, run)
     wanted = states_of(wait or ",".join(RunState))
     if found.state in wanted:
         return found
     services.waits.until(found.id, wanted, timeout, visit.principal.token_id)
-    return _read(services.database, found.id)
+    return _read(services, found.id)
 
 
 @router.post(
@@ -145,7 +199,7 @@ def get_run(
 )
 def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
     """Let a run pause: checkpoint, PAUSED with reason `user`, the worker is free, simulators wait for `:resume`."""
-    return command.run(lambda session: _changed(RunService(session, services.bell).pause(run)))
+    return command.run(lambda session: _changed(session, services, RunService(session, services.bell).pause(run)))
 
 
 @router.post(
@@ -157,7 +211,9 @@ def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Respon
 def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
     """Let a paused run go on from its newest checkpoint. A body makes changes first, as PATCH takes them."""
     changes = body.read(RunChanges, {}) if body.content else None
-    return command.run(lambda session: _changed(RunService(session, services.bell).resume(run, changes)))
+    return command.run(
+        lambda session: _changed(session, services, RunService(session, services.bell).resume(run, changes))
+    )
 
 
 @router.post(
@@ -165,7 +221,7 @@ def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: Servic
 )
 def stop_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
     """End a run well: final checkpoint and export, then SUCCEEDED with reason `user`."""
-    return command.run(lambda session: _changed(RunService(session, services.bell).stop(run)))
+    return command.run(lambda session: _changed(session, services, RunService(session, services.bell).stop(run)))
 
 
 @router.post(
@@ -173,12 +229,43 @@ def stop_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Respons
 )
 def cancel_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
     """End a run at once: CANCELLED, without a checkpoint."""
-    return command.run(lambda session: _changed(RunService(session, services.bell).cancel(run)))
+    return command.run(lambda session: _changed(session, services, RunService(session, services.bell).cancel(run)))
 
 
-def _read(database: Database, run: str) -> RunRead:
-    with database.read() as session:
-        return RunRead.model_validate(RunRepository(session).get(run))
+@router.delete(
+    "/{run:name}",
+    status_code=204,
+    response_class=Response,
+    responses={204: {"description": "It is gone."}, **problems(RunNotFound, RunNotEnded, RunInUse)},
+)
+def delete_run(
+    run: Annotated[
+        str, Path(max_length=40, pattern=NAME, description="A run's id. A name would mean another run next.")
+    ],
+    services: ServicesDep,
+) -> Response:
+    """Delete a run that has ended, with its metrics, events, logs and checkpoints.
+
+    Refused while something outside the run needs it: an alias, a pinned checkpoint, another run that began with one of
+    its checkpoints or judged it, or a ladder on which it has played; the answer names them. The steward removes the
+    files. To delete it again changes nothing.
+    """
+    with services.database.write() as session:
+        DeletionService(session).delete(run)
+    return Response(status_code=204)
+
+
+def read_run(session: Session, services: Services, found: Run) -> RunRead:
+    """Return what the API says of a run, with what it waits for now."""
+    standstill = StandstillRepository(session, services.settings.worker.lease_seconds)
+    standstill.tell([found], with_limits=True)
+    read = RunRead.model_validate(found)
+    return read.model_copy(update={"needs_action": standstill.needs_action(found)})
+
+
+def _read(services: Services, run: str) -> RunRead:
+    with services.database.read() as session:
+        return read_run(session, services, RunRepository(session).get(run))
 
 
 def _prepare(database: Database, wanted: RunCreate) -> Prepared:
@@ -225,5 +312,5 @@ def _created(run: Run) -> Answer:
     return Answer(201, RunRead.model_validate(run), f"/v1/runs/{run.id}")
 
 
-def _changed(run: Run) -> Answer:
-    return Answer(200, RunRead.model_validate(run))
+def _changed(session: Session, services: Services, run: Run) -> Answer:
+    return Answer(200, read_run(session, services, run))

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from server.http.fields import Name, Read, ResolvedConfig, Tag, Time, Write
+from server.http.fields import TEXT, Name, Read, ResolvedConfig, RunName, Tag, Time, Write
 from server.http.listing import ListPage
 from server.runs.states import RunKind, RunState, StopReason
 
@@ -24,9 +24,14 @@ class RunSummary(Read):
     config_name: str | None = Field(description="Stored configuration that the run was created from.")
     config_version: int | None
     seed: int
-    priority: int = Field(description="Runs with a higher one are trained first.")
+    priority: int = Field(description="Of a project's runs, those with a higher one are trained first.")
     epoch: int = Field(description="Number of the newest attempt; 0 before the first.")
     step: int = Field(description="Agent steps of all behaviors together.")
+    waits_for: str | None = Field(
+        description="What a run that does not go on waits for, as a sentence for people: simulators, a worker that can "
+        "train it, or a slot, with the runs that hold the slots; null where it waits for nothing. Of runs in other "
+        "projects the names are left out."
+    )
     restarts_without_progress: int
     created_at: Time
     queued_at: Time | None
@@ -35,20 +40,45 @@ class RunSummary(Read):
     updated_at: Time
 
 
+class SelfPlayRead(Read):
+    """Where a run's self-play is, as its newest trainer last said."""
+
+    learning_team: int = Field(description="The team that learns; all others play frozen policies.")
+    elo: dict[str, float] = Field(
+        description="Elo rating of each behavior's policy that learns: the present one, not the mean of a summary."
+    )
+
+
 class RunRead(RunSummary):
     """A run."""
 
-    owner: str = Field(description="Whom it counts for where workers are shared.")
-    waits_for: str | None = Field(
-        description="Why no worker takes it, where it waits for more than its turn; null where it does not."
+    owner: str = Field(description="A label: of one token's runs, those of the owner with fewer in training go first.")
+    token_id: Annotated[str | None, BeforeValidator(lambda token_id: token_id or None)] = Field(
+        description="The token that created it, by which quotas count it; null where no token of the database did."
+    )
+    needs_action: bool = Field(
+        default=False,
+        description="Whether the run goes on only when somebody acts: it is paused, or has had no simulator or no "
+        "worker that can train it for so long that none is to be expected (docs/lifecycle.md has the rule).",
+    )
+    self_play: SelfPlayRead | None = Field(
+        description="Null where no behavior has `self_play`, and before the first turn."
     )
     config: ResolvedConfig = Field(description="The configuration with every default filled in.")
+
+
+class RunListed(RunSummary):
+    """A run in a list, with the metrics that were asked for."""
+
+    metrics: dict[str, float | None] = Field(
+        description="By what was asked for with `metrics`; null where the run has no such number."
+    )
 
 
 class RunPage(ListPage):
     """Runs, without their configurations."""
 
-    runs: list[RunSummary]
+    runs: list[RunListed]
 
 
 class ConfigWarning(Read):
@@ -88,13 +118,15 @@ class RunCreate(Write):
         description="Changes to the configuration by dotted path.",
         examples=[{"behaviors.CartPole.max_steps": 100000}],
     )
-    name: Name | None = Field(default=None, description="Called like its id by default.")
+    name: RunName | None = Field(default=None, description="Called like its id by default.")
     tags: list[Tag] = Field(default=[], max_length=50, description="For filters.")
-    priority: int = Field(default=0, ge=-1000, le=1000, description="Runs with a higher one are trained first.")
-    owner: Annotated[str, StringConstraints(max_length=200)] = Field(
+    priority: int = Field(
+        default=0, ge=-1000, le=1000, description="Of a project's runs, those with a higher one are trained first."
+    )
+    owner: Annotated[str, StringConstraints(max_length=200, pattern=TEXT)] = Field(
         default="",
-        description="Whom it counts for where workers are shared: of two owners' runs, those of the one "
-        "with fewer in training go first, and each may have a quota.",
+        description="A label: of the runs that one token created, those of the owner with fewer in training go first. "
+        "Quotas count by project and token, whatever owner is named.",
     )
     kind: RunKind | None = Field(
         default=None, description="What the configuration makes it by default; another kind is refused."

@@ -49,6 +49,7 @@ class RunService:
         tags: Iterable[str] = (),
         priority: int = 0,
         owner: str = "",
+        token_id: str | None = None,
         config_name: str | None = None,
         config_version: int | None = None,
         demonstrations: Iterable[str] = (),
@@ -60,8 +61,8 @@ class RunService:
         the seeds of samplers.
 
         What kind of run it is, its configuration says. `demonstrations` and `checkpoints` are the ids that it names,
-        which exist, and `ladder` the id of the one that it names; `warnings` about it become events. `owner` is whom
-        the run counts for where workers are shared; its project, if none is named.
+        which exist, and `ladder` the id of the one that it names; `warnings` about it become events. `owner` is a
+        label, the project if none is named; `token_id` the token by which quotas count the run, None if it has none.
         """
         seed = config.get("seed")
         if seed is None:
@@ -74,6 +75,7 @@ class RunService:
             tags=tags,
             priority=priority,
             owner=owner or project_of(self._session) or DEFAULT,
+            token_id=token_id or "",
             kind=RunKind.of(config),
             config_name=config_name,
             config_version=config_version,

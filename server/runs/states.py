@@ -55,7 +55,9 @@ class StopReason(StrEnum):
     WORKER_LOST = "worker_lost"
     """The lease ran out and the restart budget without progress is spent."""
     SIMULATORS_LOST = "simulators_lost"
-    """All simulators were gone for longer than the grace time."""
+    """No simulator has come within `simulators.startup_grace_seconds`, or all were gone for `grace_seconds`."""
+    BEHAVIOR_MISSING = "behavior_missing"
+    """All that connected simulators play has been learnt, and none plays the behaviors that are left."""
     DIVERGED = "diverged"
     INVALID_CONFIG = "invalid_config"
     """The worker refused the configuration (for instance: a demonstration does not fit the behavior)."""
@@ -66,7 +68,10 @@ class StopReason(StrEnum):
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     """Every checkpoint that the run could go on from is damaged or missing; the events say which files."""
     MEMORY_LIMIT = "memory_limit"
-    """Trainers outgrew `worker.trainer_memory_bytes` again and again, without a new checkpoint in between."""
+    """Trainers outgrew `worker.trainer_memory_bytes`, or the kernel killed them for want of memory, again and again,
+    without a new checkpoint in between."""
+    TRAINER_LOST = "trainer_lost"
+    """Trainers died, hung or did not start, again and again, without a new checkpoint in between."""
     TRAINER_ERROR = "trainer_error"
     """The trainer failed with an error of its own; the log of the attempt has the traceback."""
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, aliased
 from server.db.clock import now
 from server.events.repository import Note, record
 from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
-from server.scheduling.turn import Obstacle, Waiting
+from server.scheduling.turn import Account, InTraining, Obstacle, Waiting
 
 CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
@@ -23,7 +23,7 @@ class WaitingRuns:
         self._session = session
 
     def take_turn(self) -> None:
-        """Let no other claim happen until the commit: who counts an owner's runs must not be overtaken.
+        """Let no other claim happen until the commit: two claims that count at once would both keep within a quota.
 
         SQLite admits one writer at a time anyway.
         """
@@ -36,29 +36,35 @@ class WaitingRuns:
         return float(self._session.scalars(select(now())).one())
 
     def heads(self) -> list[Waiting]:
-        """Return, for each owner, demand and priority, the run that has waited longest.
+        """Return, for each account, demand and priority, the run that has waited longest.
 
-        Walks from group to group in the index `ix_runs_turn` (a "loose index scan"): the cost is that of the groups,
+        Walks from group to group in the index `ix_runs_share` (a "loose index scan"): the cost is that of the groups,
         however many runs each of them has.
         """
         heads = select(_head().scalar_subquery().label("id")).cte("heads", recursive=True)
         seen = aliased(Run)
-        same_owner, same_demand = Run.owner == seen.owner, Run.demand == seen.demand
-        # One comparison of three columns would say the same, but both databases would walk all of an owner's runs.
+        # One comparison of all columns would say the same, but both databases would walk all of an account's runs.
+        # So the columns are compared one by one, the last one first: the next group differs from this one in as late a
+        # column as there is one.
         behind = [
-            _head(same_owner, same_demand, Run.priority > seen.priority),
-            _head(same_owner, Run.demand > seen.demand),
-            _head(Run.owner > seen.owner),
+            _head(
+                *(column == getattr(seen, column.key) for column in _GROUP[:place]),
+                _GROUP[place] > getattr(seen, _GROUP[place].key),
+            )
+            for place in reversed(range(len(_GROUP)))
         ]
         following = func.coalesce(*(query.correlate(seen).scalar_subquery() for query in behind))
         heads = heads.union_all(select(following).join_from(heads, seen, seen.id == heads.c.id))
         rows = self._session.execute(select(Run.id, *_GROUP, Run.queued_at).join_from(heads, Run, Run.id == heads.c.id))
-        return [Waiting(run_id, owner, demand, priority, at or 0) for run_id, owner, demand, priority, at in rows]
+        return [
+            Waiting(run_id, Account(*account), demand, priority, queued_at or 0)
+            for run_id, *account, demand, priority, queued_at in rows
+        ]
 
-    def running(self) -> dict[str, int]:
-        """Return how many runs of each owner a worker holds."""
-        query = select(Run.owner, func.count()).where(text(LEASED_SQL)).group_by(Run.owner)
-        return dict(self._session.execute(query).all())
+    def running(self) -> InTraining:
+        """Return how many runs of each account a worker holds."""
+        query = select(*_ACCOUNT, func.count()).where(text(LEASED_SQL)).group_by(*_ACCOUNT)
+        return InTraining({Account(*account): count for *account, count in self._session.execute(query)})
 
     def lock(self, run_id: str) -> Run | None:
         """Return a run that waits and that nobody else changes until the commit; None if it does not, or is busy."""
@@ -66,20 +72,22 @@ class WaitingRuns:
         return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 
     def uninformed(
-        self, owner: str, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100
+        self, account: Account, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100
     ) -> Sequence[str]:
-        """Return runs of an owner with a demand that do not say yet that they wait for this.
+        """Return runs of an account with a demand that do not say yet that they wait for this.
 
         Only those that have waited for `since_seconds`: workers may be just starting.
         """
         wrong = Run.waits_for.is_(None) | (Run.waits_for != why.sentence)
-        query = select(Run.id).where(text(WAITING_SQL), Run.owner == owner, Run.demand == demand, wrong)
+        same = (column == value for column, value in zip(_ACCOUNT, account, strict=True))
+        query = select(Run.id).where(text(WAITING_SQL), *same, Run.demand == demand, wrong)
         return self._session.scalars(query.where(Run.queued_at < now() - since_seconds).limit(limit)).all()
 
-    def informed(self, limit: int = 1000) -> Sequence[tuple[str, str, str]]:
-        """Return id, owner and demand of runs that say what they wait for, beside their turn."""
-        query = select(Run.id, Run.owner, Run.demand).where(text(WAITING_SQL), Run.waits_for.is_not(None))
-        return [(run_id, owner, demand) for run_id, owner, demand in self._session.execute(query.limit(limit))]
+    def informed(self, limit: int = 1000) -> Sequence[tuple[str, Account, str]]:
+        """Return id, account and demand of runs that say what they wait for, beside their turn."""
+        query = select(Run.id, *_ACCOUNT, Run.demand).where(text(WAITING_SQL), Run.waits_for.is_not(None))
+        rows = self._session.execute(query.limit(limit))
+        return [(run_id, Account(*account), demand) for run_id, *account, demand in rows]
 
     def inform(self, run_id: str, why: Obstacle | None) -> None:
         """Note what a run waits for, with an event the first time. One that waits no longer stays as it is."""
@@ -87,13 +95,14 @@ class WaitingRuns:
         if run is None:
             return
         if why is not None and run.waits_for is None:
-            data = {"demand": run.demand, "owner": run.owner}
+            data = {"demand": run.demand, "owner": run.owner, "token_id": run.token_id or None}
             record(self._session, run_id, Note(why.event, why.sentence, why.level, data))
         values = {"waits_for": None if why is None else why.sentence}
         self._session.execute(update(Run).where(Run.id == run_id).values(values))
 
 
-_GROUP = (Run.owner, Run.demand, Run.priority)
+_ACCOUNT = (Run.project, Run.token_id, Run.owner)
+_GROUP = (*_ACCOUNT, Run.demand, Run.priority)
 
 
 def _head(*conditions: ColumnElement[bool]) -> Select[str]:

@@ -92,6 +92,12 @@ class SimulatorDesk:
             found = SimulatorRepository(session).find_run(run)
         return None if found is None else found.id
 
+    def projects_of(self, run: str) -> Sequence[str]:
+        """Return the projects that have a run of this name; of an id, its run's."""
+        with self._database.read() as session:
+            by_id = session.scalars(select(Run.project).where(Run.id == run)).all()
+            return by_id or session.scalars(select(Run.project).where(Run.name == run).distinct()).all()
+
     def join(
         self,
         run: str,
@@ -236,7 +242,8 @@ def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
     if state is RunState.PAUSING:  # its collectors dismiss everybody: nobody new is sent there
         return NotReady(run.id, f"Run {run.id} is PAUSING; wait here.")
     if state not in LEASED:
-        return NotReady(run.id, f"Run {run.id} is {state}; no worker trains it at the moment.")
+        why = f": {run.waits_for}" if run.waits_for else "; no worker trains it at the moment."
+        return NotReady(run.id, f"Run {run.id} is {state}{why}")
     if not _endpoints(session, run):
         return NotReady(run.id, f"Run {run.id} is {state}; its trainer does not listen yet.")
     return None

@@ -19,6 +19,16 @@ MAX_TIME_SCALE: Final = 100.0
 _SAMPLES: Final = (
     "has no effect under `sac`, which imitates `behavioral_cloning.num_epoch` minibatches per gradient step; remove it"
 )
+_STALE: Final = (
+    "is not advised under `sac`: its replay buffer keeps games against opponents that have changed since, and teaches "
+    "what was right against those; take `ppo` or `poca`"
+)
+_NO_KL: Final = "has no effect under `sac`, whose updates measure no KL divergence; remove it"
+_AGAINST_ITSELF: Final = (
+    "with 1 every opponent is a copy of the newest policy, and a match against a copy of itself does not change a "
+    "policy's rating: where all teams share this behavior, `Self-play/ELO` stands still. Below 1 snapshots are "
+    "opponents, too"
+)
 FAST: Final = 0.03
 """Learning rates above this are doubted: three times the largest that is usual. PPO's policies and critics saturate
 within an update or a few, at 0.1 as at 1, and from then on losses and gradients are small: no guard can see it."""
@@ -45,8 +55,13 @@ def _about(section: TrainerConfig) -> Iterator[Advice]:
     if isinstance(section, ReinforcementConfig) and section.self_play is not None:
         yield from _about_self_play(section.self_play, section.max_steps)
     match section:
-        case SACConfig(behavioral_cloning=cloning) if cloning is not None and cloning.samples_per_update:
-            yield ("behavioral_cloning", "samples_per_update"), "no_effect", _SAMPLES
+        case SACConfig(behavioral_cloning=cloning, divergence=divergence):
+            if section.self_play is not None:
+                yield ("self_play",), "doubtful", _STALE
+            if cloning is not None and cloning.samples_per_update:
+                yield ("behavioral_cloning", "samples_per_update"), "no_effect", _SAMPLES
+            if divergence.stop_kl_above is not None:
+                yield ("divergence", "stop_kl_above"), "no_effect", _NO_KL
         case POCAConfig():
             for name, _ in section.reward_signals.active():
                 if name != "extrinsic":
@@ -55,9 +70,13 @@ def _about(section: TrainerConfig) -> Iterator[Advice]:
 
 def _about_self_play(self_play: SelfPlaySettings, max_steps: int) -> Iterator[Advice]:
     ratio = self_play.play_against_latest_model_ratio
+    doubts = []
     if not 0 <= ratio <= 1:
-        message = f"is a probability, but {ratio:g} is not between 0 and 1; the nearer of the two is meant"
-        yield ("self_play", "play_against_latest_model_ratio"), "doubtful", message
+        doubts.append(f"is a probability, but {ratio:g} is not between 0 and 1; the nearer of the two is meant")
+    if ratio >= 1:
+        doubts.append(_AGAINST_ITSELF)
+    if doubts:
+        yield ("self_play", "play_against_latest_model_ratio"), "doubtful", "; ".join(doubts)
     if self_play.team_change > max_steps:
         message = f"is {self_play.team_change}, above max_steps ({max_steps}), so that only the first team ever learns"
         yield ("self_play", "team_change"), "doubtful", message

@@ -24,6 +24,7 @@ from server.training.behavior import (
     SACConfig,
     TrainerConfig,
 )
+from server.training.divergence import DivergenceSettings
 from server.training.document import Path
 from server.training.problems import join_path, show, split_path
 from server.training.resolution import Change, diff, problems_in
@@ -35,16 +36,20 @@ _ON_POLICY: Final = _RATE | {
     *("beta", "beta_schedule", "epsilon", "epsilon_schedule", "lambd", "num_epoch", "max_grad_norm"),
     "clip_value_loss",
 }
+_GROUPS: Final = frozenset({"hyperparameters", "divergence"})
+"""Keys of a behavior's section whose own keys change one by one."""
 
 
 def _mutable(*keys: str) -> frozenset[str]:
     return _SECTION | {f"hyperparameters.{key}" for key in keys}
 
 
+_LIMITS: Final = frozenset(f"divergence.{key}" for key in DivergenceSettings.model_fields)
+
 MUTABLE: Final[Mapping[type[TrainerConfig], frozenset[str]]] = {
-    PPOConfig: _mutable(*_ON_POLICY, "critic_learning_rate"),
-    POCAConfig: _mutable(*_ON_POLICY),
-    SACConfig: _mutable(*_RATE, "tau"),
+    PPOConfig: _mutable(*_ON_POLICY, "critic_learning_rate") | _LIMITS,
+    POCAConfig: _mutable(*_ON_POLICY) | _LIMITS,
+    SACConfig: _mutable(*_RATE, "tau") | _LIMITS,
     CloneConfig: _mutable(*_RATE),
 }
 """The keys of each trainer's section that may change while a run goes on. A test holds it against the models."""
@@ -108,20 +113,20 @@ def _merge(config: RunConfig, wanted: Mapping[str, Mapping[str, Any]], sections:
             yield Problem(join_path(("behaviors", name)), "not_found", _no_behavior(name, config))
             continue
         section = sections[name]
-        for path, value in _leaves(part):
+        for path, value in _leaves(part, section):
             problem = _refusal(behavior, section, name, path, value)
             if problem is not None:
                 yield problem
-            elif path[0] == "hyperparameters":
-                section["hyperparameters"][path[1]] = value
+            elif len(path) == 2:
+                section[path[0]][path[1]] = value
             else:
                 section[path[0]] = value
 
 
-def _leaves(part: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys that are given, those of hyperparameters one by one."""
+def _leaves(part: Mapping[str, Any], section: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yield the keys that are given, those of groups that the section has one by one."""
     for key, value in part.items():
-        if key == "hyperparameters" and isinstance(value, dict):
+        if key in _GROUPS and key in section and isinstance(value, dict):
             yield from (((key, inner), item) for inner, item in value.items())
         else:
             yield (key,), value
@@ -131,8 +136,8 @@ def _refusal(behavior: TrainerConfig, section: Mapping[str, Any], name: str, pat
     """Say why a key can't be changed; None where it can, or where it is what it was."""
     dotted, here = ".".join(map(str, path)), join_path(("behaviors", name, *path))
     mutable = MUTABLE[type(behavior)]
-    holder: Any = section["hyperparameters"] if len(path) == 2 else section
-    if path == ("hyperparameters",):
+    holder: Any = section[str(path[0])] if len(path) == 2 else section
+    if len(path) == 1 and path[0] in _GROUPS and path[0] in section:
         return Problem(here, "wrong_type", f"must be a mapping, but is {show(value)}")
     if path[-1] not in holder:
         near = get_close_matches(str(path[-1]), names := {key.rpartition(".")[2]: key for key in mutable}, 1)

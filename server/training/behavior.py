@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
+from server.training.divergence import DivergenceSettings
 from server.training.hyperparameters import (
     MAX_STEPS,
     CloneHyperparameters,
@@ -76,7 +77,7 @@ class TrainerConfig(Section):
         ge=1,
         le=MAX_STEPS,
         description="Agent steps after which training of this behavior ends; linear schedules reach their floor there. "
-        "A fraction is cut.",
+        "A fraction is cut. Typical: 500,000 to 10,000,000.",
     )
     summary_freq: Whole = Field(
         default=50_000, ge=1, le=MAX_STEPS, description="Agent steps between points of the metrics."
@@ -167,11 +168,18 @@ class ReinforcementConfig(TrainerConfig):
         default=64,
         ge=1,
         le=1_000_000,
-        description="Most steps of one agent in a piece of experience, before it bootstraps.",
+        description="Most steps of one agent in a piece of experience, before it bootstraps: longer is less biased and "
+        "noisier; it should hold what belongs together. Typical: 32 to 2,048. Under `sac` it changes nothing that is "
+        'learnt (see "PPO or SAC?").',
     )
     threaded: Flag = Field(
         default=False,
         description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
+    )
+    divergence: DivergenceSettings = Field(
+        default=DivergenceSettings(),
+        description="When to warn, or to end the run, because the policy does not learn any more.",
+        json_schema_extra=OWN,
     )
     self_play: SelfPlaySettings | None = Field(
         default=None, description="Teams learn in turns, against earlier versions of the policy; null = all at once."
@@ -236,11 +244,12 @@ class CloneConfig(FromDemonstrations, TrainerConfig):
         ge=1,
         le=MAX_STEPS,
         description="Gradient steps between evaluations, in which connected simulators play the policy of that step. "
-        "Learning waits for their episodes, for `simulators.grace_seconds` at most.",
+        "Learning waits for a simulator (until the first one plays for `simulators.startup_grace_seconds` at most, "
+        "later for `grace_seconds`), and then for its episodes (`grace_seconds`).",
         json_schema_extra=OWN,
     )
     evaluation_episodes: Whole = Field(
-        default=10, ge=1, le=100_000, description="Episodes per evaluation.", json_schema_extra=OWN
+        default=10, ge=0, le=100_000, description="Episodes per evaluation; 0 = none is made.", json_schema_extra=OWN
     )
 
 

@@ -25,8 +25,19 @@ def _steps_per_update(section: dict[str, Any]) -> Any:
 class Hyperparameters(Section):
     """Parent of all trainers' numbers."""
 
-    batch_size: Whole = Field(default=1024, ge=1, le=MAX_BUFFER, description="Experiences per gradient step.")
-    learning_rate: Real = Field(default=3.0e-4, gt=0, le=1, description="Adam's step size.")
+    batch_size: Whole = Field(
+        default=1024,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences per gradient step; several times smaller than `buffer_size`. Typical: 512 to 5,120 "
+        "with continuous actions, 32 to 512 with discrete ones.",
+    )
+    learning_rate: Real = Field(
+        default=3.0e-4,
+        gt=0,
+        le=1,
+        description="Adam's step size; lower it when the reward does not rise steadily. Typical: 1e-5 to 1e-3.",
+    )
     learning_rate_schedule: Schedule = Field(
         default="linear", description="How `learning_rate` changes; linear ends at 1e-10."
     )
@@ -59,28 +70,46 @@ class OnPolicyHyperparameters(_Buffered):
         ge=1,
         le=MAX_BUFFER,
         description="Experiences per update of the policy: collected, learnt from `num_epoch` times, then dropped. "
-        "At least `batch_size`.",
+        "At least `batch_size`, best a multiple of it; larger is steadier. Typical: 2,048 to 409,600.",
     )
-    beta: Real = Field(default=5.0e-3, ge=0, description="Weight of the entropy bonus; 0 = none.")
+    beta: Real = Field(
+        default=5.0e-3,
+        ge=0,
+        description="Weight of the entropy bonus; 0 = none. Raise it when `Policy/Entropy` falls too fast, lower it "
+        "when it does not fall. Typical: 1e-4 to 1e-2.",
+    )
     beta_schedule: Schedule = Field(
         default_factory=_learning_rate_schedule,
         description="How `beta` changes; linear ends at 1e-5. Not given, it copies `learning_rate_schedule`.",
     )
     epsilon: Real = Field(
-        default=0.2, gt=0, description="Clip range: the probability ratio counts within 1 - epsilon to 1 + epsilon."
+        default=0.2,
+        gt=0,
+        description="Clip range: the probability ratio counts within 1 - epsilon to 1 + epsilon. Smaller is steadier "
+        "and slower. Typical: 0.1 to 0.3.",
     )
     epsilon_schedule: Schedule = Field(
         default_factory=_learning_rate_schedule,
         description="How `epsilon` changes; linear ends at 0.1. Not given, it copies `learning_rate_schedule`.",
     )
     lambd: Real = Field(
-        default=0.95, ge=0, le=1, description="λ of generalised advantage estimation (Schulman et al. 2016)."
+        default=0.95,
+        ge=0,
+        le=1,
+        description="λ of generalised advantage estimation (Schulman et al. 2016): lower relies on the value function "
+        "(biased), higher on the rewards that came (noisy). Typical: 0.9 to 0.95.",
     )
-    num_epoch: Whole = Field(default=3, ge=1, le=1000, description="Passes over the buffer per update.")
+    num_epoch: Whole = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="Passes over the buffer per update; fewer are steadier and slower. Typical: 3 to 10.",
+    )
     max_grad_norm: Real | None = Field(
         default=None,
         gt=0,
-        description="Longer gradients are scaled to this length before each step; null = never, as in ML-Agents.",
+        description="Longer gradients are scaled to this length before each step; null = never, as in ML-Agents. "
+        "Typical: 0.5 to 1.",
         json_schema_extra=OWN,
     )
     clip_value_loss: Flag = Field(
@@ -105,7 +134,7 @@ class PPOHyperparameters(OnPolicyHyperparameters):
         gt=0,
         le=1,
         description="Adam's step size for the value function, on the schedule of `learning_rate`; null = "
-        "`learning_rate`. Not with `shared_critic`.",
+        "`learning_rate`. Not with `shared_critic`. Typical: 1e-5 to 1e-3.",
         json_schema_extra=OWN,
     )
 
@@ -128,7 +157,13 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 class SACHyperparameters(_Buffered):
     """Soft Actor-Critic (Haarnoja et al. 2018)."""
 
-    batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER, description="Experiences per gradient step.")
+    batch_size: Whole = Field(
+        default=128,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with "
+        "discrete ones.",
+    )
     learning_rate_schedule: Schedule = Field(
         default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
     )
@@ -136,16 +171,22 @@ class SACHyperparameters(_Buffered):
         default=50_000,
         ge=1,
         le=MAX_BUFFER,
-        description="Experiences that the replay buffer keeps, the newest. At least `batch_size`.",
+        description="Experiences that the replay buffer keeps, the newest. At least `batch_size`, best "
+        "thousands of times an episode's length. Typical: 50,000 to 1,000,000.",
     )
     buffer_init_steps: Steps = Field(
-        default=0, ge=0, le=MAX_STEPS, description="Agent steps before the first gradient step."
+        default=0,
+        ge=0,
+        le=MAX_STEPS,
+        description="Agent steps before the first gradient step, best several episodes of the untrained policy. "
+        "Typical: 1,000 to 10,000.",
     )
     init_entcoef: Real = Field(
         default=1.0,
         gt=0,
         description="First value of the entropy coefficients, which then adapt: one for the continuous actions, one "
-        "for each discrete branch.",
+        "for each discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous actions, 0.05 to "
+        "0.5 with discrete ones.",
     )
     save_replay_buffer: Flag = Field(
         default=False, description="Save the replay buffer with checkpoints, so that a resumed run goes on with it."
@@ -154,14 +195,15 @@ class SACHyperparameters(_Buffered):
         default=1.0,
         gt=0,
         le=1e9,
-        description="Agent steps per gradient step: collection and learning are held to this ratio. May be below 1.",
+        description="Agent steps per gradient step: collection and learning are held to this ratio. May be below 1. "
+        "Less needs fewer steps and more computing. About the number of agents where steps are fast. Typical: 1 to 20.",
     )
     reward_signal_steps_per_update: Real = Field(
         default_factory=_steps_per_update,
         gt=0,
         le=1e9,
         description="Agent steps per gradient step of the reward signals' own networks. Not given, it copies "
-        "`steps_per_update`.",
+        "`steps_per_update`. Typical: 1 to 20, as `steps_per_update`.",
     )
     exploration_noise: Literal["white", "pink"] = Field(
         default="white",
@@ -171,14 +213,20 @@ class SACHyperparameters(_Buffered):
         json_schema_extra=OWN,
     )
     tau: Real = Field(
-        default=0.005, gt=0, le=1, description="Part of the way that the target network moves per gradient step."
+        default=0.005,
+        gt=0,
+        le=1,
+        description="Part of the way that the target network moves per gradient step; larger is faster and less "
+        "steady. Typical: 0.005 to 0.01.",
     )
 
 
 class CloneHyperparameters(Hyperparameters):
     """Behavioral cloning (Pomerleau 1991): supervised learning of the demonstrated actions."""
 
-    batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER, description="Demonstrated steps per gradient step.")
+    batch_size: Whole = Field(
+        default=128, ge=1, le=MAX_BUFFER, description="Demonstrated steps per gradient step. Typical: 32 to 512."
+    )
     learning_rate_schedule: Schedule = Field(
         default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
     )

@@ -48,7 +48,9 @@ class BehavioralCloningConfig(FromDemonstrations):
     """Imitation of demonstrations beside the trainer's own objective, usually at the beginning."""
 
     strength: Real = Field(
-        default=1.0, ge=0, description="Factor on the trainer's `learning_rate` for the steps of imitation."
+        default=1.0,
+        ge=0,
+        description="Factor on the trainer's `learning_rate` for the steps of imitation. Typical: 0.1 to 0.5.",
     )
     steps: Steps = Field(
         default=0,
@@ -60,18 +62,20 @@ class BehavioralCloningConfig(FromDemonstrations):
         default=None,
         ge=1,
         le=100_000_000,
-        description="Demonstrated steps per gradient step; null = `hyperparameters.batch_size`.",
+        description="Demonstrated steps per gradient step; null = `hyperparameters.batch_size`. Typical: 512 to 5,120 "
+        "with continuous actions, 32 to 512 with discrete ones.",
     )
     num_epoch: Whole | None = Field(
         default=None,
         ge=1,
         le=1000,
         description="Passes over the demonstrated steps per update (under `sac`: minibatches per gradient step); "
-        "null = 3.",
+        "null = 3. Typical: 3 to 10.",
     )
     samples_per_update: Whole = Field(
         default=0,
         ge=0,
         le=100_000_000,
-        description="Most demonstrated steps per pass; 0 = all. Without effect under `sac`.",
+        description="Most demonstrated steps per pass; 0 = all. Without effect under `sac`. Typical: "
+        "`hyperparameters.buffer_size`, where there are many demonstrations.",
     )

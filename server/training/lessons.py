@@ -90,6 +90,18 @@ def status_of(
     return replace(status, waits_for=f"{_lesson(status)}: {_needs(status, criteria)}")
 
 
+def after_end(status: ParameterStatus) -> ParameterStatus:
+    """Describe a parameter of a run that has ended: it waits for nothing any more."""
+    if status.lessons == 1:
+        return status
+    sentence = f"ended in {_lesson(status)}"
+    if status.measure is not None:
+        reached = "was never measured" if status.measured is None else f"was {_number(status.measured)}"
+        sentence += f": {status.measure} {reached}"
+        sentence += "" if status.threshold is None else f", needed > {_number(status.threshold)}"
+    return replace(status, waits_for=sentence)
+
+
 def _lesson(status: ParameterStatus) -> str:
     return f"lesson {status.lesson} of {status.lessons} {status.lesson_name!r}"
 

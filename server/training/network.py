@@ -14,13 +14,15 @@ class MemorySettings(Section):
         default=64,
         ge=1,
         le=100_000,
-        description="Steps of one agent through which gradients flow back; at most `hyperparameters.batch_size`.",
+        description="Steps of one agent through which gradients flow back; at most `hyperparameters.batch_size`. "
+        "Too few and nothing is remembered for longer. Typical: 4 to 128.",
     )
     memory_size: Whole = Field(
         default=128,
         ge=2,
         le=32768,
-        description="Numbers that an agent remembers: half of them the LSTM's hidden state, half its cell; even.",
+        description="Numbers that an agent remembers: half of them the LSTM's hidden state, half its cell; even. "
+        "Typical: 32 to 256.",
     )
 
     @field_validator("memory_size")
@@ -41,9 +43,14 @@ class NetworkSettings(Section):
     normalize: Flag = Field(
         default=False, description="Normalise vector observations by their running mean and variance."
     )
-    hidden_units: Whole = Field(default=128, ge=1, le=16384, description="Width of each hidden layer.")
+    hidden_units: Whole = Field(
+        default=128, ge=1, le=16384, description="Width of each hidden layer. Typical: 32 to 512."
+    )
     num_layers: Whole = Field(
-        default=2, ge=0, le=64, description="Number of hidden layers after the encoders; at least one is built."
+        default=2,
+        ge=0,
+        le=64,
+        description="Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3.",
     )
     activation: Literal["swish", "tanh", "relu"] = Field(
         default="swish",

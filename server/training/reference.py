@@ -30,6 +30,7 @@ from server.training.behavior import (
     SACHyperparameters,
 )
 from server.training.builds import EngineSettings, EnvironmentSettings
+from server.training.divergence import DivergenceSettings
 from server.training.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from server.training.foreign import Foreign, foreign_keys, path_keys
 from server.training.parameters import (
@@ -71,6 +72,7 @@ PATHS: Final[Mapping[type[Section], str]] = {
     GAILConfig: "behaviors.NAME.reward_signals.gail",
     RNDConfig: "behaviors.NAME.reward_signals.rnd",
     BehavioralCloningConfig: "behaviors.NAME.behavioral_cloning",
+    DivergenceSettings: "behaviors.NAME.divergence",
     SelfPlaySettings: "behaviors.NAME.self_play",
     EnvironmentSettings: "env_settings",
     EngineSettings: "engine_settings",
@@ -103,6 +105,7 @@ def render() -> str:
     parts = [
         _INTRODUCTION,
         *(_section(section, path) for section, path in PATHS.items()),
+        _PPO_OR_SAC,
         _DEFAULTS,
         _refused(),
         _unsupported(),
@@ -262,7 +265,41 @@ same keys, the same defaults. Keys that Ludus adds are marked. The shortest docu
 - A document has at most {MAX_BYTES:,} bytes, {MAX_VALUES:,} values and {MAX_DEPTH} levels; YAML aliases may add
   {MAX_ALIASED:,} values. Duplicate keys, tags, NaN and infinite numbers are refused.
 
+- "Typical" ranges are where most tasks are solved: those of ML-Agents' documentation, where it has the key. They are a
+  place to begin, and no limits; what is legal stands under "range". Which trainer to begin with:
+  ["PPO or SAC?"](#ppo-or-sac). How a run's numbers should look: [metrics.md](metrics.md).
+
 ## Keys
+"""
+
+_PPO_OR_SAC: Final = """
+## PPO or SAC?
+
+| | PPO | SAC |
+| --- | --- | --- |
+| learns from | the newest `buffer_size` steps, then drops them | `buffer_size` steps, drawn again and again |
+| steps that it needs | more | often 5 to 10 times fewer |
+| computing per step | little: some minibatches per `buffer_size` | much: one minibatch per `steps_per_update` steps |
+| wants | many fast simulators | slow ones: physics, pictures, one device |
+| settings | forgives most | `buffer_init_steps`, `init_entcoef` and `steps_per_update` matter |
+| stays stable | usually | less surely; rewards of very different size hurt it |
+| exploration | `beta`, which you choose | holds its entropy at a target of its own |
+| self-play | yes | not advised: the buffer keeps games against opponents that have changed since |
+| groups of agents | `poca` is PPO with a critic for groups | each agent for itself |
+
+Begin with PPO. Take SAC where a step costs about 0.1 s or more, or where it has to do with few of them. With SAC
+
+- set `steps_per_update` to about the number of agents that play at once, lower where simulators are the slow part;
+- let `buffer_init_steps` hold several episodes, and keep `learning_rate_schedule: constant`;
+- scale rewards to about 1 per step or episode: the entropy coefficients are weighed against them;
+- set `save_replay_buffer: true` for runs that will be paused or interrupted. Without it a resumed run begins with an
+  empty buffer, and says so (`replay_buffer_not_loaded`).
+
+`time_horizon` under SAC: PPO and POCA compute advantages within pieces of `time_horizon` steps and let the value
+function stand for the rest, so that it is a hyperparameter there. SAC learns from single transitions, each with the
+observation that followed it; an LSTM learns from sequences that follow an episode across pieces. Where a piece was cut
+changes nothing of what is learnt. It does not delay anything either: steps are in the buffer when their round is
+complete, however long a piece may be. (In ML-Agents they wait for `time_horizon` steps or the end of the episode.)
 """
 
 _DEFAULTS: Final = """

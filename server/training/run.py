@@ -31,10 +31,16 @@ class SimulatorsConfig(Section):
         description="Seconds without any simulator, after there was one, before the run pauses.",
         json_schema_extra=OWN,
     )
+    startup_grace_seconds: PositiveReal | None = Field(
+        default=600.0,
+        description="Seconds that a run waits for its first simulator, in each attempt, before it pauses; "
+        "null = no limit, for an Editor in which somebody presses Play at some time.",
+        json_schema_extra=OWN,
+    )
     auto_resume: Flag = Field(
         default=True,
-        description="Whether a run that has paused because its simulators were gone (`simulators_lost`) goes on by "
-        "itself when one comes back. One that a user has paused never does.",
+        description="Whether a run that has paused because it had no simulator (`simulators_lost`) goes on by "
+        "itself when one comes. One that a user has paused never does.",
         json_schema_extra=OWN,
     )
     startup_timeout_seconds: PositiveReal | None = Field(
@@ -213,7 +219,12 @@ class RunConfig(Section):
         default=CheckpointSettings(), description="Which run this is, and which one it goes on from."
     )
     torch_settings: TorchSettings = Field(default=TorchSettings(), description="Where PyTorch computes.")
-    debug: Flag = Field(default=False, description="Log the trainer's every step.")
+    debug: Flag = Field(
+        default=False,
+        description="Log the trainer's every step in the attempts' "
+        "logs (`ludus run logs`): rounds that are granted and gathered, each update with all that it measured, "
+        "published policies, what collectors report, commands, checkpoints.",
+    )
     seed: Seed | None = Field(
         default=None,
         description="Seed of everything random; simulator number n gets seed + n. Not given, it is "

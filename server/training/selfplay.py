@@ -36,24 +36,37 @@ class SelfPlaySettings(Section):
     """One team learns, the others play earlier versions of the policy; `self_play: {}` = all defaults."""
 
     save_steps: Whole = Field(
-        default=20_000, ge=1, le=MAX_COUNT, description="Agent steps between versions that are kept as opponents."
+        default=20_000,
+        ge=1,
+        le=MAX_COUNT,
+        description="Agent steps between versions that are kept as opponents; more "
+        "of them make opponents differ more. Typical: 10,000 to 100,000.",
     )
     team_change: Whole = Field(
         default_factory=_team_change,
         ge=1,
         le=5 * MAX_COUNT,
-        description="Agent steps after which another team learns. Not given, it is 5 x `save_steps`.",
+        description="Agent steps after which another team learns. Not given, it is 5 x `save_steps`. Typical: "
+        "4 to 10 x `save_steps`.",
     )
     swap_steps: Whole = Field(
         default=2000,
         ge=0,
         le=MAX_COUNT,
         description="Steps of the teams that do not learn between exchanges of their policies. For x exchanges in each "
-        "turn of a team, where the team that learns has n agents and the others have m: (m / n) * (team_change / x).",
+        "turn of a team, where the team that learns has n agents and the others have m: (m / n) * (team_change / x). "
+        "Typical: 10,000 to 100,000.",
     )
-    window: Whole = Field(default=10, ge=1, le=100_000, description="Versions that are kept as opponents, the newest.")
+    window: Whole = Field(
+        default=10,
+        ge=1,
+        le=100_000,
+        description="Versions that are kept as opponents, the newest. Typical: 5 to 30.",
+    )
     play_against_latest_model_ratio: Real = Field(
-        default=0.5, description="Probability that the opponent is the newest policy instead of one of the window."
+        default=0.5,
+        description="Probability that the opponent is the newest policy instead of one of the window. "
+        "Typical: 0 to 1; lower is steadier.",
     )
     initial_elo: Real = Field(default=1200.0, description="Elo rating at the beginning.")
     ladder: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None = Field(

@@ -58,14 +58,21 @@ def _whole(value: object) -> int:
     number = _number(value, "a whole number")
     if isinstance(number, float) and not number.is_integer():
         raise mistake("wrong_type", f"must be a whole number, but is {show(value)}")
-    return int(number)
+    return _storable(int(number))
 
 
 def _truncated(value: object) -> int:
     number = _number(value, "a number of steps")
     if isinstance(number, float) and not math.isfinite(number):
         raise mistake("not_finite", f"must be a finite number of steps, but is {show(value)}")
-    return int(number)
+    return _storable(int(number))
+
+
+def _storable(number: int) -> int:
+    """Return a number that counters, tensors and columns of the database hold."""
+    if not -(2**63) <= number < 2**63:
+        raise mistake("out_of_range", f"must be a whole number from {-(2**63)} to {2**63 - 1}, but is {show(number)}")
+    return number
 
 
 def _text(value: object) -> object:

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Path, Response
 
 from server.db.database import Session
 from server.deliveries.courier import Courier
+from server.deliveries.messages import TEST_TYPE
 from server.deliveries.repository import DeliveryRepository
-from server.deliveries.sender import attempt
+from server.deliveries.sender import HELD_SECONDS, attempt
 from server.errors import RunNotFound
 from server.http import filters
 from server.http.bodies import BodyDep, declare_json
@@ -21,7 +22,7 @@ from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.http.services import CommandDep, DatabaseDep, Services, ServicesDep
 from server.listing import Order
 from server.webhooks.errors import AddressInvalid, DeliveryNotFound, WebhookDisabled, WebhookNotFound
-from server.webhooks.models import Delivery, DeliveryAttempt
+from server.webhooks.models import Delivery, DeliveryAttempt, Webhook
 from server.webhooks.refs import DeliveryState, DisabledReason
 from server.webhooks.repository import WebhookRepository
 from server.webhooks.schemas import (
@@ -38,6 +39,12 @@ from server.webhooks.schemas import (
     WebhookUpdate,
 )
 from server.webhooks.service import Change, WebhookService
+
+HELD = (
+    "the webhook is disabled ({reason}); the message is sent if the webhook is enabled within "
+    f"{HELD_SECONDS / 86400:g} days of the event, and given up otherwise"
+)
+"""Why a pending message is not sent."""
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
@@ -178,11 +185,11 @@ def list_deliveries(webhook: WebhookKey, listing: ListingDep, database: Database
     """List what was sent to a webhook, newest first, each with its attempts."""
     query = listing.query(DELIVERIES)
     with database.read() as session:
-        WebhookRepository(session).get(webhook)
+        of = WebhookRepository(session).get(webhook)
         deliveries = DeliveryRepository(session)
         page = deliveries.list(webhook, query)
         log = deliveries.attempts([each.id for each in page.items])
-        found = [_logged(DeliveryLog, each, log[each.id]) for each in page.items]
+        found = [_logged(DeliveryLog, of, each, log[each.id]) for each in page.items]
     return DeliveryPage(deliveries=found, next_page_token=listing.token(DELIVERIES, page))
 
 
@@ -207,7 +214,7 @@ def redeliver(webhook: WebhookKey, delivery: DeliveryKey, command: CommandDep, s
     def send_again(session: Session) -> Answer:
         message = _service(services, session).redeliver(webhook, delivery)
         log = DeliveryRepository(session).attempts([delivery])[delivery]
-        return Answer(200, _logged(DeliveryRead, message, log))
+        return Answer(200, _logged(DeliveryRead, WebhookRepository(session).get(webhook), message, log))
 
     return command.run(send_again)
 
@@ -218,12 +225,21 @@ def _service(services: Services, session: Session) -> WebhookService:
 
 def _read(database: DatabaseDep, webhook: str, delivery: str) -> DeliveryRead:
     with database.read() as session:
-        WebhookRepository(session).get(webhook)
+        of = WebhookRepository(session).get(webhook)
         deliveries = DeliveryRepository(session)
-        return _logged(DeliveryRead, deliveries.get(webhook, delivery), deliveries.attempts([delivery])[delivery])
+        return _logged(DeliveryRead, of, deliveries.get(webhook, delivery), deliveries.attempts([delivery])[delivery])
 
 
-def _logged(form: type[Form], message: Delivery, log: Sequence[DeliveryAttempt]) -> Form:
-    """Return a delivery with its attempts, as `form`."""
-    fields = {name: getattr(message, name) for name in form.model_fields if name != "log"}
-    return form.model_validate({**fields, "log": [AttemptRead.model_validate(each) for each in log]})
+def _logged(form: type[Form], webhook: Webhook, message: Delivery, log: Sequence[DeliveryAttempt]) -> Form:
+    """Return a delivery with its attempts, as `form`. One that its webhook holds back has no next try."""
+    fields = {name: getattr(message, name) for name in form.model_fields if name not in {"log", "waits_for"}}
+    held = message.state == DeliveryState.PENDING and message.type != TEST_TYPE and not webhook.enabled
+    if held:
+        fields["next_try_at"] = None
+    return form.model_validate(
+        {
+            **fields,
+            "waits_for": HELD.format(reason=webhook.disabled_reason) if held else None,
+            "log": [AttemptRead.model_validate(each) for each in log],
+        }
+    )

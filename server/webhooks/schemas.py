@@ -126,6 +126,10 @@ class DeliverySummary(Read):
 class DeliveryLog(DeliverySummary):
     """A message for a webhook, with its attempts."""
 
+    waits_for: str | None = Field(
+        description="Why a pending message is not sent, as a sentence: its webhook is disabled; null where it is sent "
+        "at `next_try_at`, or over."
+    )
     log: list[AttemptRead] = Field(description="All attempts that are over, in order.")
 
 

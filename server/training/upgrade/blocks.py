@@ -8,7 +8,15 @@ from server.training.behavior import TRAINERS
 from server.training.document import Path
 from server.training.network import MemorySettings, NetworkSettings
 from server.training.problems import show
-from server.training.upgrade.keys import NO_LONGER, RENAMED, UNKNOWN, UPDATES, modernise, replace_updates
+from server.training.upgrade.keys import (
+    NO_LONGER,
+    RENAMED,
+    SIGNAL_UPDATES,
+    UNKNOWN,
+    UPDATES,
+    modernise,
+    replace_updates,
+)
 from server.training.upgrade.notes import Notes, mapping_at, refuse
 from server.training.upgrade.parameters import CURRICULUM_KEYS, add_parameters, read_curricula
 from server.training.values import OWN, Section
@@ -143,12 +151,15 @@ class _Block:
     def _updates(self) -> None:
         """SAC's updates per interval became steps per update."""
         keys = {key: self._take(key) for key in UPDATES if key in self._left}
-        if not keys:
+        signals = self._left.get("reward_signals")
+        beside = isinstance(signals, dict) and signals.keys() & set(SIGNAL_UPDATES)
+        if not keys and not beside:
             return
         section = self._new.setdefault("hyperparameters", {})
         section.update(keys)
-        to = self._to if keys.keys() & self._own.keys() else ("behaviors", "*")
-        replace_updates(section, self._at, (*to, "hyperparameters"), self._notes)
+        sources = {*keys, "reward_signals"} if beside else keys.keys()
+        to = self._to if sources & self._own.keys() else ("behaviors", "*")
+        replace_updates(section, signals, self._at, (*to, "hyperparameters"), self._notes)
 
     def _signals(self) -> None:
         """Before `reward_signals` there were `gamma` and curiosity's own keys."""

@@ -38,6 +38,8 @@ NO_LONGER: Final = {
 }
 """Keys that are known and mean nothing any more."""
 UPDATES: Final = ("train_interval", "num_update", "num_updates", "reward_signal_num_update")
+SIGNAL_UPDATES: Final = ("reward_signal_num_update", "reward_signal_steps_per_update")
+"""What `reward_signals` held beside the signals, up to 0.16: how often SAC updates those that learn."""
 
 
 class _Place(Protocol):
@@ -46,9 +48,27 @@ class _Place(Protocol):
     def __call__(self, key: str, *below: str) -> Path: ...
 
 
-def replace_updates(section: dict[str, Any], at: Callable[[str], Path], to: Path, notes: Notes) -> None:
-    """Replace updates per interval by steps per update. `at` says where a key was, `to` where the section is."""
-    given = {key: section.pop(key) for key in UPDATES if key in section}
+def replace_updates(section: dict[str, Any], signals: Any, at: Callable[[str], Path], to: Path, notes: Notes) -> None:
+    """Replace updates per interval by steps per update, also those beside the reward `signals`.
+
+    `at` says where a key was, `reward_signals` among them, `to` where the section is.
+    """
+    given: dict[str, Any] = {key: section.pop(key) for key in UPDATES if key in section}
+    beside: dict[str, Any] = {}
+    if isinstance(signals, dict):
+        beside = {key: signals.pop(key) for key in SIGNAL_UPDATES if key in signals}
+    paths = {key: at(key) for key in UPDATES} | {key: (*at("reward_signals"), key) for key in beside}
+    for twice in given.keys() & beside.keys():
+        notes.drop(at(twice), given[twice], f"has no effect beside `reward_signals.{twice}`")
+    steps_key = "reward_signal_steps_per_update"
+    if steps_key in beside:
+        steps = beside.pop(steps_key)
+        if steps_key in section:
+            notes.drop(paths[steps_key], steps, f"has no effect beside `{steps_key}` of the hyperparameters")
+        else:
+            section[steps_key] = steps
+            notes.moved(paths[steps_key], (*to, steps_key))
+    given |= beside
     interval = given.pop("train_interval", None)
     if interval is not None and not given.keys() & {"num_update", "num_updates"}:
         given["num_update"] = None
@@ -58,12 +78,12 @@ def replace_updates(section: dict[str, Any], at: Callable[[str], Path], to: Path
         written = {old_key: value for old_key, value in pair.items() if value is not None}
         if new_key in section:
             for old_key, value in written.items():
-                notes.drop(at(old_key), value, f"has no effect beside `{new_key}`")
+                notes.drop(paths[old_key], value, f"has no effect beside `{new_key}`")
             continue
-        section[new_key] = ratio = _ratio(written.get("train_interval", 1), written.get(key, 1), at(key))
+        section[new_key] = ratio = _ratio(written.get("train_interval", 1), written.get(key, 1), paths[key])
         for old_key, value in written.items():
             why = f"agent steps per gradient step: train_interval / {key} (1 where not given)"
-            notes.changed(at(old_key), (*to, new_key), value, ratio, why)
+            notes.changed(paths[old_key], (*to, new_key), value, ratio, why)
 
 
 def _ratio(interval: Any, count: Any, path: Path) -> int | float:
@@ -82,6 +102,7 @@ def modernise(behavior: dict[str, Any], at: Callable[[str], Path], there: _Place
     encoder = "vis_encode_type"
     rename_encoder(behavior, at(encoder), there(encoder, "network_settings", encoder), notes)
     signals = behavior.get("reward_signals")
+    drop_signal_updates(signals, at("reward_signals"), notes)
     for name, signal in signals.items() if isinstance(signals, dict) else ():
         if isinstance(signal, dict) and name in _SIGNALS:
             before, after = (*at("reward_signals"), name), there("reward_signals", "reward_signals", name)
@@ -92,6 +113,13 @@ def modernise(behavior: dict[str, Any], at: Callable[[str], Path], there: _Place
         if isinstance(section, dict):
             rename(section, at(key), there(key, key), notes)
             _keep_known(section, kind, at(key), notes)
+
+
+def drop_signal_updates(signals: Any, path: Path, notes: Notes) -> None:
+    """Drop from `reward_signals` how often SAC updates them: no other trainer reads it."""
+    for key in SIGNAL_UPDATES if isinstance(signals, dict) else ():
+        if key in signals:
+            notes.drop((*path, key), signals.pop(key), "only the trainer `sac` reads it")
 
 
 def _move_encoding(signal: dict[str, Any], before: Path, after: Path, notes: Notes) -> None:

@@ -4,7 +4,14 @@ import copy
 from typing import Any
 
 from server.training.document import Path
-from server.training.upgrade.keys import NO_LONGER, rename, rename_encoder, replace_updates
+from server.training.upgrade.keys import (
+    NO_LONGER,
+    SIGNAL_UPDATES,
+    drop_signal_updates,
+    rename,
+    rename_encoder,
+    replace_updates,
+)
 from server.training.upgrade.notes import Notes, mapping_at
 from server.training.upgrade.parameters import add_parameters, read_curricula, read_samplers
 
@@ -35,15 +42,28 @@ def _repair(behavior: dict[str, Any], path: Path, notes: Notes) -> None:
     if "output_path" in behavior:
         notes.drop((*path, "output_path"), behavior.pop("output_path"), NO_LONGER["output_path"])
     rename(behavior, path, path, notes)
-    hyperparameters = behavior.get("hyperparameters")
-    if isinstance(hyperparameters, dict):
-        place = (*path, "hyperparameters")
-        replace_updates(hyperparameters, lambda key: (*place, key), place, notes)
+    _repair_updates(behavior, path, notes)
     place = (*path, "network_settings", "vis_encode_type")
     rename_encoder(behavior, place, place, notes)
     if isinstance(behavior.get("self_play"), dict):
         place = (*path, "self_play")
         rename(behavior["self_play"], place, place, notes)
+
+
+def _repair_updates(behavior: dict[str, Any], path: Path, notes: Notes) -> None:
+    """Bring how often SAC updates into its hyperparameters, also what stood beside the reward signals."""
+    signals = behavior.get("reward_signals")
+    if behavior.get("trainer_type", "sac") != "sac":
+        drop_signal_updates(signals, (*path, "reward_signals"), notes)
+    beside = isinstance(signals, dict) and signals.keys() & set(SIGNAL_UPDATES)
+    hyperparameters = behavior.setdefault("hyperparameters", {}) if beside else behavior.get("hyperparameters")
+    if isinstance(hyperparameters, dict):
+        place = (*path, "hyperparameters")
+
+        def at(key: str) -> Path:
+            return (*path, key) if key == "reward_signals" else (*place, key)
+
+        replace_updates(hyperparameters, signals, at, place, notes)
 
 
 def _repair_lessons(parameters: Any, notes: Notes) -> None:
