@@ -12,6 +12,19 @@ from typing import Any
 import click
 
 from server.commands import load_settings, told
+from server.ports import CannotStart, is_loopback
+
+
+class Exposed(CannotStart):
+    """Collectors would listen beyond this machine without a key to verify tickets with."""
+
+    exit_code = 2
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"Collectors would listen on {host} and let everybody in: set LUDUS_GATEWAY__TICKET_KEY to the gateway's "
+            "key, or listen on 127.0.0.1 (LUDUS_WORKER__BIND_HOST)."
+        )
 
 
 @click.command()
@@ -20,6 +33,9 @@ def worker(slots: int | None) -> None:
     """Execute training runs on this host."""
     overrides: Mapping[str, Any] = {} if slots is None else {"worker": {"slots": slots}}
     settings = load_settings(**overrides)
+    with told():
+        if settings.gateway.ticket_key is None and not is_loopback(settings.worker.bind_host):
+            raise Exposed(settings.worker.bind_host)
     if settings.telemetry.worker_port:
         share_metrics(settings.worker.scratch / "metrics")
     from server.logging import configure_logging  # noqa: PLC0415

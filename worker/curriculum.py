@@ -3,9 +3,9 @@
 A lesson ends when its measure lies strictly above the threshold, with at least `min_lesson_length` episodes in the
 buffer. `reward` is the mean of the buffer, `progress` the steps of the behavior over its `max_steps`, `Elo` its rating;
 any other measure is the mean of the newest values of the metric of that name. With `signal_smoothing` the measure is a
-quarter of the last measure and three quarters of the new mean; it begins at 0 and no change of lessons resets it. A
-buffer holds as many episodes as the longest lesson of its behavior asks for. Any change of a lesson empties all buffers
-(ML-Agents 1.1.0, `environment_parameter_manager.py` and `settings.py`).
+quarter of the last measure and three quarters of the new mean; that of `reward` begins at 0, and no change of lessons
+resets it. A buffer holds as many episodes as the longest lesson of its behavior asks for. Any change of a lesson
+empties all buffers (ML-Agents 1.1.0, `environment_parameter_manager.py` and `settings.py`).
 
 Deviations, on purpose:
 
@@ -15,6 +15,9 @@ Deviations, on purpose:
 2. Only episodes that began under the present lesson count, unless `count_all_episodes` is set: every set of parameters
    that simulators are told has a number, and an episode carries the number that its simulator knew when it began.
 3. `fall_back_below`: the lesson before begins again when the measure of a full buffer is below it.
+4. Each measure of each behavior is smoothed by itself: a lesson that watches another measure, or another behavior, than
+   the lesson before does not go on from that one's number. ML-Agents has one number for each parameter, and no measure
+   but `reward` that is smoothed. Other measures begin at their first mean: 0 would be a number that was not measured.
 """
 
 import math
@@ -65,7 +68,8 @@ class _Parameter:
     """Episodes that the buffer holds."""
     since: int = 0
     """Number of the first set of parameters with the present lesson."""
-    smoothed: float = 0.0
+    smoothed: dict[tuple[str, str], float] = field(default_factory=dict)
+    """The newest smoothed measures, by behavior and measure."""
     measured: float | None = None
     """The newest measure of the present lesson."""
     values: deque[float] = field(default_factory=deque)
@@ -142,6 +146,14 @@ class EnvironmentParameterManager:
     def lesson_numbers(self) -> dict[str, int]:
         """ML-Agents' `lesson_num` of each parameter, from 0."""
         return {name: parameter.lesson for name, parameter in self._parameters.items()}
+
+    @property
+    def log_lines(self) -> list[str]:
+        """Where each parameter is, as ML-Agents logs it when training begins, in the configuration's order."""
+        return [
+            log_line(parameter.name, parameter.lessons[parameter.lesson].name, parameter.value)
+            for parameter in self._parameters.values()
+        ]
 
     def statuses(self) -> list[ParameterStatus]:
         """Return where each parameter is, in the configuration's order."""
@@ -221,7 +233,8 @@ class EnvironmentParameterManager:
                     "name": each.name,
                     "lesson": each.lesson,
                     "since": each.since,
-                    "smoothed": each.smoothed,
+                    "smoothed": [[*watched, value] for watched, value in each.smoothed.items()],
+                    "watched": None if each.criteria is None else list(_watched(each.criteria)),
                     "measured": each.measured,
                     "values": list(each.values),
                     "unheard": each.unheard,
@@ -240,9 +253,14 @@ class EnvironmentParameterManager:
                 continue
             parameter.enter(saved["lesson"], saved.get("since", 0))
             self._fit(parameter)
-            parameter.smoothed, parameter.measured = saved["smoothed"], saved["measured"]
-            parameter.values.extend(saved["values"])
-            parameter.unheard = saved["unheard"]
+            parameter.smoothed = _saved_smoothed(saved["smoothed"], parameter.lessons)
+            watched = None if parameter.criteria is None else list(_watched(parameter.criteria))
+            if watched == saved.get(
+                "watched", watched
+            ):  # a run that begins with another's checkpoint may watch something else
+                parameter.measured = saved["measured"]
+                parameter.values.extend(saved["values"])
+                parameter.unheard = saved["unheard"]
             parameter.replaced = {lesson: value_from_plain(value) for lesson, value in saved["replaced"]}
 
     # parts --------------------------------------------------------------------------------------------------------
@@ -303,7 +321,7 @@ class EnvironmentParameterManager:
         if measure is None or not math.isfinite(measure):
             return 0
         if criteria.signal_smoothing and criteria.measure != "progress":
-            measure = parameter.smoothed = 0.25 * parameter.smoothed + 0.75 * measure
+            measure = parameter.smoothed[_watched(criteria)] = _smooth(parameter, criteria, measure)
         parameter.measured = measure
         if not parameter.is_last and measure > criteria.threshold:
             return 1
@@ -364,4 +382,28 @@ class EnvironmentParameterManager:
         measure = self._measure(parameter, criteria)
         if measure is None or criteria.measure == "progress" or not criteria.signal_smoothing:
             return measure
-        return 0.25 * parameter.smoothed + 0.75 * measure
+        return _smooth(parameter, criteria, measure)
+
+
+def _watched(criteria: CompletionCriteria) -> tuple[str, str]:
+    """Name the measure of some criteria: another behavior's is another measure."""
+    return criteria.behavior, criteria.measure
+
+
+def _smooth(parameter: _Parameter, criteria: CompletionCriteria, mean: float) -> float:
+    """Return the smoothed measure that follows from a new mean; it is not kept."""
+    last = parameter.smoothed.get(_watched(criteria), 0.0 if criteria.measure == "reward" else None)
+    return mean if last is None else 0.25 * last + 0.75 * mean
+
+
+def _saved_smoothed(
+    saved: float | list[tuple[str, str, float]], lessons: Sequence[Lesson]
+) -> dict[tuple[str, str], float]:
+    """Read the smoothed measures of a checkpoint.
+
+    Older checkpoints hold one number for all measures. It is of use only where all lessons have the same one.
+    """
+    if isinstance(saved, list):
+        return {(behavior, measure): value for behavior, measure, value in saved}
+    watched = {_watched(lesson.completion_criteria) for lesson in lessons if lesson.completion_criteria is not None}
+    return {watched.pop(): saved} if len(watched) == 1 else {}

@@ -1,9 +1,15 @@
 """One behavior's learning: rounds of experience in, versions of weights out.
 
-A round is a number of agent steps that the algorithm chooses: `buffer_size` for PPO and POCA, what `steps_per_update`
-asks for SAC (the last one is shorter, so that a run ends at `max_steps` exactly). Deviation from ML-Agents, on purpose:
-ML-Agents updates when its buffer holds strictly more than `buffer_size`, by whatever the last trajectories brought;
-here a round has an exact size, so that which version acted on a step depends on counts only.
+A round is a number of agent steps that the algorithm chooses. PPO and POCA ask for `buffer_size`. SAC asks for the
+steps until the next gradient step is due by `steps_per_update`, but for at least one of each agent that acts; before
+the first gradient step it asks for what is missing until then. The last round is shorter, so that learning ends with
+`max_steps` steps. More may be delivered: a message is answered whole, and its steps beyond the round count into the
+next one (`worker.collector.rounds`), which after the last round is never learnt from. They are in `step`, not in
+`learnt`: a run may end at "3,003 of 3,000".
+
+Deviation from ML-Agents, on purpose: ML-Agents updates when its buffer holds strictly more than `buffer_size`, by
+whatever the last trajectories brought. Here a round has a given size (a collector that died and was started again may
+add steps that its predecessor had answered in advance), so that which version acted on a step depends on counts only.
 
 With `threaded: false` the next round is granted when the new version is published: collectors hold meanwhile
 (lockstep). With `threaded: true` it is granted when the update begins: collection runs one round ahead at most.
@@ -12,6 +18,7 @@ Weights are published when an update has changed them; while a replay buffer fil
 have. A behavior that is done goes on answering, without learning, while others of the run still train.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -33,7 +41,10 @@ from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
 from worker.experience.segments import Segment
 from worker.export import exporter
+from worker.health import Health
 from worker.recorder import POLICY_VERSION, Aggregation, Recorder
+
+log = structlog.get_logger()
 
 SAMPLE_ROWS = 64
 MAX_ROLLBACKS = 3
@@ -150,7 +161,7 @@ class Learner(Protocol):
         """Do what is to be done next, a moment's or one update's worth of it.
 
         Return None, or why an update was taken back (the run then goes on with the weights that it had). Raises
-        `Diverged` at the third time in a row.
+        `Diverged` at the third time in a row, and `worker.health.LimitCrossed`.
         """
 
     def checkpointed(self) -> None:
@@ -218,17 +229,20 @@ class BehaviorLearner:
         before_update: Callable[[Rollout, int], None] | None = None,
         turns: Turns | None = None,
         collected: Mapping[str, Any] | None = None,
+        health: Health | None = None,
     ) -> None:
         """Updates run within `precision()`; `before_update` is told of each, with its round and step.
 
         With `turns` it learns in its turns only: meanwhile it waits, with what it has collected of a round. `collected`
-        is what a checkpoint has of the round that was being collected (the state's `collection`).
+        is what a checkpoint has of the round that was being collected (the state's `collection`). `health` watches
+        whether the policy still learns.
         """
         self.config = config
         self.spec = spec
         self.algorithm = algorithm
         self.recorder = recorder
         self.progress = progress
+        self.health = health
         self._precision = precision
         self._before_update = before_update
         self._turns = turns
@@ -327,6 +341,8 @@ class BehaviorLearner:
                 self._ended[notice.collector].append((closed, episode))
             else:
                 self.recorder.episode(*episode)
+        if self.health is not None:
+            self.health.episodes_ended(self.config, notice.lengths)
 
     def collected(self, round_number: int) -> None:
         """Take note that a round is complete."""
@@ -345,12 +361,20 @@ class BehaviorLearner:
         """Improve the policy on the round and publish it.
 
         Return None, or why the update was taken back (the run then goes on with the weights that it had). Raises
-        `Diverged` at the third time in a row.
+        `Diverged` at the third time in a row, and `LimitCrossed` where the policy is beyond a limit of the
+        configuration: its weights are those of the update.
         """
         self._collected.discard(self.progress.round)
         rollout = self._gathered(self.progress.round)
         self._pool.reclaim(self.name, self._segments.pop(self.progress.round, []))
         self._former.pop(self.progress.round, None)
+        log.debug(
+            "round_gathered",
+            behavior=self.name,
+            round=self.progress.round,
+            steps=rollout.steps,
+            segments=rollout.segments,
+        )
         self.progress.step += rollout.steps
         self.progress.round += 1
         if self.config.threaded:
@@ -386,6 +410,8 @@ class BehaviorLearner:
         state: dict[str, object] = {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
         if self._turns is not None:
             state["self_play"] = self._turns.state(self.name)
+        if self.health is not None:
+            state["health"] = self.health.state_dict()
         return state
 
     def collection(self) -> dict[str, object]:
@@ -409,15 +435,27 @@ class BehaviorLearner:
     def _update(self, rollout: Rollout) -> None:
         if self._before_update is not None:
             self._before_update(rollout, self.progress.step)
+        began = time.monotonic()
         with self._precision():
             measured = self.algorithm.update(rollout, self.progress.step)
+        log.debug(
+            "update_made",
+            behavior=self.name,
+            step=self.progress.step,
+            version=self.algorithm.version,
+            seconds=time.monotonic() - began,
+            measured=measured,
+        )
         if measured is not None:
             self.recorder.learned(measured)
             self._publish()
+            if self.health is not None:
+                self.health.updated(self.config, measured, rollout.action_masks, rollout.steps, self.progress.step)
 
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
         self._pool.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
+        log.debug("policy_published", behavior=self.name, version=self.algorithm.version)
 
     def _grant(self) -> None:
         """Permit the collection of one more round, if there is anything left to collect; when its turn comes."""
@@ -429,3 +467,4 @@ class BehaviorLearner:
             self._last_round += 1
             self._granted += size
             self._pool.grant(self.name, self._last_round, size)
+            log.debug("round_granted", behavior=self.name, round=self._last_round, steps=size)

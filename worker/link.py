@@ -126,6 +126,8 @@ class Command(Message):
     action: Action
     """`stop`: final checkpoint, then finish. `pause`: checkpoint, then finish as paused. `cancel`: finish at once.
     `release`: checkpoint, then hand the run back."""
+    detail: str = "the worker is shutting down"
+    """Of `release`: why, as a sentence; simulators and the log are told."""
 
 
 class SaveCheckpoint(Message):
@@ -246,6 +248,15 @@ class ParameterStates(Message):
     """`server.training.lessons.ParameterStatus.to_plain`."""
     edit: int
     """Number of the newest edit that was carried out; 0 without any."""
+
+
+class SelfPlayStatus(Message):
+    """Whose turn it is in self-play, and how the policies that learn are rated; all of it each time."""
+
+    type: Literal["self_play_status"] = "self_play_status"
+    learning_team: int
+    elo: dict[str, float]
+    """By behavior."""
 
 
 class SimulatorUp(Message):
@@ -390,6 +401,7 @@ ToSupervisor = Annotated[
     | EventRecord
     | Amended
     | ParameterStates
+    | SelfPlayStatus
     | SimulatorUp
     | SimulatorPlays
     | SimulatorDown

@@ -1,10 +1,17 @@
 """How much memory a trainer holds, with its collectors, and whether that is more than it may."""
 
+import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import psutil
 
+KERNEL_COUNTS: Final = tuple(
+    Path(path) for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+)
+"""Where the kernel counts what it killed for want of memory: in this container (cgroup v2, v1), or on this host."""
 WEIGHING_SECONDS = 5.0
 """Pause between two measurements."""
 
@@ -37,6 +44,18 @@ class MemoryWatch:
         self._next = now + WEIGHING_SECONDS
         held = held_by(pid)
         return Outgrown(held, self._limit) if held > self._limit else None
+
+
+def kernel_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory here, as far as it says so."""
+    total = 0
+    for file in KERNEL_COUNTS:
+        try:
+            found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+        except OSError:
+            continue  # not this kind of kernel, or not ours to read
+        total += int(found[1]) if found else 0
+    return total
 
 
 def held_by(pid: int) -> int:

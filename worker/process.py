@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import IO, Self
 
+from server.processes import describe_exit
 from worker.link import Job, LinkClosed, SupervisorLink, socket_pair
 
 SUCCESSOR_SECONDS = 5.0
@@ -23,8 +25,10 @@ SUCCESSOR_SECONDS = 5.0
 class TrainerProcess:
     """One trainer, waiting for its job or executing it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: SupervisorLink) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], link: SupervisorLink, errors: IO[bytes] | None = None) -> None:
+        """`errors` is its standard error until it has a log of its own."""
         self._process = process
+        self._errors = errors
         self.link = link
 
     @classmethod
@@ -34,6 +38,7 @@ class TrainerProcess:
         `environment` is added to this process's own; the trainer keeps the open files `descriptors`.
         """
         ours, theirs = socket_pair()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "worker.trainer", "--link", str(theirs.fileno())],
@@ -41,8 +46,9 @@ class TrainerProcess:
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
+                stderr=errors,
             )
-        return cls(process, SupervisorLink(ours))
+        return cls(process, SupervisorLink(ours), errors)
 
     @property
     def pid(self) -> int:
@@ -59,7 +65,18 @@ class TrainerProcess:
             code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
         else:
             code = self._process.returncode
-        return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        return describe_exit(code)
+
+    def last_line(self) -> str | None:
+        """Return the last line on standard error before it had a log: why it could not import what it needs."""
+        lines = self._early_errors().split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), None)
+
+    def _early_errors(self) -> str:
+        if self._errors is None:
+            return ""
+        size = os.fstat(self._errors.fileno()).st_size
+        return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")  # where it writes does not move
 
     def start(self, job: Job) -> None:
         """Hand over the job. Raises `LinkClosed` if the process died while it waited."""
@@ -72,6 +89,10 @@ class TrainerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
         self.link.close()
+        if self._errors is not None:
+            sys.stderr.write(self._early_errors())  # the worker's log has it all
+            self._errors.close()
+            self._errors = None
 
 
 class WarmTrainer:
@@ -98,7 +119,8 @@ class WarmTrainer:
     def take(self, job: Job) -> TrainerProcess:
         """Return a trainer that has the job: the warm one if it lives, else a fresh one.
 
-        Raises `LinkClosed` if that one dies, too, before it has the job, and OSError if none can be started.
+        Raises `LinkClosed`, with its reason, if that one dies, too, before it has the job, and OSError if none can be
+        started.
         """
         with self._lock:
             trainer, self._waiting = self._waiting or self._spawn(), None
@@ -109,9 +131,10 @@ class WarmTrainer:
             trainer = self._spawn()
             try:
                 trainer.start(job)
-            except LinkClosed:
+            except LinkClosed as error:
+                reason = trainer.last_line() or str(error)
                 trainer.end()
-                raise
+                raise LinkClosed(reason) from error
         self._timer = threading.Timer(SUCCESSOR_SECONDS, self.prepare)
         self._timer.daemon = True
         self._timer.start()

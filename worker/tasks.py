@@ -35,6 +35,7 @@ from server.queue import Doorbell, TaskName, make_celery
 from server.scheduling.demand import Offer
 from server.settings import Settings, WorkerSettings
 from server.workers.repository import WorkerInfo, WorkerRegistry
+from worker.fingerprint import fingerprint
 from worker.gpus import VISIBLE, GpuInUse, deal, find_gpus, lock_gpus
 from worker.process import WarmTrainer
 from worker.supervisor.loop import Supervisor
@@ -86,6 +87,8 @@ class Slot:
         self._shared = shared
         self._started = time.time()
         self._over = threading.Event()
+        self._known = threading.Event()
+        """Set once the slot's row has been written."""
         self._busy = False
 
     def open(self) -> None:
@@ -105,6 +108,7 @@ class Slot:
         self._telemetry = WorkerTelemetry()
         self._doorbell = Doorbell(make_celery(self._settings))
         self._watchdog = Watchdog(self._settings.worker.stall_seconds)
+        self._fingerprint = fingerprint(self._gpus, self._settings.worker.commit)
         self._warm = WarmTrainer(self._equipment.environment(number), self._lock())
         self._warm.prepare()
         if swept := sweep(self._settings.worker.scratch):
@@ -146,8 +150,11 @@ class Slot:
 
     def _execute(self, hint: str) -> None:
         wanted: str | None = hint
+        self._known.wait(BEAT_SECONDS)  # a run is not to be held by a worker that nobody knows
         while not self.stopping():
-            claim = self._queue.claim(self.worker_id, self._settings.worker.lease_seconds, wanted, self._offer)
+            claim = self._queue.claim(
+                self.worker_id, self._settings.worker.lease_seconds, wanted, self._offer, self._fingerprint
+            )
             if claim is None:
                 return
             wanted = None
@@ -180,6 +187,7 @@ class Slot:
                             resources={"gpus": list(self._gpus)},
                         )
                     )
+                    self._known.set()
                 known = self._registry.beat(self.worker_id)
                 self._watch_queue()
             except LudusError as error:

@@ -25,8 +25,8 @@ Deviations from ML-Agents, on purpose:
  c. Recorded action masks are applied to the logits (ML-Agents: none). Padding of sequences has no weight.
  d. The rate is the one of the current step (ML-Agents applies each one update late), and once it is over there is no
     loss to report instead of a loss of 0.
- e. With fewer steps than one minibatch wants (`samples_per_update` below `batch_size`) that fewer are learnt from;
-    ML-Agents would learn from none, silently.
+ e. A `samples_per_update` below `batch_size` makes one smaller minibatch of each pass. ML-Agents divides it by the
+    size of a minibatch, gets 0, and takes that for no limit: its passes are over everything that was shown.
  f. Beside SAC ML-Agents makes `num_epoch` whole passes for every single gradient step: with 5,000 demonstrated steps
     117 minibatches. A minibatch each is too few: where SAC's own rewards say nothing its steps, which Adam makes as
     large, undo the imitation (a walk, 500 steps, GAIL that cannot tell: 9 of 16 seeds succeed). With 3 all 16 do.

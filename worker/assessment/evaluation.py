@@ -5,6 +5,7 @@ where all of the interval of the mean return (bootstrap, `ludus.play.intervals`)
 fails where all of it lies below, and else it is undecided: more episodes make the interval narrower.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any, Literal
@@ -45,10 +46,10 @@ class EvaluationJudge:
         if not self._done:
             return None
         threshold = self._settings.threshold
-        low, high = self._interval()
-        if threshold is None or low >= threshold:
+        if threshold is None:
             return "pass"
-        return "fail" if high < threshold else "undecided"
+        low, high = self._interval() or (-math.inf, math.inf)
+        return "pass" if low >= threshold else "fail" if high < threshold else "undecided"
 
     def sitting(self, number: int) -> Sitting:
         """Return what the sitting of this number plays."""
@@ -66,7 +67,7 @@ class EvaluationJudge:
     def result(self) -> dict[str, Any]:
         """Return where the evaluation stands."""
         settings, returns = self._settings, self._returns
-        low, high = self._interval() if returns else (None, None)
+        low, high = (self._interval() if returns else None) or (None, None)
         return {
             "kind": "evaluate",
             "verdict": self.verdict,
@@ -94,18 +95,20 @@ class EvaluationJudge:
         """Say how it ended."""
         if not self._returns:
             return "no episode was played to its end"
-        low, high = self._interval()
-        share = f"{self._settings.confidence:.0%} interval {low:.4g} to {high:.4g}"
-        said = f"a mean return of {fmean(self._returns):.4g} over {len(self._returns)} episodes ({share})"
+        said = f"a return of {self._returns[0]:.4g} in a single episode, which has no interval"
+        if (interval := self._interval()) is not None:
+            share = f"{self._settings.confidence:.0%} interval {interval[0]:.4g} to {interval[1]:.4g}"
+            said = f"a mean return of {fmean(self._returns):.4g} over {len(self._returns)} episodes ({share})"
         if self._settings.threshold is None:
             return said
         end = {
             "pass": f"the policy passes: {said} is at least {self._settings.threshold:g}",
             "fail": f"the policy fails: {said} is below {self._settings.threshold:g}",
-            "undecided": f"undecided: {said} has {self._settings.threshold:g} inside; play more episodes",
+            "undecided": f"undecided: {said} does not tell whether the mean is below {self._settings.threshold:g}; "
+            "play more episodes",
             None: f"no verdict yet: {said}",
         }
         return end[self.verdict]
 
-    def _interval(self) -> tuple[float, float]:
+    def _interval(self) -> tuple[float, float] | None:
         return mean_interval(self._returns, confidence=self._settings.confidence)

@@ -15,25 +15,17 @@ mean (the generalized SPRT; Van den Bergh, "A Practical Introduction to the GSPR
 are *trinomial*: loss, draw, win, each game by itself; or *pentanomial*: what a pair of games with the same seed and
 swapped sides brought together, 0 to 4 half points. Openings that favour a side then cancel out within a pair, and the
 test needs fewer games.
-
-With results `a_i` of frequencies `f_i`, the most likely distribution of mean `s` is `p_i = f_i / (1 + t (a_i - s))`,
-where `t` solves `sum_i p_i (a_i - s) = 0`; that sum falls in `t`, so that Newton's steps within a bracket find it. A
-result that has not been seen yet counts as a thousandth of one: it might still come.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import mul
 from typing import Literal
 
 from worker.assessment.elo import score_of
+from worker.assessment.likelihood import UNSEEN, most_likely
 
 Decision = Literal["pass", "fail"]
-UNSEEN = 1e-3
-"""What stands for a result that has not been seen."""
-STEPS = 100
-PRECISION = 1e-12
 
 
 @dataclass(frozen=True)
@@ -74,25 +66,3 @@ class SPRT:
         """Return what the results are enough for; None: more are needed."""
         llr = self.llr(counts)
         return "pass" if llr >= self.upper else "fail" if llr <= self.lower else None
-
-
-def most_likely(counts: Sequence[float], mean: float) -> list[float]:
-    """Return the probabilities of mean `mean`, 0 to 1 excluded, under which the counts, none of them 0, are likeliest.
-
-    The scores that are counted lie evenly from 0 to 1.
-    """
-    total, last = sum(counts), len(counts) - 1
-    frequencies = [count / total for count in counts]
-    distances = [index / last - mean for index in range(len(counts))]
-    low, high = -1.0 / distances[-1], -1.0 / distances[0]  # between them every probability is above 0
-    tilt = 0.0
-    for _ in range(STEPS):
-        parts = [distance / (1.0 + tilt * distance) for distance in distances]
-        excess = sum(map(mul, frequencies, parts))
-        low, high = (tilt, high) if excess > 0.0 else (low, tilt)
-        step = excess / sum(frequency * part * part for frequency, part in zip(frequencies, parts, strict=True))
-        if abs(step) <= PRECISION * (high - low):
-            break
-        following = tilt + step  # Newton's; halfway where that leads out
-        tilt = following if low < following < high else (low + high) / 2.0
-    return [frequency / (1.0 + tilt * distance) for frequency, distance in zip(frequencies, distances, strict=True)]

@@ -1,14 +1,20 @@
 """`python -m worker.collector --channel FD --parent PID`: one collector process. Started by `CollectorPool` alone."""
 
 import argparse
+import faulthandler
 import gc
 import signal
 import socket
+import sys
 
+import structlog
 import uvloop
 
 from server.logging import configure_logging
-from worker.collector.process import die_with_parent, serve, wait_for_settings
+from worker.collector.process import die_with_parent, say_why, serve, wait_for_settings
+from worker.experience.channel import Channel
+
+log = structlog.get_logger()
 
 
 def main() -> None:
@@ -19,12 +25,21 @@ def main() -> None:
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
     configure_logging("collector")
+    faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the learner too, which decides
-    told = wait_for_settings(socket.socket(fileno=arguments.channel))
-    if told is None:
-        return
-    uvloop.run(serve(*told))
-    gc.freeze()  # the learner waits for the end: what is left, torch's modules above all, the kernel frees at once
+    channel = Channel(socket.socket(fileno=arguments.channel))
+    try:
+        told = wait_for_settings(channel)
+        if told is None:
+            return
+        uvloop.run(serve(channel, *told))
+    except Exception as error:  # the edge of the process
+        # A port or a file that is not to be had is the operator's matter: the reason says all. Else a mistake of ours.
+        log.exception("collector_failed", reason=str(error), exc_info=not isinstance(error, OSError))
+        say_why(channel, error)
+        sys.exit(1)
+    finally:
+        gc.freeze()  # the learner waits for the end: what is left, torch's modules above all, the kernel frees at once
 
 
 if __name__ == "__main__":

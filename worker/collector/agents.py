@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ludus.spec import team_of
 from ludus.wire.batches import Array, Ints
-from ludus.wire.codec import CloseCode, ProtocolError
+from ludus.wire.contract import MAX_AGENTS, decision_pending, too_many_agents
 from worker.collector.answers import name_field
 from worker.experience.arena import ArenaLayout
 from worker.experience.segments import RECORD_WORDS, SEGMENT_DTYPE
@@ -26,8 +26,6 @@ FREE, IDLE, WAITING, ACTING = range(4)
 """States of a slot: bytes, because a column of bytes is searched and counted in a fraction of numpy's time."""
 UNRECORDED = -1
 """The round of steps that are not recorded."""
-MAX_AGENTS = 10_000
-"""Agents of one behavior in one session."""
 CACHED_AGENTS = 4_096
 """Agents of all id columns that a roster remembers."""
 KEPT = (
@@ -51,12 +49,15 @@ class Roster:
         self.simulator = simulator
         self.staged = False
         """Whether a message of this roster waits to be absorbed (the batcher's flag)."""
-        self.released = -1
-        """The round in which its outstanding steps were last released."""
-        self.borrowing = -1
-        """The round in which it was last answered only because it owed steps."""
-        self.borrowing_since: tuple[int, float] = (-1, 0.0)
-        """A round, and when it was first seen to borrow in it (the process' clock)."""
+        self.round = -1
+        """The round that `releases` and `borrows` are about."""
+        self.releases = 0
+        """How often outstanding steps of it have been released."""
+        self.borrows = False
+        """Whether its session was answered in advance because this roster owes steps, and nothing was released since.
+        """
+        self.borrows_since: float | None = None
+        """When that was first noticed (the process' clock)."""
         self.table: dict[int, int] = {}
         self.cache: dict[bytes, Slots] = {}
         """Slots of whole id columns: most messages name the same agents as one before them."""
@@ -66,6 +67,23 @@ class Roster:
         """Size of the table at which idle agents are forgotten."""
         self.parameter_set = 0
         """Number of the environment parameters that the simulator was last told."""
+
+    def enter(self, round_number: int) -> None:
+        """Forget what was noted of former rounds."""
+        if self.round != round_number:
+            self.round, self.releases = round_number, 0
+            self.borrows, self.borrows_since = False, None
+
+    def note_borrowing(self, round_number: int) -> None:
+        """Note that the session is answered in advance because of this roster's steps."""
+        self.enter(round_number)
+        self.borrows = True
+
+    def note_release(self, round_number: int) -> None:
+        """Note that its outstanding steps of the round are released."""
+        self.enter(round_number)
+        self.releases += 1
+        self.borrows, self.borrows_since = False, None
 
     @property
     def slots(self) -> Slots:
@@ -155,7 +173,7 @@ class Agents:
 
     def _join(self, roster: Roster, agent: int) -> int:
         if len(roster.table) >= MAX_AGENTS:
-            raise ProtocolError(CloseCode.TOO_MANY_AGENTS, f"more than {MAX_AGENTS} agents of one behavior")
+            raise too_many_agents()
         if not self._free:
             self._grow(2 * self._size)
         slot = self._free.pop()
@@ -214,10 +232,7 @@ class Agents:
         waiting = slots[self.state[slots] == WAITING]
         pending = waiting if ended is None else np.setdiff1d(waiting, ended)
         if len(pending):
-            agent = self.agent[pending[0]]
-            raise ProtocolError(
-                CloseCode.DECISION_PENDING, f"agent {agent} asks for a decision while its last one is unanswered"
-            )
+            raise decision_pending(int(self.agent[pending[0]]))
 
     def steps_of(self, slots: Slots) -> int:
         """Count the steps that came back from some agents since they joined."""

@@ -9,7 +9,7 @@ compute while the steps are written.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -198,6 +198,10 @@ class BaseLane(ABC):
     """Whether nobody is answered, because a checkpoint is taken."""
     returning: list[Returning] = field(default_factory=list)
     """Sessions that go on where they were, once a round has been granted in which they can."""
+    peers: "Collection[BaseLane]" = ()
+    """The lanes of all behaviors that learn in this collector."""
+    told_peers: frozenset[int] = frozenset()
+    """The part of `waited_for` that the peers have been scheduled for."""
 
     # What lanes differ in ---------------------------------------------------------------------------------------
 
@@ -259,6 +263,7 @@ class BaseLane(ABC):
         else:
             self._absorb(fresh)
             self._answer_waiting()
+        self._tell_peers()
         return self._report()
 
     def drop(self, roster: Roster) -> None:
@@ -276,16 +281,12 @@ class BaseLane(ABC):
             self.schedule()  # its permits may serve others
 
     def release_stragglers(self, rosters: Sequence[Roster]) -> int:
-        """Free the permits that some sessions hold in this round, and return how many there were.
-
-        Once per session and round: simulators that are all slower than our patience would pass permits around for ever.
-        """
+        """Free the permits that some sessions hold in this round, and return how many there were."""
         number = self.rounds.number
         if number is None or not self.recorded:
             return 0
-        rosters = [roster for roster in rosters if roster.released != number]
         for roster in rosters:
-            roster.released = number
+            roster.note_release(number)
         slots = self.tracker.agents.acting(rosters, number)[: len(self.tracker.segments.blocks)]
         if len(slots):
             self.tracker.release(slots)
@@ -406,32 +407,89 @@ class BaseLane(ABC):
         if not self.waiting or not self._may_answer(0) or (self.recorded and self.rounds.number is None):
             return
         permits, blocks = self.rounds.left, len(self.tracker.segments.blocks)
-        owing = self._owing() if permits < sum(batch.rows for batch in self.waiting) else frozenset[int]()
-        ready: list[Batch] = []
-        for batch in self.waiting:
-            taken = []
-            for part in batch.parts:
-                enough = permits >= part.rows or (self.rounds.closed and (permits > 0 or part.roster.number in owing))
-                free = not self.recorded or (enough and blocks >= part.rows)
-                taken.append(free)
-                if free:
-                    if permits <= 0 and self.recorded and self.rounds.number is not None:
-                        part.roster.borrowing = self.rounds.number
-                    permits -= part.rows
-                    blocks -= part.rows
-            if any(taken):
-                ready.append(batch.take_parts(taken))
-        if ready:
-            self.waiting = [batch for batch in self.waiting if batch.rows]
-            batch = ready[0] if len(ready) == 1 else self._merge(ready)
-            self._record(batch, self._act(batch))
+        permitted = []
+        for part in self._waiting_parts:
+            enough = permits >= part.rows or (self.rounds.closed and permits > 0)
+            permitted.append(not self.recorded or (enough and blocks >= part.rows))
+            if permitted[-1]:
+                permits -= part.rows
+                blocks -= part.rows
+        self._answer_parts(permitted)
+        if self.waiting and self._may_borrow:
+            self._answer_in_advance()
 
-    def _owing(self) -> frozenset[int]:
-        """Return the sessions that may have to be answered before they can return the steps that they owe the round."""
-        number = self.rounds.number
-        if number is None or not self.rounds.closed or not self.rounds.outstanding[number]:
+    def _answer_in_advance(self) -> None:
+        """Answer the sessions that owe a step to a round without permits, whichever of their agents wait.
+
+        The rules of a game may demand that other agents act before that step can come back: agents of the same team, of
+        another team or of another behavior. The collector does not know the rules.
+        """
+        blocks = len(self.tracker.segments.blocks)
+        waited_for: dict[BaseLane, frozenset[int]] = {}  # looked up once: it searches all agents of a lane
+        answered = []
+        for part in self._waiting_parts:
+            owing = []
+            for lane, roster in part.member.rosters.values():
+                if lane not in waited_for:
+                    waited_for[lane] = lane.waited_for
+                if roster.number in waited_for[lane]:
+                    owing.append((lane, roster))
+            answered.append(bool(owing) and blocks >= part.rows)
+            if answered[-1]:
+                blocks -= part.rows
+                for lane, roster in owing:
+                    assert lane.rounds.number is not None, "a lane without a round waits for nobody"
+                    roster.note_borrowing(lane.rounds.number)
+        self._answer_parts(answered)
+
+    @property
+    def _waiting_parts(self) -> list[Part]:
+        return [part for batch in self.waiting for part in batch.parts]
+
+    def _answer_parts(self, taken: Sequence[bool]) -> None:
+        """Answer some of the parts that wait; `taken` says which, in their order."""
+        if not any(taken):
+            return
+        ready, begin = [], 0
+        for batch in self.waiting:
+            own = taken[begin : begin + len(batch.parts)]
+            begin += len(own)
+            if any(own):
+                ready.append(batch.take_parts(list(own)))
+        self.waiting = [batch for batch in self.waiting if batch.rows]
+        batch = ready[0] if len(ready) == 1 else self._merge(ready)
+        self._record(batch, self._act(batch))
+
+    @property
+    def _may_borrow(self) -> bool:
+        """Whether agents may be answered in advance: no more of the round will be granted, and it is not complete yet.
+
+        Once it is complete, the learner grants the next round, to be played with newer weights. A collector among
+        several cannot tell: the others may still have steps out.
+        """
+        rounds = self.rounds
+        return self.recorded and rounds.closed and not (rounds.alone and rounds.drained)
+
+    @property
+    def waited_for(self) -> frozenset[int]:
+        """Return the rosters (numbers) with steps of the round out, once agents may be held until these come back."""
+        rounds = self.rounds
+        number = rounds.number
+        if not self.recorded or number is None or not rounds.outstanding[number]:
             return frozenset()
-        return self.tracker.agents.owing(number)
+        used_up = rounds.closed and rounds.left <= 0
+        return self.tracker.agents.owing(number) if used_up or rounds.lacked_elsewhere else frozenset()
+
+    def _tell_peers(self) -> None:
+        """Let other behaviors answer what they hold of the sessions that this one's round has begun to wait for."""
+        holding = [lane for lane in self.peers if lane is not self and lane.waiting]
+        if not holding:
+            return
+        waited_for = self.waited_for
+        if waited_for - self.told_peers:
+            for lane in holding:
+                lane.schedule()
+        self.told_peers = waited_for
 
     def _merge(self, batches: list[Batch]) -> Batch:
         return Batch(
@@ -450,8 +508,11 @@ class BaseLane(ABC):
                 self.tracker.segments.cut(batch.slots, batch.observations)
             report.deliver = True
         if not self.rounds.closed and not self.wanted and self.rounds.number is not None:
-            # In time: the learner's answer should be here before the permits of the next two turns are used up.
-            self.wanted = report.want = self.rounds.left < 2 * self.last_rows
+            # In time: the learner's answer should be here before the permits of the next two turns are used up. Once
+            # others lack permits, want only those that agents wait for: two collectors would pass the last ones back
+            # and forth, each for agents that may not ask before those of a third collector have acted.
+            asking = sum(part.rows for part in self._waiting_parts) if self.rounds.recalled else 2 * self.last_rows
+            self.wanted = report.want = self.rounds.left < asking
         needed = self.low_blocks
         needed = max(needed, sum(blocks_of(item.kept, self.tracker.arena.layout) for item in self.returning))
         if self.waiting:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from ludus.environment_parameters import from_plain
 from ludus.spec import BehaviorSpec
 from ludus.wire.codec import CloseCode, ProtocolError
+from ludus.wire.contract import conflict, same_spec
 from worker.collector import messages
 from worker.collector.assessment import AssessmentLane
 from worker.collector.batcher import Lane
@@ -13,7 +14,7 @@ from worker.collector.lanes import LaneBuilder
 from worker.collector.link import Link
 from worker.collector.matches import Referee
 from worker.collector.opponents import OppositionLane
-from worker.collector.session import LaneOf, Session, conflict, same_spec
+from worker.collector.session import LaneOf, Session
 from worker.collector.turns import Turns
 from worker.experience.arena import Arena, ArenaLayout
 from worker.experience.weights import WeightBuffers, WeightsLayout, thaw
@@ -139,6 +140,7 @@ class Behaviors:
         weights.close()
         self._weights[message.lane] = weights
         behavior.lane = self.lanes[message.lane] = self._builder.learning(message, behavior.spec, arena)
+        behavior.lane.peers = self.lanes.values()
         if message.self_play:
             behavior.lane.observer = referee = Referee()
             opposition = self._builder.opposition(message, behavior.spec, arena)

@@ -18,9 +18,11 @@ from typing import Protocol, Self
 
 import structlog
 
+from server.processes import describe_exit
 from worker.collector import messages
 from worker.collector.messages import Kind, Message
 from worker.collector.notices import Endpoint
+from worker.collector.silence import Silence
 from worker.experience.channel import Channel, ChannelClosedError, Frame
 
 log = structlog.get_logger()
@@ -32,8 +34,10 @@ RESTART_DELAYS = (0.0, 0.5, 2.0, 5.0, 10.0)
 """Pauses before a collector is started again, by how often it has died within the last minute."""
 START_SECONDS = 30.0
 """How long a collector may take until it listens."""
-SILENCE_SECONDS = 15.0
-"""A collector that has said nothing for so long has frozen; loading a policy onto a GPU takes seconds."""
+SILENCE_SECONDS = 30.0
+"""A collector that has said nothing and done nothing for so long has frozen (`Silence.idle`)."""
+BUSY_SECONDS = 300.0
+"""One that has said nothing for so long will not speak again, however busy it is."""
 
 
 class WarmCollector:
@@ -87,13 +91,18 @@ class Child:
     endpoint: Endpoint | None = None
     """Where it listens; None while it starts."""
     failure: str | None = None
+    """Why its process ends or has ended; None while it serves."""
     simulators: dict[str, messages.Connected] = field(default_factory=dict)
     first_number: int = 0
     """Number of the next simulator that comes without a ticket."""
     deaths: deque[float] = field(default_factory=lambda: deque[float](maxlen=len(RESTART_DELAYS)))
     restart_at: float | None = None
-    heard_at: float = 0.0
-    """When its process last said anything."""
+    silence: Silence | None = None
+    """Of its process."""
+    killed_after: float | None = None
+    """Seconds of silence after which its process was killed; None: it was not."""
+    reported: str | None = None
+    """The failure to start that was reported last: a process that fails again in the same way is not news."""
     parameter_set: int = 0
     """Number of the environment parameters that its process was started with."""
 
@@ -107,8 +116,8 @@ class Keeper(Protocol):
     def heard(self, child: Child, frame: Frame) -> None:
         """Take what a child says."""
 
-    def died(self, child: Child, exit_code: int, *, served: bool) -> None:
-        """Clean up after a child whose channel has ended; `served`: it was listening. It is started again unasked."""
+    def died(self, child: Child, exit_code: int) -> None:
+        """Clean up after a child whose channel has ended; `child.failure` says why. It is started again unasked."""
 
 
 class Children:
@@ -248,7 +257,8 @@ class Children:
                     self._selector.modify(child.warm.channel, selectors.EVENT_READ, child)
             if mask & selectors.EVENT_READ:
                 frames = child.warm.channel.receive()
-                child.heard_at = time.monotonic()
+                if child.silence is not None:
+                    child.silence.heard(time.monotonic())
                 for frame in frames:
                     self._keeper.heard(child, frame)
         except ChannelClosedError:
@@ -257,10 +267,14 @@ class Children:
     def _end_silent(self, now: float) -> None:
         """Kill collectors that have frozen; their end is then noticed like any other."""
         for child in self._children:
+            silence = child.silence
+            if child.warm is None or silence is None or child.killed_after is not None:
+                continue
+            silence.look(now)
             patience = START_SECONDS if child.endpoint is None else SILENCE_SECONDS
-            if child.warm is not None and now - child.heard_at > patience:
-                log.warning("collector_silent", index=child.index, seconds=patience)
-                child.heard_at = now
+            if silence.idle > patience or silence.total > BUSY_SECONDS:
+                log.warning("collector_silent", index=child.index, seconds=silence.total, idle_seconds=silence.idle)
+                child.killed_after = silence.total
                 child.warm.process.kill()
 
     # Lives ------------------------------------------------------------------------------------------------------
@@ -272,22 +286,25 @@ class Children:
         if child.warm is None:
             child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
         self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
-        child.heard_at = time.monotonic()
+        child.silence = Silence(child.warm.process.pid, time.monotonic())
+        child.killed_after = None
         self._keeper.launched(child)
 
     def _bury(self, child: Child) -> None:
         """End a collector whose channel has ended, and start it again after a pause."""
-        served = child.endpoint is not None
         exit_code = self._end(child, 1.0)
+        if child.killed_after is None:
+            how = describe_exit(exit_code)
+        else:
+            how = f"it had said nothing for {child.killed_after:.0f} s, and the trainer killed it"
+        child.failure = how if child.failure is None else f"{how}: {child.failure}"
         if not self.closing:
-            if not served and child.failure is None:
-                child.failure = f"collector {child.index} ended with exit code {exit_code} while it started"
             now = time.monotonic()
             recent = sum(now - death < 60.0 for death in child.deaths)
             child.deaths.append(now)
             child.generation += 1
             child.restart_at = now + RESTART_DELAYS[min(recent, len(RESTART_DELAYS) - 1)]
-        self._keeper.died(child, exit_code, served=served)
+        self._keeper.died(child, exit_code)
 
     def _end(self, child: Child, patience: float) -> int:
         if child.warm is None:

@@ -23,8 +23,6 @@ import numpy as np
 
 State = dict[str, Any]
 
-MAX_POSITION_BYTES: Final = 16 << 20
-"""Of one simulator."""
 MAX_BYTES: Final = 256 << 20
 """Of one collector. Beyond it, checkpoints are taken without sessions: with pictures, rounds can be of any size."""
 _ARRAY, _TREE = "$array", "tree"

@@ -37,6 +37,7 @@ log = structlog.get_logger()
 TICK_SECONDS = 0.05
 """Period of everything that watches time, and the longest that closed segments stay here."""
 STATS_SECONDS = 1.0
+FAILED = "the collector made a mistake and is started again; its log has the details"
 
 
 class Collector:
@@ -62,7 +63,7 @@ class Collector:
         builder = LaneBuilder(settings, start, self._turns.schedule)
         self._behaviors = Behaviors(link, builder, self._turns, self._holding)
         self._lanes = self._behaviors.lanes
-        self._permits = Permits(link, settings.count, settings.straggler_grace)
+        self._permits = Permits(link, settings.straggler_grace)
         self._next_stats = 0.0
         self.done: asyncio.Future[messages.CloseAll | None] = self._loop.create_future()
         """Set when the process should end; None = the learner is gone."""
@@ -284,6 +285,11 @@ class Collector:
         self._turns.report_stats()
         for session in list(self._sessions):
             session.end(message.code, message.reason, rejoin=message.rejoin)
+
+    def abandon_sessions(self) -> None:
+        """Send everybody away after a mistake of ours."""
+        for session in list(self._sessions):
+            session.abandon(FAILED)
 
     @property
     def sessions(self) -> int:

@@ -6,14 +6,11 @@ stream then calls `end`.
 
 from collections.abc import Callable
 
-from google.protobuf.message import DecodeError
-
 from ludus.draws import ParameterDraws
 from ludus.spec import BehaviorSpec
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.batches import BehaviorBatch, Floats, Ints
 from ludus.wire.codec import (
-    PROTOCOL_VERSION,
     BehaviorLayout,
     CloseCode,
     ProtocolError,
@@ -21,15 +18,23 @@ from ludus.wire.codec import (
     decode_step,
     spec_from_message,
 )
+from ludus.wire.contract import (
+    HELLO_SECONDS,
+    check_first,
+    check_hello,
+    check_saved,
+    check_step_order,
+    hello_timeout,
+    parse_request,
+    step_timeout,
+)
 from ludus.wire.parameters import samplers_to_messages
-from ludus.wire.specs import MAX_BEHAVIORS
 from worker.collector.agents import Roster
 from worker.collector.answers import encode_answer
-from worker.collector.handover import MAX_POSITION_BYTES, KeptSession
+from worker.collector.handover import KeptSession
 from worker.collector.keeping import keep
-from worker.collector.session import INCARNATION, MAX_CLIENT, Collector, Session
+from worker.collector.session import Collector, Session
 
-HELLO_SECONDS = 30.0
 BEFORE_RESET = -1
 """Stands for the environment parameters of episodes that a reset has ended."""
 
@@ -56,13 +61,7 @@ class NativeSession(Session):
     def receive(self, data: bytes) -> None:
         """Handle one message. Raises ProtocolError."""
         self.last_activity = self._collector.now()
-        self._check_size(len(data))
-        try:
-            request = pb.ConnectRequest.FromString(data)
-        except DecodeError:
-            raise ProtocolError(
-                CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no ConnectRequest"
-            ) from None
+        request = parse_request(data, self._collector.settings.max_message_bytes)
         kind = request.WhichOneof("message")
         if kind == "step":
             self._step(request.step)
@@ -70,11 +69,8 @@ class NativeSession(Session):
             self._hello(request.hello)
         elif kind == "announce":
             self._announce(request.announce)
-        elif kind == "saved":
-            self._saved(request.saved)
         else:
-            message = "a message holds neither Hello nor Announce nor Step nor Saved"
-            raise ProtocolError(CloseCode.MALFORMED_MESSAGE, message)
+            self._saved(request.saved)
 
     def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         """Send actions (called by the batcher)."""
@@ -96,16 +92,14 @@ class NativeSession(Session):
         settings, silence = self._collector.settings, now - self.last_activity
         if self.number < 0:
             if silence > HELLO_SECONDS:
-                return ProtocolError(CloseCode.HELLO_TIMEOUT, f"no Hello within {HELLO_SECONDS:.0f} s")
+                return hello_timeout()
         elif not self.started:
             if settings.startup_timeout is not None and silence > settings.startup_timeout:
                 return ProtocolError(
                     CloseCode.STEP_TIMEOUT, f"no step within {settings.startup_timeout:.0f} s after Welcome"
                 )
         elif silence > settings.step_timeout and self._is_owed_a_step:
-            return ProtocolError(
-                CloseCode.STEP_TIMEOUT, f"nothing came for {settings.step_timeout:.0f} s after actions were sent"
-            )
+            return step_timeout(settings.step_timeout)
         return None
 
     def _say_wait(self, reason: str) -> None:
@@ -140,20 +134,7 @@ class NativeSession(Session):
     # Messages ---------------------------------------------------------------------------------------------------
 
     def _hello(self, hello: pb.Hello) -> None:
-        if self.number >= 0:
-            raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, "Hello came twice; it opens a stream exactly once")
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise ProtocolError(
-                CloseCode.PROTOCOL_VERSION,
-                f"the client speaks protocol version {hello.protocol_version}, this server {PROTOCOL_VERSION}",
-            )
-        if INCARNATION.fullmatch(hello.incarnation) is None:
-            raise ProtocolError(CloseCode.BAD_HELLO, "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -")
-        if len(hello.behaviors) > MAX_BEHAVIORS or len(hello.client.encode()) > MAX_CLIENT:
-            raise ProtocolError(
-                CloseCode.BAD_HELLO,
-                f"at most {MAX_BEHAVIORS} behaviors, and {MAX_CLIENT} bytes of client, are possible",
-            )
+        check_hello(hello, greeted=self.number >= 0)
         self.incarnation, self.resumes = hello.incarnation, hello.resumes
         kept = self._collector.kept(hello.incarnation) if hello.resumes else None
         number = self._take_number(hello.ticket, hello.incarnation, None if kept is None else kept.number)
@@ -193,12 +174,7 @@ class NativeSession(Session):
     def _step(self, step: pb.Step) -> None:
         self._expect_hello()
         step_id = step.step_id
-        if step_id <= self._step_id:
-            raise ProtocolError(CloseCode.STEP_ORDER, f"step {step_id} came after step {self._step_id}; ids must grow")
-        if step.reset_id > self._reset_id:
-            raise ProtocolError(
-                CloseCode.STEP_ORDER, f"step {step_id} names reset {step.reset_id}; the last one was {self._reset_id}"
-            )
+        check_step_order(step, last_step=self._step_id, last_reset=self._reset_id)
         self._step_id = step_id
         self._position = None
         kept, self.kept = self.kept, self.kept if step.resumed else None
@@ -233,13 +209,7 @@ class NativeSession(Session):
 
     def _saved(self, saved: pb.Saved) -> None:
         self._expect_hello()
-        if saved.save_id == 0 or saved.save_id > self._asked:
-            raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, f"Saved names {saved.save_id}, which was not asked for")
-        if len(saved.position) > MAX_POSITION_BYTES:
-            raise ProtocolError(
-                CloseCode.MESSAGE_TOO_LARGE,
-                f"a position has {len(saved.position)} bytes; at most {MAX_POSITION_BYTES} can be kept",
-            )
+        check_saved(saved, asked=self._asked)
         if saved.save_id == self._asked and self.is_at_rest:
             self._position = saved.position
             self._collector.came_to_rest()
@@ -271,5 +241,4 @@ class NativeSession(Session):
         )
 
     def _expect_hello(self) -> None:
-        if self.number < 0:
-            raise ProtocolError(CloseCode.STEP_BEFORE_HELLO, "the first message of a stream must be Hello")
+        check_first(greeted=self.number >= 0)

@@ -44,8 +44,12 @@ class CollectorDied:
     index: int
     exit_code: int
     """As in `subprocess`: negative = killed by that signal."""
+    reason: str
+    """How the process ended, and its last error."""
     lost_steps: int
     """Answered steps that were never delivered and are granted again."""
+    silent_seconds: float | None = None
+    """How long it had said nothing when the trainer killed it for that; None: it ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)

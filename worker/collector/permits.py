@@ -6,7 +6,6 @@ Also the places of steps that do not come back: others take them, in a round tha
 from collections.abc import Iterable
 
 from worker.collector import messages
-from worker.collector.agents import Roster
 from worker.collector.batcher import Lane
 from worker.collector.link import Link
 from worker.collector.session import Session
@@ -15,13 +14,10 @@ from worker.collector.session import Session
 class Permits:
     """The permits of one collector process."""
 
-    def __init__(self, link: Link, count: int, grace: float) -> None:
-        """There are `count` collectors; `grace` is the patience with simulators that are waited for, in seconds."""
+    def __init__(self, link: Link, grace: float) -> None:
+        """`grace` is the patience with simulators that are waited for, in seconds."""
         self._link = link
-        self._count = count
         self._grace = grace
-        self._recalled: dict[int, int] = {}
-        """Lane -> round in which other collectors lack permits."""
 
     def take(self, lane: Lane, message: messages.GrantSteps) -> None:
         """Accept permits."""
@@ -39,7 +35,8 @@ class Permits:
             needed = sum(batch.rows for batch in lane.waiting)
             spare = max(lane.rounds.left - needed, 0) // (2 if busy else 1)
             lane.rounds.left -= spare
-            self._recalled[message.lane] = message.round
+            lane.rounds.recalled = True
+            lane.schedule()  # other behaviors may have to answer the sessions that this one waits for
         self._link.tell(messages.Returned(message.lane, message.round, spare))
 
     def return_idle(self, lane: Lane) -> None:
@@ -48,7 +45,7 @@ class Permits:
         if (
             number is not None
             and lane.rounds.left > 0
-            and self._is_lacked_elsewhere(lane, number)
+            and lane.rounds.lacked_elsewhere
             and not lane.waiting
             and not lane.rounds.outstanding[number]
         ):
@@ -59,40 +56,29 @@ class Permits:
     def release_stragglers(self, lane: Lane, sessions: Iterable[Session], now: float) -> None:
         """Let others take the places of steps that do not come back, in a round that would otherwise be complete.
 
-        Such are simulators that are silent while others are held, and agents whose simulator goes on without them.
+        Such are simulators that are silent while others are held, and agents whose simulator goes on without them. The
+        patience with a session doubles with each time that it was released in the round: simulators that all need
+        longer than the patience would otherwise pass the permits around for ever.
         """
         number = lane.rounds.number
         if number is None or not lane.rounds.outstanding[number]:
             return
-        elsewhere = self._is_lacked_elsewhere(lane, number)
+        elsewhere = lane.rounds.lacked_elsewhere
         if lane.rounds.left > 0 and not elsewhere:
             return
-        late = [
-            roster
-            for session in sessions
-            for other, roster in session.rosters.values()
-            if other is lane
-            and (
-                (now - session.last_activity > self._grace and (lane.waiting or elsewhere))
-                or _borrows_too_long(roster, number, now, self._grace)
-            )
-        ]
+        owing = lane.tracker.agents.owing(number)
+        late = []
+        for session in sessions:
+            for roster in [roster for other, roster in session.rosters.values() if other is lane]:
+                if roster.number not in owing:
+                    continue
+                roster.enter(number)
+                if roster.borrows and roster.borrows_since is None:
+                    roster.borrows_since = now
+                patience = self._grace * 2**roster.releases
+                silent = now - session.last_activity > patience and (lane.waiting or elsewhere)
+                goes_on = roster.borrows_since is not None and now - roster.borrows_since > patience
+                if silent or goes_on:
+                    late.append(roster)
         if late:
             lane.release_stragglers(late)
-
-    def _is_lacked_elsewhere(self, lane: Lane, number: int) -> bool:
-        """Whether other collectors may wait for permits of this round.
-
-        They do if ours were recalled. If we wanted some ourselves, and heard that none are left, ours were not asked
-        for, but may have become too many since: simulators leave, and what they had is refunded.
-        """
-        return self._recalled.get(lane.number) == number or (lane.rounds.closed and self._count > 1)
-
-
-def _borrows_too_long(roster: Roster, number: int, now: float, grace: float) -> bool:
-    """Whether a session has been answered in advance for a while, because of steps that it still owes."""
-    if roster.borrowing != number:
-        return False
-    if roster.borrowing_since[0] != number:
-        roster.borrowing_since = (number, now)
-    return now - roster.borrowing_since[1] > grace

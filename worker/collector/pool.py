@@ -95,7 +95,11 @@ class CollectorPool:
             while any(child.endpoint is None and child.failure is None for child in self._children):
                 if not self._lock.wait(deadline - time.monotonic()):
                     break
-            failures = [child.failure or "it did not start in time" for child in self._children if not child.endpoint]
+            failures = [
+                f"collector {child.index} did not start: {child.failure or 'it took too long'}"
+                for child in self._children
+                if child.endpoint is None
+            ]
             endpoints = [child.endpoint for child in self._children if child.endpoint is not None]
         if failures:
             self.close("collector_closing", "the collectors could not be started", rejoin=True)
@@ -245,8 +249,9 @@ class CollectorPool:
         if kept:
             self._children.send(child, Kind.KEPT, handover.pack(handover.merged(self._kept, child.index)))
 
-    def died(self, child: Child, exit_code: int, *, served: bool) -> None:
+    def died(self, child: Child, exit_code: int) -> None:
         """Take back what a collector had, and report it."""
+        assert child.failure is not None, "the dead have a reason"
         lost = sum(behavior.forget(child) for behavior in self._lanes)
         for simulator in child.simulators.values():
             self._report(
@@ -254,7 +259,7 @@ class CollectorPool:
                     simulator.incarnation,
                     simulator.number,
                     COLLECTOR_DIED,
-                    f"its collector ended with exit code {exit_code}",
+                    f"its collector ended ({child.failure})",
                     0,
                     simulator.peer,
                 )
@@ -262,9 +267,10 @@ class CollectorPool:
         child.simulators.clear()
         if self._children.closing:
             return
-        log.warning("collector_died", index=child.index, exit_code=exit_code, lost_steps=lost)
-        if served:
-            self._report(CollectorDied(child.index, exit_code, lost))
+        log.warning("collector_died", index=child.index, reason=child.failure, lost_steps=lost)
+        if child.failure != child.reported:
+            self._report(CollectorDied(child.index, exit_code, child.failure, lost, child.killed_after))
+            child.reported = child.failure
         self._lock.notify_all()
 
     def heard(self, child: Child, frame: Frame) -> None:
@@ -330,6 +336,7 @@ class CollectorPool:
 
     def _listens(self, child: Child, port: int) -> None:
         child.endpoint = Endpoint(child.index, self._settings.advertise_host, port)
+        child.reported = None
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = to_plain(self._settings.environment_parameters)
             self._children.tell(child, messages.Parameters(parameters, self._settings.parameter_set, reset=False))

@@ -15,13 +15,14 @@ import ctypes
 import os
 import select
 import signal
-import socket
+import time
+from pathlib import Path
 
 import grpc.aio
 import structlog
 
 from server.gateway.credentials import server_credentials
-from server.logging import bind_process
+from server.logging import bind_process, redirect_output
 from server.tls import TlsPair
 from worker.collector import messages
 from worker.collector.direct import DirectJoinHandler
@@ -35,28 +36,29 @@ from worker.experience.channel import Channel, ChannelClosedError, Frame
 
 log = structlog.get_logger()
 
+LAST_WORD_SECONDS = 1.0
+
 
 async def serve(channel: Channel, start: messages.Settings, kept: State | None) -> None:
     """Serve until the learner says so or is gone."""
     loop = asyncio.get_running_loop()
     collector = Collector(channel, start, kept)
     settings = collector.settings
+    if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
+        redirect_output(Path(settings.log_path))
     bind_process(run_id=settings.run_id, epoch=settings.epoch, collector=start.index)
     server = make_server(settings.max_message_bytes)
+    simulators = SimulationHandler(collector)
     players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
-    server.add_generic_rpc_handlers((SimulationHandler(collector), *players))
+    server.add_generic_rpc_handlers((simulators, *players))
     servers = [server]
     if settings.ticket_key is None:
         server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
-    try:
-        port = collector.port = _bind(server, settings, start.index)
-        if settings.unity_port is not None:
-            # Whoever can dial in there is on this host: no ticket.
-            players.append(UnityHandler(collector, tickets=False))
-            servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
-    except OSError as error:
-        channel.send(Kind.FAILED, messages.Failed(str(error)).pack())
-        return
+    port = collector.port = _bind(server, settings, start.index)
+    if settings.unity_port is not None:
+        # Whoever can dial in there is on this host: no ticket.
+        players.append(UnityHandler(collector, tickets=False))
+        servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
     for each in servers:
         await each.start()
     collector.link.tell(messages.Listening(port))
@@ -64,16 +66,24 @@ async def serve(channel: Channel, start: messages.Settings, kept: State | None) 
     ticking = loop.create_task(_tick_forever(collector))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: None)  # the learner decides; it has been signalled too
-    message = await collector.done
+    await asyncio.wait([collector.done])
     ticking.cancel()
-    if message is not None:
+    failure = collector.done.exception()
+    orphaned = failure is None and collector.done.result() is None
+    if failure is not None:
+        loop.remove_reader(channel.fileno())
+        collector.abandon_sessions()
+    elif (message := collector.done.result()) is not None:
         collector.close_sessions(message)
+    if not orphaned:
         deadline = loop.time() + 2.0
-        while (collector.sessions or channel.pending or any(each.untold for each in players)) and (
-            loop.time() < deadline
-        ):
+        while (
+            collector.sessions or simulators.lingering or channel.pending or any(each.untold for each in players)
+        ) and loop.time() < deadline:
             await asyncio.sleep(0.005)
     await asyncio.gather(*(each.stop(0.2) for each in servers))
+    if failure is not None:
+        raise failure
 
 
 async def _tick_forever(collector: Collector) -> None:
@@ -92,7 +102,7 @@ async def _tick_forever(collector: Collector) -> None:
 
 
 def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> int:
-    """Take a port of the range, or any; raise OSError with the range when all are taken."""
+    """Take a port of the range, or any; raise OSError when all are taken, and ValueError for a bad file of TLS."""
     host = f"[{settings.bind_host}]" if ":" in settings.bind_host else settings.bind_host
     if settings.port_range is None:
         ports: list[int] = [0]
@@ -100,7 +110,10 @@ def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> i
         first, last = settings.port_range
         count = last - first + 1
         ports = [first + (index + offset) % count for offset in range(count)]
-    credentials = None if settings.tls is None else server_credentials(TlsPair.read(settings.tls))
+    credentials = None
+    if settings.tls is not None:
+        settings.tls.check()  # gRPC would call a bad file a port that is taken
+        credentials = server_credentials(TlsPair.read(settings.tls))
     for port in ports:
         try:
             if credentials is None:
@@ -134,12 +147,22 @@ def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHand
     return server
 
 
-def wait_for_settings(sock: socket.socket) -> tuple[Channel, messages.Settings, State | None] | None:
+def say_why(channel: Channel, error: Exception) -> None:
+    """Tell the learner why this process ends. The learner has `LAST_WORD_SECONDS` to take it."""
+    reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    with contextlib.suppress(ChannelClosedError):
+        channel.send(Kind.FAILED, messages.Failed(reason).pack())
+        deadline = time.monotonic() + LAST_WORD_SECONDS
+        while channel.pending and time.monotonic() < deadline:
+            select.select([], [channel], [], LAST_WORD_SECONDS)
+            channel.flush()
+
+
+def wait_for_settings(channel: Channel) -> tuple[messages.Settings, State | None] | None:
     """Block until the settings come, with what a former attempt handed over; None when the learner went away."""
-    channel = Channel(sock)
     come: list[Frame] = []
     while True:
-        select.select([sock], [], [])
+        select.select([channel], [], [])
         try:
             frames = channel.receive()
         except ChannelClosedError:
@@ -150,7 +173,7 @@ def wait_for_settings(sock: socket.socket) -> tuple[Channel, messages.Settings, 
             if len(come) > settings.kept:
                 # Nothing else is sent before the collector listens.
                 assert [frame.kind for frame in come] == [Kind.SETTINGS, Kind.KEPT][: 1 + settings.kept]
-                return channel, settings, unpack(come[1].payload) if settings.kept else None
+                return settings, unpack(come[1].payload) if settings.kept else None
 
 
 def die_with_parent(parent: int) -> None:

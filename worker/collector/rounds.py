@@ -6,8 +6,8 @@ many decisions and no more, and tags each answer with the round that it counts i
 - **A message is answered whole.** A game that asked for 12 actions usually can't go on with 4 of them, so answering a
   part would block the round for ever. Decisions beyond the round's last one are *borrowed* from the next round: they
   count there, and the grant of that round is shortened by them. Of several collectors each borrows only of its share.
-- **A message of a simulator that still owes a step of this round is not held.** Such a game may be unable to return
-  that step before it has this answer; the answer is borrowed instead.
+- **No message of a simulator that still owes a step of this round is held**, whichever agents, teams or behaviors it is
+  about. The game may be unable to return that step before they have acted; their answers are borrowed instead.
 - **Lost steps** (their simulator left) are refunded and answered by others, so that a round has exactly its size.
 - **Stragglers**: a step that is answered but does not come back for a while can be moved to a later round, which frees
   its place in this one (`release`).
@@ -31,6 +31,8 @@ class Rounds:
         """Decisions that may still be answered in it. Below 0 when more was borrowed than then was granted."""
         self.closed = False
         """Whether nothing more of this round will be granted, unless permits come back from elsewhere."""
+        self.recalled = False
+        """Whether other collectors lacked permits of this round, so that these were asked back."""
         self.size = 0
         """Steps of a round, over all collectors."""
         self.outstanding: Counter[int] = Counter()
@@ -40,13 +42,27 @@ class Rounds:
         self._borrowed: Counter[int] = Counter()
         """Changes of `debt` that the learner does not know yet."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other collector takes part."""
+        return self._count == 1
+
+    @property
+    def lacked_elsewhere(self) -> bool:
+        """Whether other collectors may wait for permits of the round.
+
+        They do if ours were recalled. If we wanted some ourselves, and heard that none are left, ours were not asked
+        for, but may have become too many since: simulators leave, and what they had is refunded.
+        """
+        return not self.alone and (self.recalled or self.closed)
+
     def grant(self, number: int, steps: int, *, size: int, closed: bool) -> None:
         """Accept permits of the current round or begin the next one, whose debt is paid out of its first permits."""
         if self.number is not None and number < self.number:
             return  # permits of a round that has ended
         if number != self.number:
             self.left = -self.debt.pop(number, 0)
-            self.number = number
+            self.number, self.recalled = number, False
         self.size = size
         self.left += steps
         self.closed = closed
@@ -114,7 +130,7 @@ class Rounds:
 
     def take_borrowed(self) -> list[tuple[int, int]]:
         """Return what was borrowed since the last time: (round, steps), below 0 for what was lost. Forget it."""
-        if self._count == 1 or not self._borrowed:
+        if self.alone or not self._borrowed:
             return []  # alone, the learner can do without
         changes = [(number, steps) for number, steps in self._borrowed.items() if steps]
         self._borrowed.clear()
@@ -122,7 +138,7 @@ class Rounds:
 
     def _borrow(self, number: int, steps: int) -> None:
         self.debt[number] += steps
-        if self._count > 1:
+        if not self.alone:
             self._borrowed[number] += steps
 
     def _share_of(self, number: int) -> int:

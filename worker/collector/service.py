@@ -29,6 +29,8 @@ BREAK_SECONDS = 0.05
 """How long after a stream's end grpc may take to tell that the stream broke."""
 DRAIN_SECONDS = 5.0
 """How long the last answers of a session may take to leave."""
+LINGER_SECONDS = 1.0
+"""How long a stream outlasts its session, at most: the client ends it when it has read Close."""
 KEEPALIVE_MS = 20_000
 MIN_PING_MS = 5_000
 """Clients may ping this often without being sent away."""
@@ -109,19 +111,23 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
     def __init__(self, host: Host) -> None:
         self._host = host
         self._handler = grpc.stream_stream_rpc_method_handler(self._connect)
+        self.lingering = 0
+        """Streams whose session is over, and whose client has not ended them yet."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         """Return the handler of Connect, the only method that collectors serve."""
         return self._handler if handler_call_details.method == METHOD else None
 
     async def _connect(self, _: AsyncIterator[bytes], context: Any) -> None:
+        loop = asyncio.get_running_loop()
         outbox = Outbox(context)
         session = self._host.session(context.peer(), outbox)
         self._host.opened(session)
-        reading = asyncio.get_running_loop().create_task(self._read(session, context))
-        session.on_end = reading.cancel
+        reading = loop.create_task(self._read(session, context))
+        ended: asyncio.Future[None] = loop.create_future()
+        session.on_end = functools.partial(ended.set_result, None)
         try:
-            await asyncio.wait([reading])
+            await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
             if session.closed is None:
                 session.end(LEFT, "the simulator ended its stream", rejoin=False, tell=False)
             async with asyncio.timeout(DRAIN_SECONDS):
@@ -130,19 +136,31 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             log.info("session_drain_timed_out", incarnation=session.incarnation, number=session.number)
         finally:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
-            reading.cancel()
             self._host.ended(session)
+            self.lingering += 1
+            try:
+                # A client whose write fails on an ended stream loses what it has not read yet: Close.
+                await asyncio.wait([reading], timeout=LINGER_SECONDS)
+            finally:
+                self.lingering -= 1
+                reading.cancel()
 
     async def _read(self, session: NativeSession, context: Any) -> None:
+        """Read to the end of the stream; what comes after the end of the session is ignored."""
         try:
             while (data := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
-                session.receive(data)
+                if session.closed is None:
+                    self._receive(session, data)
             # A stream that broke ends like one that the client has ended, but then grpc cancels the handler.
             await asyncio.sleep(BREAK_SECONDS)
-        except ProtocolError as error:
-            session.end(error.code.value, error.message, rejoin=error.code.rejoin)
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
+
+    def _receive(self, session: NativeSession, data: bytes) -> None:
+        try:
+            session.receive(data)
+        except ProtocolError as error:
+            session.end(error.code.value, error.message, rejoin=error.code.rejoin)
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
             log.exception("session_failed", incarnation=session.incarnation, number=session.number)
             session.end(

@@ -4,29 +4,29 @@ The state machines of the protocols are in `native` and `unity.session`; neither
 in a session, the others don't notice.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 from ludus.environment_parameters import ParameterValue
 from ludus.spec import BehaviorSpec
 from ludus.wire.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
-from ludus.wire.specs import MAX_BEHAVIORS
+from ludus.wire.contract import (
+    MAX_UNADMITTED_STEPS,
+    check_introduction,
+    check_size,
+    conflict,
+    same_spec,
+    too_many_unadmitted,
+)
 from server.gateway.tickets import TicketExpired, TicketInvalid, verify
 from worker.collector.agents import Roster
 from worker.collector.batcher import BaseLane
 from worker.collector.handover import KeptSession
 from worker.collector.keeping import waiting_of
 from worker.collector.settings import CollectorSettings
-
-INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
-MAX_CLIENT = 100
-MAX_UNADMITTED_STEPS = 64
-"""Steps of a session that are kept while the learner decides about their behavior."""
 
 LEFT = "left"
 """Code of a session that the client ended in good order."""
@@ -195,11 +195,18 @@ class Session(ABC):
             self._say_close(code, reason, rejoin=rejoin)
         self.on_end()
 
+    def abandon(self, reason: str) -> None:
+        """End the session of a collector that has failed. The simulator is told; the lanes are not, since their state
+        is unknown and they will not run again."""
+        if self.closed is None:
+            code = CloseCode.INTERNAL_ERROR
+            self.closed = (code.value, reason)
+            self._say_close(code.value, reason, rejoin=code.rejoin)
+            self.on_end()
+
     def _check_size(self, size: int) -> None:
         """Raise ProtocolError for a message of too many bytes."""
-        limit = self._collector.settings.max_message_bytes
-        if size > limit:
-            raise ProtocolError(CloseCode.MESSAGE_TOO_LARGE, f"a message has {size} bytes; at most {limit} can be sent")
+        check_size(size, self._collector.settings.max_message_bytes)
 
     def _take_number(self, ticket: str, incarnation: str, former: int | None = None) -> int:
         """Return the number that the ticket gives; where none is needed its former one, or one of our own.
@@ -264,12 +271,8 @@ class Session(ABC):
 
     def _introduce(self, spec: BehaviorSpec) -> None:
         """Take an announced behavior. Raises ProtocolError."""
-        known = self.specs.get(spec.name)
-        if known is not None and known != spec:
-            raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(known, spec))
-        if known is None:
-            if len(self.specs) >= MAX_BEHAVIORS:
-                raise ProtocolError(CloseCode.BAD_SPEC, f"a simulator can have at most {MAX_BEHAVIORS} behaviors")
+        check_introduction(spec, self.specs)
+        if spec.name not in self.specs:
             self.specs[spec.name] = spec
             lane_of = self._collector.announced(self, spec)
             if lane_of is not None:
@@ -329,9 +332,7 @@ class Session(ABC):
         """Keep a step whose behavior is not admitted yet."""
         kept = self._unadmitted[batch.behavior]
         if len(kept) >= MAX_UNADMITTED_STEPS:
-            raise ProtocolError(
-                CloseCode.DECISION_PENDING, f"more than {MAX_UNADMITTED_STEPS} steps came before the first answer"
-            )
+            raise too_many_unadmitted()
         if not kept:
             self._say_wait(f"the run is preparing the behavior {batch.behavior}")
         kept.append((step_id, batch))
@@ -373,26 +374,3 @@ class Session(ABC):
             roster.former_steps = 0
         self._unadmitted.clear()
         self._returning.clear()
-
-
-def conflict(known: BehaviorSpec, announced: BehaviorSpec) -> str:
-    """Say how two specs of one behavior differ."""
-    return (
-        f"behavior {announced.behavior!r} was announced with {describe(announced)}, "
-        f"but the run uses {describe(known)}; all simulators of a run must agree"
-    )
-
-
-def describe(spec: BehaviorSpec) -> str:
-    """Describe a spec in a phrase."""
-    observations = ", ".join(f"{item.dtype} {item.shape}" for item in spec.observations)
-    actions = spec.actions
-    return (
-        f"observations [{observations}], {actions.continuous_size} continuous actions and "
-        f"discrete branches {actions.discrete_branches}"
-    )
-
-
-def same_spec(one: BehaviorSpec, other: BehaviorSpec) -> bool:
-    """Whether two specs agree; the teams in their names don't matter."""
-    return replace(one, name=other.name) == other

@@ -3,11 +3,12 @@
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ludus.environment_parameters import ParameterValue, from_plain, to_plain
 from ludus.wire.side_channels import EngineConfiguration
+from server.ports import is_loopback
 from server.tls import TlsFiles
 
 
@@ -55,10 +56,12 @@ class CollectorSettings:
     """Training areas that Unity players replicate."""
     unity_port: int | None = None
     """A port on loopback for Unity players without a bridge, beside the others."""
+    log_path: str | None = None
+    """File that takes over standard output and standard error; None: those of the learner's start."""
 
     def __post_init__(self) -> None:
         """Refuse to listen to the world without tickets."""
-        if self.ticket_key is None and self.bind_host not in {"127.0.0.1", "::1", "localhost"}:
+        if self.ticket_key is None and not is_loopback(self.bind_host):
             raise ValueError(f"listening on {self.bind_host} needs a ticket key; without one only loopback is allowed")
 
     @property
@@ -84,5 +87,8 @@ class CollectorSettings:
         ports = values.pop("port_range")
         values["environment_parameters"] = from_plain(values["environment_parameters"])
         values["engine"] = EngineConfiguration(**values["engine"])
-        settings = cls(**values, port_range=(ports[0], ports[1]) if ports else None)
-        return settings if key is None else replace(settings, ticket_key=base64.b64decode(key))
+        return cls(
+            **values,
+            port_range=(ports[0], ports[1]) if ports else None,
+            ticket_key=None if key is None else base64.b64decode(key),
+        )

@@ -24,6 +24,13 @@ Deviations, on purpose:
     expert nor the policy can do anything about.
  d. Losses and rewards are computed from logits, without `1e-7` inside logarithms (see `functional.adversarial`).
  e. Interpolated and penalised is what the network sees: normalised vectors, pixels in [0, 1].
+ f. `ignore_done` (Ludus' own key) lets this signal's returns go on where an episode terminated, as those of curiosity
+    and RND do. The default, false, is ML-Agents' (its `ignore_done` of GAIL). The reward is never negative, so that
+    with false a termination costs everything that would have come: the policy is paid to survive, like the expert or
+    not, and to put off a success that ends the episode (survivor bias). With true a termination is worth the mean
+    value of the beginnings of episodes (see `algorithms.ppo` k and `algorithms.sac` l): that is, the next episode.
+    For a constant reward of 0.7 and gamma 0.99: with false the last step before a termination is worth 0.7, the step a
+    hundred before it 44.6; with true both are worth 70.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
@@ -120,8 +127,6 @@ class Discriminator(nn.Module):
 class GAILReward:
     """Pays for steps that pass as the expert's."""
 
-    ignores_termination = False
-
     def __init__(
         self,
         config: GAILConfig,
@@ -135,6 +140,7 @@ class GAILReward:
 
         `generator` gives the first weights and the seeds of the signal's own randomness.
         """
+        self.ignores_termination = config.ignore_done
         self._label = name.replace("_", " ").replace("gail", "GAIL")
         self._shown = shown
         self._vail = config.use_vail

@@ -23,6 +23,7 @@ from worker.selfplay.ghost import Ghost, Weights
 from worker.selfplay.ratings import rate
 
 ELO = "Self-play/ELO"
+LEARNING_TEAM = "Self-play/Learning Team"
 OPPONENT_ELO_MEAN = "Self-play/Opponent ELO Mean"
 OPPONENT_ELO_STD = "Self-play/Opponent ELO Std"
 SCORES = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
@@ -91,6 +92,15 @@ class GhostController:
         ghost = self._ghosts.get(behavior)
         return None if ghost is None else ghost.ratings.current
 
+    @property
+    def ratings(self) -> dict[str, float]:
+        """The Elo rating of the policy that learns, of each behavior in self-play."""
+        return {behavior: ghost.ratings.current for behavior, ghost in self._ghosts.items()}
+
+    def metrics(self, behavior: str) -> dict[str, float]:
+        """Return what every summary of a behavior has: whose turn it is, if the behavior is in self-play."""
+        return {} if self._learning is None or behavior not in self._ghosts else {LEARNING_TEAM: self._learning}
+
     # Who is there -----------------------------------------------------------------------------------------------
 
     def join(self, ghost: Ghost, saved: dict[str, Any] | None, invite: Callable[[], None] = lambda: None) -> None:
@@ -123,6 +133,8 @@ class GhostController:
             self._enqueue(team)
         for ghost in self._ghosts.values():
             self._oppose(ghost)
+        assert self._learning is not None, "there is a team"
+        self._tell_of_turn(f"Team {self._learning} learns, all others play frozen policies")
 
     def plays(self, incarnation: str, sides: Iterable[tuple[str, int]]) -> None:
         """Take note of the behaviors and teams that a simulator plays; again when it brings more of them."""
@@ -167,7 +179,7 @@ class GhostController:
         if ghost.save_due:
             ghost.save()
         if change:
-            self._begin_turn()
+            self._begin_turn(step)
         else:
             self._swap_if_due(ghost)
 
@@ -188,12 +200,12 @@ class GhostController:
             )
             self._event("self_play_team_missing", message, team=learning)
         elif now - self._missed_since >= self._patience:
-            for behavior in self._teams.get(learning, ()):
-                ghost = self._ghosts[behavior]
+            ghosts = [self._ghosts[behavior] for behavior in self._teams.get(learning, ())]
+            for ghost in ghosts:
                 ghost.counters.last_team_change = ghost.step
             if self._rotate():
                 self._missed_since = None
-                self._begin_turn()
+                self._begin_turn(max((ghost.step for ghost in ghosts), default=0))
 
     def _rotate(self) -> bool:
         """Let the next team learn that has something to learn and is played. Return whether it is another one."""
@@ -212,11 +224,29 @@ class GhostController:
             return True
         return False
 
-    def _begin_turn(self) -> None:
-        """Draw opponents for everybody, and let simulators begin anew."""
+    def _begin_turn(self, step: int) -> None:
+        """Draw opponents for everybody, and let simulators begin anew; the turn before ended at `step`."""
         for ghost in self._ghosts.values():
             self._swap(ghost)
         self._reset()
+        # ML-Agents logs this line, at the level debug.
+        line = f"Learning team {self._learning} swapped on step {step}"
+        self._tell_of_turn(f"Team {self._learning} learns from step {step} on", step=step, log_line=line)
+
+    def _tell_of_turn(self, message: str, **data: object) -> None:
+        """Tell whose turn begins, as an event and in the metrics."""
+        learning = self._learning
+        assert learning is not None, "a turn has begun"
+        behaviors = sorted(self._teams.get(learning, ()))
+        self._tell(
+            EventRecord(
+                name="self_play_turn_began",
+                message=f"{message} ({', '.join(behaviors)})" if behaviors else message,
+                data={"team": learning, "behaviors": behaviors, **data},
+            )
+        )
+        for ghost in self._ghosts.values():
+            ghost.recorder.note(ghost.step, {LEARNING_TEAM: learning})
 
     def _tell_of_passing(self, team: int) -> None:
         """Tell once, until it is played again, that a team's turn passes on."""

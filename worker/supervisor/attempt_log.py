@@ -6,6 +6,7 @@ is at the end). What lies between is dropped, here and on the host's disk: a run
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,10 @@ from typing import Final
 LIMIT_BYTES: Final = 8 << 20
 NAME: Final = "trainer.log"
 END_NAME: Final = "trainer-end.log"
+TAIL_BYTES: Final = 1 << 18
+"""How much of a log's end is searched for the last error."""
+FOREIGN_ERROR: Final = re.compile(r"Fatal Python error: |terminate called |([\w.]+\.)?\w*(Error|Exception): ")
+"""How a line begins with which an interpreter or a C++ runtime says why it ends."""
 
 
 class AttemptLog:
@@ -50,6 +55,26 @@ class AttemptLog:
         present = self.path.read_bytes()
         yield END_NAME, self._file(END_NAME, self._carried + present)
         self._size = len(present)
+
+    def last_error(self) -> str | None:
+        """Return the last error of the trainer or a collector as one line, None if there is none.
+
+        Their own lines are JSON. Other lines that name an error come from an interpreter that could not log any more.
+        """
+        if not self.path.exists():
+            return None
+        content = self._carried + self.path.read_bytes()
+        for line in reversed(content[-TAIL_BYTES:].decode(errors="replace").splitlines()):
+            if FOREIGN_ERROR.match(line):
+                return line.strip()
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(said, dict) and said.get("level") in {"error", "critical"}:
+                traceback = str(said.get("exception", "")).strip()
+                return traceback.splitlines()[-1] if traceback else str(said.get("reason", said.get("event")))
+        return None
 
     def _cut(self) -> bytes:
         """Empty the file, whose writers append, and keep its newest half; return the part that stays published.

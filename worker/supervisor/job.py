@@ -4,14 +4,28 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from server.amendments.refs import AmendmentRef
 from server.attempts.claim import Claim
 from server.attempts.repository import AttemptLedger
 from server.settings import WorkerSettings
 from server.tls import TlsFiles
+from server.training.config import RunConfig
 from worker.link import Amendment, ChangedKey, Job
 from worker.restore import CheckpointUnusable, fetch, fetch_demonstrations
 from worker.supervisor.copies import Copier
+
+
+class ConfigUnreadable(Exception):
+    """The stored configuration of a run is none for this release: a newer api has stored it."""
+
+    def __init__(self, error: ValidationError) -> None:
+        mistakes = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        super().__init__(
+            f"this worker cannot read the run's configuration ({mistakes}): its release is older than that of the api "
+            "that stored it; upgrade the worker"
+        )
 
 
 class NoGoodCheckpoint(Exception):
@@ -23,6 +37,14 @@ class NoGoodCheckpoint(Exception):
             f"none of the run's checkpoints can be restored{found}; bring their files back into the artifact store, "
             "let `ludus checkpoint verify RUN` look at them, and begin a run with `resume_from`"
         )
+
+
+def configuration(claim: Claim) -> RunConfig:
+    """Return the configuration of the claimed run. Raises ConfigUnreadable."""
+    try:
+        return RunConfig.model_validate(claim.config)
+    except ValidationError as error:
+        raise ConfigUnreadable(error) from error
 
 
 def prepare(

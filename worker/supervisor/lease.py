@@ -45,9 +45,6 @@ class Lease:
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
         if now >= self._answered + self._settings.outage_seconds:
-            raise self.lost()
+            why = f"the database has not answered for {self._settings.outage_seconds:g} s (worker.outage_seconds)"
+            raise LeaseLost(self._claim.run_id, self._claim.epoch, why)
         return intent
-
-    def lost(self) -> LeaseLost:
-        """Return the error that says that this attempt is over here."""
-        return LeaseLost(self._claim.run_id, self._claim.epoch)

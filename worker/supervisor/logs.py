@@ -41,6 +41,10 @@ class LogPublisher:
             self._enter(self._copy)
             self._copy = None
 
+    def last_error(self) -> str | None:
+        """Return the last error in the log as one line, None if it has none."""
+        return self._log.last_error()
+
     def _copied(self) -> list[tuple[str, str, int]]:
         """Copy the parts of the log that have changed; return their names, paths and sizes."""
         return [

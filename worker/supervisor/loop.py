@@ -12,7 +12,9 @@ trainer. A supervisor that is frozen gives none.
 """
 
 import contextlib
+import errno
 import math
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +31,6 @@ from server.errors import LeaseLost, StorageFull, StorageRefused, Unavailable
 from server.runs.states import Intent, RunState, StopReason
 from server.settings import WorkerSettings
 from server.tls import TlsFiles
-from server.training.config import RunConfig
 from worker.link import (
     Action,
     Amend,
@@ -46,13 +47,13 @@ from worker.link import (
     SimulatorUp,
     ToSupervisor,
 )
-from worker.memory import MemoryWatch
+from worker.memory import MemoryWatch, kernel_kills
 from worker.ports import PortTaken, hold_port
 from worker.process import TrainerProcess, WarmTrainer
 from worker.restore import CheckpointUnusable, DemonstrationUnusable
 from worker.supervisor.checkpoints import CheckpointCommits
 from worker.supervisor.copies import Copier, Unwanted
-from worker.supervisor.job import NoGoodCheckpoint, amendment, prepare
+from worker.supervisor.job import ConfigUnreadable, NoGoodCheckpoint, amendment, configuration, prepare
 from worker.supervisor.lease import Lease
 from worker.supervisor.logs import LogPublisher
 from worker.supervisor.reports import enter
@@ -114,15 +115,16 @@ class Supervisor:
         self._listens = False
         self._outgrown: str | None = None
         """Set when the trainer holds more memory than it may, as a sentence."""
+        self._kernel_kills = kernel_kills()
         self._memory = MemoryWatch(settings.trainer_memory_bytes)
 
     def run(self, warm: WarmTrainer) -> None:
         """Execute the attempt from its claim to its last write. Nothing of the trainer lives when it returns."""
         try:
-            ending = self._executed(warm)
+            ending = self._with_reason(self._executed(warm))
             self._conclude(ending)
             self._settle()
-            log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason)
+            log.info("attempt_ended", outcome=ending.outcome, reason=ending.reason, detail=ending.detail)
         except LeaseLost as lost:
             log.warning("lease_lost", reason=str(lost))
         finally:
@@ -136,17 +138,21 @@ class Supervisor:
                 return self._execute(warm)
         except (DemonstrationUnusable, CheckpointUnusable, PortTaken) as error:
             return Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
+        except ConfigUnreadable as error:  # a worker of the api's release may take the run next
+            return _lost(str(error), StopReason.TRAINER_ERROR)
         except NoGoodCheckpoint as error:
             return Finished(outcome="failed", reason=StopReason.CHECKPOINT_DAMAGED, detail=str(error))
         except StorageFull as error:
             return Finished(outcome="failed", reason=StopReason.STORAGE_FULL, detail=str(error))
         except StorageRefused as error:  # charged to the restart budget: waiting alone mends nothing
-            return Finished(outcome="lost", detail=str(error))
+            return _lost(str(error), StopReason.STORAGE_UNAVAILABLE)
         except (Unavailable, Unwanted) as error:
             return Finished(outcome="released", detail=str(error))
         except OSError as error:  # no room for a log, no right to the folder, no processes left
             log.exception("host_failed")
-            return _lost(f"the worker's host fails: {error}")
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            reason = StopReason.STORAGE_FULL if full else StopReason.TRAINER_LOST
+            return _lost(f"the worker's host fails: {error}", reason)
         except LinkClosed as error:
             return _lost(f"the trainer ended before it had its job: {error}")
 
@@ -193,8 +199,8 @@ class Supervisor:
             thread.join()
 
     def _ports(self) -> AbstractContextManager[None]:
-        """Keep the fixed port that the run asks for, if it does. Raises `PortTaken`."""
-        port = RunConfig.model_validate(self._claim.config).simulators.unity_port
+        """Keep the fixed port that the run asks for, if it does. Raises `PortTaken` and `ConfigUnreadable`."""
+        port = configuration(self._claim).simulators.unity_port
         return nullcontext() if port is None else hold_port(port)
 
     def _watch(self, trainer: TrainerProcess) -> Finished:
@@ -261,8 +267,9 @@ class Supervisor:
         message = f"{outgrown} It saves a checkpoint and is replaced."
         data = {"bytes": outgrown.held, "limit_bytes": outgrown.limit, "step": self._lease.step}
         self._writes.add(self._ledger.event, "trainer_outgrown", message, level="warning", data=data)
+        log.warning("trainer_outgrown", **data)
         with contextlib.suppress(LinkClosed):  # `receive` says so next
-            self._tell(trainer, "release", self._settings.stop_seconds)
+            self._tell(trainer, "release", self._settings.stop_seconds, self._outgrown)
 
     def _pass_wishes(self, trainer: TrainerProcess) -> None:
         """Hand the trainer what users want changed, and a wish for a checkpoint; it knows from its own what is done."""
@@ -287,11 +294,11 @@ class Supervisor:
         except LinkClosed:
             pass  # `receive` says so next
 
-    def _tell(self, trainer: TrainerProcess, action: Action, seconds: float) -> None:
-        """Give the trainer a command, and so many seconds to finish."""
+    def _tell(self, trainer: TrainerProcess, action: Action, seconds: float, why: str | None = None) -> None:
+        """Give the trainer a command, and so many seconds to finish; `why` it is to release the run."""
         self._command = action
         self._patience_ends = time.monotonic() + seconds
-        trainer.link.send(Command(action=action))
+        trainer.link.send(Command(action=action) if why is None else Command(action=action, detail=why))
 
     # what the trainer reports ---------------------------------------------------------------------------------------
 
@@ -370,7 +377,14 @@ class Supervisor:
         if self._command == "cancel":
             return Finished(outcome="cancelled", reason=StopReason.USER)
         status = self._await_exit(trainer)
-        return _lost(f"the trainer ended unexpectedly ({status or 'its link closed'}); its log says more")
+        reason = self._log.last_error() or trainer.last_line() or "its log says more"
+        if status == f"signal {signal.SIGKILL.name}":
+            if kernel_kills() > self._kernel_kills:
+                detail = "the kernel killed the trainer for want of memory (SIGKILL; oom_kill has risen); give its "
+                detail += "worker more memory, or have the run hold less (buffer_size, the models' sizes)"
+                return _lost(detail, StopReason.MEMORY_LIMIT)
+            status += ", not sent by Ludus"
+        return _lost(f"the trainer ended unexpectedly ({status or 'its link closed'}): {reason}")
 
     def _await_checkpoints(self, trainer: TrainerProcess) -> None:
         """Take over the checkpoints that are still copied, and keep the lease meanwhile. Raises `LeaseLost`."""
@@ -386,6 +400,16 @@ class Supervisor:
             self._lease.keep()
             time.sleep(0.02)
         return status
+
+    def _with_reason(self, ending: Finished) -> Finished:
+        """Return an ending with the reason that is recorded.
+
+        The supervisor knows why it wanted a trainer to end, which the trainer may not have lived to say.
+        """
+        if self._outgrown is None or ending.outcome not in {"released", "lost"}:
+            return ending
+        detail = self._outgrown if ending.outcome == "released" else f"{self._outgrown} Then {ending.detail}."
+        return ending.model_copy(update={"reason": StopReason.MEMORY_LIMIT, "detail": detail})
 
     def _conclude(self, finished: Finished) -> None:
         """Queue the attempt's last writes."""
@@ -406,14 +430,13 @@ class Supervisor:
                 self._move(RunState.PAUSED, reason, finished.detail)
             case "failed":
                 self._move(RunState.FAILED, reason, finished.detail)
-            case "released" if self._outgrown is not None:
-                self._writes.add(self._ledger.release, StopReason.MEMORY_LIMIT, self._outgrown)
             case "released":
-                self._writes.add(self._ledger.release, "released", finished.detail or "handed back")
+                outcome = reason if reason is StopReason.MEMORY_LIMIT else "released"
+                self._writes.add(self._ledger.release, outcome, finished.detail or "handed back")
             case "lost":
-                detail = finished.detail or ""
-                self._writes.add(self._ledger.event, "trainer_lost", detail, level="error")
-                self._writes.add(self._ledger.release, "trainer_lost", detail)
+                detail, data = finished.detail or "", {"reason": reason}
+                self._writes.add(self._ledger.event, "trainer_lost", detail, level="error", data=data)
+                self._writes.add(self._ledger.release, reason or StopReason.TRAINER_LOST, detail)
             case _:
                 assert_never(finished.outcome)
 
@@ -425,6 +448,6 @@ class Supervisor:
                 self._writes.flush(FLUSH_SECONDS)
 
 
-def _lost(detail: str) -> Finished:
+def _lost(detail: str, reason: StopReason = StopReason.TRAINER_LOST) -> Finished:
     """Conclude that another attempt has to go on."""
-    return Finished(outcome="lost", detail=detail)
+    return Finished(outcome="lost", reason=reason, detail=detail)

@@ -16,6 +16,7 @@ from worker.link import (
     MatchesResumed,
     Metrics,
     ParameterStates,
+    SelfPlayStatus,
     SimulatorDown,
     SimulatorPlays,
     SimulatorUp,
@@ -31,6 +32,7 @@ Report = (
     | MatchesResumed
     | Metrics
     | ParameterStates
+    | SelfPlayStatus
     | SimulatorDown
     | SimulatorPlays
     | SimulatorUp
@@ -53,6 +55,8 @@ def enter(ledger: AttemptLedger, report: Report) -> None:  # one line each
             ledger.checkpoint_declined(report.request, report.detail)
         case ParameterStates():
             ledger.parameters(report.parameters, report.edit)
+        case SelfPlayStatus():
+            ledger.self_play(report.learning_team, report.elo)
         case SimulatorUp():
             ledger.simulator_connected(
                 report.incarnation,

@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import faulthandler
 import gc
 import os
 import signal
@@ -13,7 +14,7 @@ import structlog
 import torch
 
 from server.errors import InvalidConfig, Problem
-from server.logging import bind_process, configure_logging
+from server.logging import bind_process, configure_logging, redirect_output
 from server.runs.states import StopReason
 from server.training.config import RunConfig, parse_document, review
 from server.training.problems import join_path
@@ -76,11 +77,13 @@ def run_supervised(connection: socket.socket) -> int:
             collector.close()
         return 0
     if job.log_path is not None:
-        _redirect_output(job.log_path)
+        redirect_output(Path(job.log_path))
+    faulthandler.enable()
     configure_logging("trainer", level="debug" if job.config.get("debug") else "info")
     bind_process(run_id=job.run_id, epoch=job.epoch)
     link.start(job.lease_seconds)
     finished = _execute(job, link, warm)
+    log.info("trainer_finished", outcome=finished.outcome, reason=finished.reason, detail=finished.detail)
     link.post(finished)
     link.close()
     return 0 if finished.outcome not in {"failed", "lost"} else 1
@@ -136,15 +139,8 @@ def _execute(job: Job, superior: Superior, warm: list[WarmCollector]) -> Finishe
         return Finished(outcome="lost", detail=str(error))
     except Exception as error:
         log.exception("trainer_failed")
-        return Finished(outcome="lost", detail=f"{type(error).__name__}: {error}")
-
-
-def _redirect_output(path: str) -> None:
-    """Send standard output and error, also those of libraries and children, to the attempt's log."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+        detail = f"{type(error).__name__}: {error}"
+        return Finished(outcome="lost", reason=StopReason.TRAINER_ERROR, detail=detail)
 
 
 def _die(reason: str) -> None:

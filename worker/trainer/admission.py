@@ -10,7 +10,7 @@ from ludus.demonstrations import DemonstrationError
 from ludus.spec import BehaviorSpec
 from ludus.wire.codes import CloseCode
 from server.runs.states import StopReason
-from server.training.config import BehaviorConfig, CloneConfig, POCAConfig, RunConfig, SACConfig
+from server.training.config import BehaviorConfig, CloneConfig, GAILConfig, POCAConfig, RunConfig, SACConfig
 from server.training.problems import join_path
 from worker.algorithms.algorithm import Algorithm
 from worker.build import (
@@ -25,6 +25,7 @@ from worker.collector.pool import CollectorPool
 from worker.collector.programs import PolicyProgram
 from worker.experience.arena import Arena
 from worker.experience.rollout import Rollout
+from worker.health import Health, whole_lengths
 from worker.initialization import InitializationError, Sources, Stateful, initialize, resume
 from worker.learner import BehaviorLearner, Learner, arena_steps
 from worker.learner import Progress as LearnerProgress
@@ -127,6 +128,8 @@ class Admission:
         if saved is not None:
             resume(algorithm, spec, saved["algorithm"])
             progress = LearnerProgress(**saved["progress"])
+            if isinstance(config, SACConfig) and not self._plays:
+                self._tell_of_replay(config, spec.behavior, saved=saved["algorithm"]["replay"] is not None)
             del self._waiting[spec.behavior]
         else:
             self._initialize(algorithm, config, spec)
@@ -140,7 +143,7 @@ class Admission:
             progress.step,
             None if extrinsic is None or isinstance(config, POCAConfig) else extrinsic.strength,  # POCA measures it
             groups=isinstance(config, POCAConfig),
-            standing=lambda: self._lessons.metrics,
+            standing=lambda: self._lessons.metrics | self._contest.ghosts.metrics(spec.behavior),
         )
         if config.self_play is not None and not self._plays:
             self._begin_self_play(config, spec.behavior, algorithm, recorder, progress.step, saved)
@@ -161,7 +164,8 @@ class Admission:
             collected = None if saved is None or config.threaded else saved.get("collection")
             if collected is not None:
                 recorder.restore(collected["recorder"])
-            learner = self._teacher(config, spec, algorithm, arena, recorder, progress, collected)
+            health = self._health(config, spec, saved)
+            learner = self._teacher(config, spec, algorithm, arena, recorder, progress, collected, health)
         self.learners[spec.behavior] = learner
         learner.start()
         self._admitted(learner)
@@ -175,6 +179,7 @@ class Admission:
         recorder: Recorder,
         progress: LearnerProgress,
         collected: dict[str, Any] | None,
+        health: Health,
     ) -> BehaviorLearner:
         return BehaviorLearner(
             config,
@@ -188,7 +193,19 @@ class Admission:
             before_update=self._compilation(algorithm, config, spec),
             turns=None if config.self_play is None else self._contest.ghosts,
             collected=collected,
+            health=health,
         )
+
+    def _health(self, config: LearningConfig, spec: BehaviorSpec, saved: dict[str, Any] | None) -> Health:
+        """Return what watches whether a behavior still learns; it has seen the demonstrations of GAIL."""
+        health = Health(spec, lambda name, message, data: self._events.tell(name, message, level="warning", data=data))
+        if saved is not None and "health" in saved:  # older checkpoints have none
+            health.load_state_dict(saved["health"])
+        for _, signal in config.reward_signals.active():
+            if isinstance(signal, GAILConfig):
+                for demonstration in self._demonstrations.of(signal):
+                    health.episodes_ended(config, whole_lengths(demonstration))
+        return health
 
     def _begin_self_play(
         self,
@@ -222,6 +239,19 @@ class Admission:
                 data={"behavior": spec.behavior},
             )
         return spec.actions.continuous_size > 0
+
+    def _tell_of_replay(self, config: SACConfig, behavior: str, *, saved: bool) -> None:
+        """Tell, with ML-Agents' words, that a resumed SAC has lost what it was learning from."""
+        wanted = config.hyperparameters.save_replay_buffer
+        if saved and wanted:
+            return
+        key = f"{self._section(behavior)}.hyperparameters.save_replay_buffer"
+        why = "The checkpoint holds none" if wanted or not saved else f"{key} is false"
+        message = (
+            f"{behavior}: Replay buffer was unable to load, starting from scratch. {why}: learning waits until the "
+            f"new buffer holds a batch, and knows nothing from before. With {key}: true checkpoints hold it"
+        )
+        self._events.tell("replay_buffer_not_loaded", message, level="warning", data={"behavior": behavior})
 
     def tell_of_bf16(self) -> None:
         """Tell if bfloat16 was asked for in vain."""
@@ -298,7 +328,7 @@ class Admission:
                 standing=lambda: self._lessons.metrics,
             ),
             self._pool,
-            patience=self._config.simulators.grace_seconds,
+            simulators=self._config.simulators,
             is_played=lambda: self._is_played(name),
             tell=lambda event, message: self._events.tell(event, message, level="warning", data={"behavior": name}),
             collector_device=self._collector_device,

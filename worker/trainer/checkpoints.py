@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from ludus.spec import file_name
 from server.runs.states import StopReason
 from worker.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, available_memory, bytes_of, copied, save
@@ -37,6 +39,8 @@ from worker.trainer.amendments import Amendments
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
 from worker.trainer.superior import Events, Superior
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ class Checkpoints:
             learner.checkpointed()
         written = self._writer.submit(_write, folder, state, models, models_optional=models_optional)
         self._writing = _Writing(message, written)
+        log.debug("checkpoint_begun", folder=message.folder, reason=reason, step=message.step, copied=self._copied)
 
     def _conclude(self) -> str | None:
         """Wait for the checkpoint that is being written, if any, and tell the superior; return its folder if it is."""
@@ -178,6 +183,7 @@ class Checkpoints:
         for name, why in left_out.items():
             self._events.tell("model_left_out", f"{name}: {why}", level="warning")
         self._superior.post(writing.message)
+        log.debug("checkpoint_written", folder=folder, step=writing.message.step)
         return folder
 
     def state(self, collectors: Sequence[State] = ()) -> dict[str, Any]:
@@ -197,7 +203,7 @@ class Checkpoints:
             states[COLLECTORS] = list(collectors)
         return states
 
-    def finish(self, outcome: Outcome, reason: StopReason, detail: str) -> Finished:
+    def finish(self, outcome: Outcome, reason: StopReason | None, detail: str) -> Finished:
         """Write the final checkpoint, wait for its acknowledgement, and say how the attempt ended.
 
         The wait has no limit: a supervisor answers when the files are copied or have failed, and ends this process when

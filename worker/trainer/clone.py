@@ -1,22 +1,27 @@
 """A behavior that imitates demonstrations and nothing else: it learns whether or not anybody plays.
 
 Its networks are those of what was shown. Simulators that dial in play it all the time; when a multiple of
-`evaluation_interval` (or the end) is reached and one of them plays, learning waits until `evaluation_episodes` episodes
-of the weights of that step have ended, from their first decision on: the same configuration gives the same learning,
-and evaluations of exact steps. It waits for `simulators.grace_seconds` at most (some games never end), and for nobody
-who is not there. Between evaluations simulators play on with the weights of the last one.
+`evaluation_interval` (or the end) is reached, learning waits until `evaluation_episodes` episodes of the weights of
+that step have ended, from their first decision on: the same configuration gives the same learning, and evaluations of
+exact steps. It waits as long for a simulator as any run does (`simulators.startup_grace_seconds` until the first one
+plays, then `grace_seconds`), and `grace_seconds` for the episodes (some games never end). After it has waited for a
+simulator in vain, it waits for none until one has come. Between evaluations simulators play on with the weights of the
+last one.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
 import torch
 
 from ludus.demonstrations import check_fit
 from ludus.spec import BehaviorSpec
 from server.training.config import CloneConfig, TrainerConfig
+from server.training.run import SimulatorsConfig
 from worker.algorithms.bc import Cloning
 from worker.collector.notices import EpisodesEnded
 from worker.collector.programs import PolicyProgram
@@ -25,6 +30,8 @@ from worker.experience.demonstrations import DemonstrationBuffer
 from worker.export import exporter
 from worker.learner import SAMPLE_ROWS, Collection, Rollbacks, next_multiple
 from worker.recorder import Recorder
+
+log = structlog.get_logger()
 
 CHUNK_STEPS = 50
 """Gradient steps between two looks at what else happens: a moment for small networks, seconds for large ones."""
@@ -36,7 +43,11 @@ class Evaluation:
 
     step: int
     ends_at: float
-    """Monotonic time."""
+    """Monotonic time at which nothing is waited for any longer; begins anew when simulators come or go."""
+    played: bool
+    """Whether a simulator plays it."""
+    patience: float
+    """Seconds of waiting that end at `ends_at`."""
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
 
@@ -53,13 +64,14 @@ class CloneLearner:
         recorder: Recorder,
         pool: Collection,
         *,
-        patience: float,
+        simulators: SimulatorsConfig,
         is_played: Callable[[], bool],
         tell: Callable[[str, str], None],
         collector_device: str = "cpu",
     ) -> None:
         """`is_played`: whether a simulator plays this behavior now. `tell(event, message)` reports what went wrong.
 
+        `simulators` says how long evaluations wait.
         `collector_device` is where simulators are answered, if that needs torch.
         """
         self.config = config
@@ -68,13 +80,17 @@ class CloneLearner:
         self.recorder = recorder
         self._shown = shown
         self._pool = pool
-        self._patience = patience
+        self._simulators = simulators
         self._is_played = is_played
         self._collector_device = collector_device
         self._tell = tell
         self._rollbacks = Rollbacks()
         self._evaluation: Evaluation | None = None
         self._admitted = False
+        self._seen = False
+        """Whether a simulator has played it in this attempt."""
+        self._forsaken = False
+        """Whether the last evaluation found no simulator."""
         self.checkpointed()
 
     @property
@@ -94,13 +110,13 @@ class CloneLearner:
 
     @property
     def done(self) -> bool:
-        """Whether `max_steps` is reached, and evaluated if anybody was there to do it."""
+        """Whether `max_steps` is reached, and evaluated if a simulator came in time."""
         return self.step >= self.config.max_steps and self._evaluation is None
 
     @property
     def ready(self) -> bool:
         """Whether there is something to learn now, or an evaluation to conclude."""
-        return not self.done and (self._evaluation is None or self._is_over(self._evaluation))
+        return not self.done and (self._evaluation is None or self._look(self._evaluation))
 
     @property
     def checkpoint_due(self) -> bool:
@@ -150,9 +166,19 @@ class CloneLearner:
         )
         taken_back = self._rollbacks.attempt(lambda: self._improve(goal))
         due = self.step == goal and (goal % self.config.evaluation_interval == 0 or goal >= self.config.max_steps)
-        if due and self._admitted and self._is_played():
-            self._evaluation = Evaluation(self.step, time.monotonic() + self._patience)
-            self._publish()
+        played = self._admitted and self._is_played()
+        if due and self.config.evaluation_episodes and (played or not self._forsaken):
+            patience, key = self._patience(played)
+            self._evaluation = Evaluation(self.step, time.monotonic() + patience, played, patience)
+            if self._admitted:
+                self._publish()
+            if not played:
+                limit = "without limit" if patience == math.inf else f"for {patience:g} s"
+                self._tell(
+                    "evaluation_waits",
+                    f"The evaluation of {self.name} at step {self.step} waits for a simulator, {limit} ({key}); "
+                    "evaluation_episodes: 0 trains without any",
+                )
         return taken_back
 
     def reconfigure(self, config: TrainerConfig) -> bool:
@@ -179,24 +205,40 @@ class CloneLearner:
         )
 
     def _improve(self, goal: int) -> None:
-        self.recorder.learned(self.algorithm.iterate(goal - self.step))
+        measured = self.algorithm.iterate(goal - self.step)
+        log.debug("update_made", behavior=self.name, step=self.step, measured=measured)
+        self.recorder.learned(measured)
         self.recorder.advance(self.step)
 
-    def _is_over(self, evaluation: Evaluation) -> bool:
-        enough = len(evaluation.returns) >= self.config.evaluation_episodes
-        return enough or not self._is_played() or time.monotonic() >= evaluation.ends_at
+    def _look(self, evaluation: Evaluation) -> bool:
+        """Note whether somebody plays now, and return whether the evaluation is over."""
+        now, played = time.monotonic(), self._admitted and self._is_played()
+        if played != evaluation.played:
+            evaluation.played, (evaluation.patience, _) = played, self._patience(played)
+            evaluation.ends_at = now + evaluation.patience
+        return len(evaluation.returns) >= self.config.evaluation_episodes or now >= evaluation.ends_at
+
+    def _patience(self, played: bool) -> tuple[float, str]:
+        """Return for how many seconds an evaluation waits, for a simulator or for its episodes, and the setting."""
+        self._seen |= played
+        if self._seen:
+            return self._simulators.grace_seconds, "simulators.grace_seconds"
+        limit = self._simulators.startup_grace_seconds
+        return math.inf if limit is None else limit, "simulators.startup_grace_seconds"
 
     def _conclude(self, evaluation: Evaluation) -> None:
         self._evaluation = None
+        self._forsaken = not evaluation.played
         if len(evaluation.returns) >= self.config.evaluation_episodes:
             self.recorder.evaluated(evaluation.step, evaluation.returns, evaluation.lengths)
-        else:
-            self._tell(
-                "evaluation_abandoned",
-                f"The evaluation of {self.name} at step {evaluation.step} had {len(evaluation.returns)} of "
-                f"{self.config.evaluation_episodes} episodes when "
-                + ("its time was up" if self._is_played() else "the last simulator left"),
-            )
+            return
+        message = (
+            f"The evaluation of {self.name} at step {evaluation.step} had {len(evaluation.returns)} of "
+            f"{self.config.evaluation_episodes} episodes when its time was up ({evaluation.patience:g} s)"
+        )
+        if self._forsaken:
+            message += "; no simulator was there, and until one comes later evaluations are left out"
+        self._tell("evaluation_abandoned", message)
 
     def _publish(self) -> None:
         self._pool.publish(self.name, self.step, self.algorithm.flat_weights())

@@ -7,11 +7,13 @@ from typing import Any, Final
 from ludus.spec import team_of
 from worker.collector.notices import GhostStepsPlayed, MatchesEnded, TeamAnnounced
 from worker.learner import BehaviorLearner, Learner
-from worker.link import Match, MatchesPlayed, MatchesResumed
+from worker.link import Match, MatchesPlayed, MatchesResumed, SelfPlayStatus
 from worker.selfplay.controller import Field, GhostController
 from worker.trainer.superior import Events, Superior
 
 MATCHES_SECONDS: Final = 0.5
+STATUS_SECONDS: Final = 2.0
+"""How often ratings are told, if they have changed; whose turn it is is told at once."""
 
 
 class Contest:
@@ -40,6 +42,8 @@ class Contest:
         self._matches: list[Match] = []
         """Those that the superior has not been told of."""
         self._next_matches = 0.0
+        self._told: SelfPlayStatus | None = None
+        self._next_status = 0.0
 
     def team_announced(self, notice: TeamAnnounced, *, is_played: bool) -> None:
         """Let a team take part in self-play; tell where several teams train one policy together.
@@ -48,11 +52,22 @@ class Contest:
         """
         teams = self._teams.setdefault(notice.behavior, set())
         teams.add(notice.team)
+        learner = self._learners.get(notice.behavior)
+        if learner is not None and notice.team != learner.spec.team:  # that one came with the behavior itself
+            self._events.tell(
+                "team_announced",
+                f"Simulators bring team {notice.team} of {notice.behavior}, too",
+                data={
+                    "behavior": notice.behavior,
+                    "team": notice.team,
+                    "name": f"{notice.behavior}?team={notice.team}",
+                },
+            )
         if self.ghosts.ghost(notice.behavior) is not None:
             self.ghosts.team_announced(notice.behavior, notice.team)
             if is_played:
                 self.ghosts.begin()
-        elif len(teams) == 2 and isinstance(self._learners.get(notice.behavior), BehaviorLearner):
+        elif len(teams) == 2 and isinstance(learner, BehaviorLearner):
             self._events.tell(
                 "teams_train_together",
                 f"Simulators have brought several teams of {notice.behavior}, which has no self_play: all of them "
@@ -101,9 +116,21 @@ class Contest:
                 learner.take_turn()
 
     def tell(self, *, at_once: bool = False) -> None:
-        """Report the matches since the last time, every half second or at once."""
+        """Report the matches since the last time and where self-play is, now and then or at once."""
         now = time.monotonic()
+        self._tell_status(now, at_once=at_once)
         if self._matches and (at_once or now >= self._next_matches):
             self._next_matches = now + MATCHES_SECONDS
             self._superior.post(MatchesPlayed(matches=self._matches))
             self._matches = []
+
+    def _tell_status(self, now: float, *, at_once: bool) -> None:
+        """Report whose turn it is and how the policies are rated, if that has changed."""
+        learning, told = self.ghosts.learning, self._told
+        if learning is None or (not at_once and told and told.learning_team == learning and now < self._next_status):
+            return
+        self._next_status = now + STATUS_SECONDS
+        status = SelfPlayStatus(learning_team=learning, elo=self.ghosts.ratings)
+        if status != told:
+            self._told = status
+            self._superior.post(status)

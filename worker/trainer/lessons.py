@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from ludus.environment_parameters import ParameterValue
 from server.training.config import RunConfig
 from server.training.lessons import value_from_plain
-from worker.collector.notices import EpisodesEnded, Notice, SegmentsDelivered, StatsReported
+from worker.collector.notices import EpisodesEnded, Notice, SegmentsDelivered, SimulatorStarted, StatsReported
 from worker.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
 from worker.learner import Learner
 from worker.link import EditParameters, ParameterEdit, ParameterStates
@@ -56,6 +56,7 @@ class Lessons:
             self._edit = saved["edit"]
         self._told: ParameterStates | None = None
         self._next_status = 0.0
+        self._begun = False
 
     @property
     def samplers(self) -> Mapping[str, ParameterValue]:
@@ -86,8 +87,17 @@ class Lessons:
                 self._apply(self._manager.stats_reported(notice), simulators)
             case SegmentsDelivered():
                 self.advanced(notice.behavior, simulators)
+            case SimulatorStarted():
+                self._begin()
             case _:
                 pass
+
+    def _begin(self) -> None:
+        """Tell where every parameter is when the first simulator of the attempt plays, as ML-Agents does."""
+        lines = self._manager.log_lines
+        if lines and not self._begun:
+            self._event("lessons_began", " ".join(lines), {"log_lines": lines})
+        self._begun = True
 
     def advanced(self, behavior: str, simulators: Simulators) -> None:
         """Take note that a behavior has made steps."""

@@ -5,8 +5,13 @@ Making learners (`worker.trainer.admission`), checkpoints, self-play and lessons
 """
 
 import time
+from collections.abc import Sized
+from dataclasses import fields
 from pathlib import Path
 from typing import assert_never
+
+import numpy as np
+import structlog
 
 from ludus.wire.codes import CloseCode
 from ludus.wire.side_channels import EngineConfiguration
@@ -41,6 +46,7 @@ from worker.collector.notices import (
 )
 from worker.collector.pool import CollectorPool
 from worker.collector.settings import CollectorSettings
+from worker.health import LimitCrossed
 from worker.initialization import Sources
 from worker.learner import MAX_ROLLBACKS, BehaviorLearner, Learner
 from worker.link import (
@@ -63,13 +69,18 @@ from worker.trainer.admission import Admission
 from worker.trainer.amendments import Amendments, saved_number
 from worker.trainer.assessment import Assessment
 from worker.trainer.checkpoints import Checkpoints
+from worker.trainer.clone import CloneLearner
 from worker.trainer.contest import Contest
 from worker.trainer.lessons import Lessons
 from worker.trainer.rest import Rest, can_go_on
 from worker.trainer.superior import Events, Superior
 
+log = structlog.get_logger()
+
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 0.5
+LONGEST_COLUMN = 16
+"""Most numbers of a column that are logged."""
 
 
 class Trainer:
@@ -97,7 +108,12 @@ class Trainer:
         """The behaviors that each connected simulator plays; none before its first step."""
         self._endpoints: dict[int, Endpoint] = {}
         self._alone_since = time.monotonic()
+        """When the last simulator left; before the first one came, when the attempt began to listen."""
         self._seen_simulator = False
+        self._refusal: str | None = None
+        """Why the simulator that left last was sent away for good; None if it left otherwise."""
+        self._idle_since: float | None = None
+        """Since when simulators play, but none plays a behavior that has something left to learn."""
         self._next_progress = 0.0
         self._amendments = Amendments(job, superior, self._learners, made)
         self._lessons = Lessons(config, job.seed, self._learners, superior, self._rating, lessons)
@@ -168,6 +184,7 @@ class Trainer:
             for endpoint in self._pool.start():
                 self._endpoints[endpoint.index] = endpoint
             self._tell_endpoints()
+            self._alone_since = time.monotonic()
             finished = self._loop()
             self._tell_progress(at_once=True)
             self._lessons.tell(at_once=True)
@@ -203,6 +220,7 @@ class Trainer:
             step_timeout=simulators.step_timeout_seconds,
             startup_timeout=simulators.startup_timeout_seconds,
             max_message_bytes=self._job.max_message_bytes,
+            log_path=self._job.log_path,
             engine=EngineConfiguration(
                 **self._config.engine_settings.model_dump(include=set(EngineConfiguration.__dataclass_fields__))
             ),
@@ -216,7 +234,7 @@ class Trainer:
             for notice in self._pool.poll(0.0 if busy else POLL_SECONDS):
                 self._take(notice)
             work = self._learn if self._assessment is None else self._assess
-            finished = self._admission.unusable or self._commanded() or work() or self._forsaken()
+            finished = self._admission.unusable or self._commanded() or work() or self._forsaken() or self._incomplete()
             if finished is not None:
                 return finished
             self._checkpoints.poll()
@@ -227,6 +245,8 @@ class Trainer:
     # what collectors report ---------------------------------------------------------------------------------------
 
     def _take(self, notice: Notice) -> None:
+        if self._config.debug:
+            log.debug("notice_taken", notice=type(notice).__name__, **_facts(notice))
         self._handle(notice)
         self._lessons.handle(notice, self._pool)
 
@@ -292,9 +312,15 @@ class Trainer:
                 self._endpoints.pop(notice.index, None)
                 self._events.tell(
                     "collector_died",
-                    f"Collector {notice.index} died ({notice.exit_code}); {notice.lost_steps} steps are lost",
+                    f"Collector {notice.index} died ({notice.reason}); {notice.lost_steps} steps are lost",
                     level="warning",
-                    data={"index": notice.index, "exit_code": notice.exit_code, "lost_steps": notice.lost_steps},
+                    data={
+                        "index": notice.index,
+                        "exit_code": notice.exit_code,
+                        "reason": notice.reason,
+                        "lost_steps": notice.lost_steps,
+                        "silent_seconds": notice.silent_seconds,
+                    },
                 )
             case HandedOver():
                 pass  # too late for its checkpoint (`worker.trainer.rest`)
@@ -325,6 +351,9 @@ class Trainer:
             self._alone_since = time.monotonic()
             if self._assessment is not None:
                 self._assessment.left(notice.incarnation)
+        # `left`, `disconnected` and `collector_died` are no codes of refusal: nothing was wrong with the simulator.
+        code = CloseCode(notice.code) if notice.code in set(CloseCode) else None
+        self._refusal = notice.reason if code is not None and not code.rejoin else None
         self._superior.post(
             SimulatorDown(
                 incarnation=notice.incarnation,
@@ -347,12 +376,15 @@ class Trainer:
                 taken_back = learner.learn()
             except Diverged as error:
                 return self._diverged(learner, error)
+            except LimitCrossed as error:
+                return self._checkpoints.finish("failed", StopReason.DIVERGED, f"{learner.name}: {error}")
             if taken_back is not None:
                 self._rolled_back(learner, taken_back)
             self._lessons.advanced(learner.name, self._pool)
         self._contest.take_turns()
         if self._learners.keys() >= self._config.behaviors.keys() and all(one.done for one in self._learners.values()):
-            return self._checkpoints.finish("succeeded", StopReason.COMPLETED, "every behavior reached its max_steps")
+            detail = self._with_signs("every behavior reached its max_steps")
+            return self._checkpoints.finish("succeeded", StopReason.COMPLETED, detail)
         if any(learner.checkpoint_due for learner in self._learners.values()):
             self._checkpoints.begin()
         return None
@@ -373,22 +405,29 @@ class Trainer:
     def _diverged(self, learner: Learner, error: Diverged) -> Finished:
         """Give up, and leave the weights of before: to look at, or to go on from with other hyperparameters."""
         self._rolled_back(learner, str(error))
-        detail = f"{learner.name}: {error} ({MAX_ROLLBACKS} in a row)"
+        detail = self._with_signs(f"{learner.name}: {error} ({MAX_ROLLBACKS} in a row)")
         return self._checkpoints.finish("failed", StopReason.DIVERGED, detail)
+
+    def _with_signs(self, detail: str) -> str:
+        """Add the signs of divergence that behaviors show at the end."""
+        watched = [one.health for one in self._learners.values() if isinstance(one, BehaviorLearner)]
+        return "; ".join([detail, *(sign for health in watched if health is not None for sign in health.summary())])
 
     # what the superior wants --------------------------------------------------------------------------------------
 
     def _commanded(self) -> Finished | None:
         for message in self._superior.commands():
+            log.debug("command_taken", command=message.model_dump(mode="json"))
             match message:
                 case Command(action="stop"):
-                    return self._checkpoints.finish("succeeded", StopReason.USER, "stopped on request")
+                    detail = self._with_signs("stopped on request")
+                    return self._checkpoints.finish("succeeded", StopReason.USER, detail)
                 case Command(action="pause"):
                     return self._checkpoints.finish("paused", StopReason.USER, "paused on request")
                 case Command(action="cancel"):
                     return Finished(outcome="cancelled", reason=StopReason.USER, detail="cancelled on request")
                 case Command(action="release"):
-                    return self._checkpoints.finish("released", StopReason.USER, "the worker is shutting down")
+                    return self._checkpoints.finish("released", None, message.detail)
                 case EditParameters():
                     self._lessons.edit(message, self._pool)
                 case SaveCheckpoint():
@@ -405,18 +444,75 @@ class Trainer:
         return None
 
     def _forsaken(self) -> Finished | None:
-        """Pause the run when nobody plays any more, unless something can be learnt all the same."""
+        """Pause the run when it has no simulator for too long, unless something can be learnt all the same."""
         if self._simulators or any(learner.ready for learner in self._learners.values()):
             return None
-        grace = self._config.simulators.grace_seconds
-        if not self._seen_simulator or time.monotonic() - self._alone_since < grace:
-            return None  # the first simulator may come whenever it likes: somebody may have to press Play
-        if self._plays:
+        if any(isinstance(learner, CloneLearner) and not learner.done for learner in self._learners.values()):
+            return None  # its evaluation waits for a simulator, and ends by itself
+        simulators = self._config.simulators
+        grace = simulators.grace_seconds if self._seen_simulator else simulators.startup_grace_seconds
+        if grace is None or time.monotonic() - self._alone_since < grace:
+            return None
+        if self._plays and self._seen_simulator:
             return self._checkpoints.finish(
                 "succeeded", StopReason.COMPLETED, "nobody plays any more, and nothing was to be learnt"
             )
+        if self._seen_simulator:
+            why = f"all simulators have been gone for {grace:g} s (simulators.grace_seconds)"
+        else:
+            why = f"no simulator has come within {grace:g} s (simulators.startup_grace_seconds)"
+        if self._refusal is not None:
+            why += f"; the last one was sent away: {self._refusal}"
+        run = self._job.run_id
+        start = f"start one (`ludus simulate GAME --run {run}` or `ludus unity {run}`)"
+        resume = f"`ludus run resume {run}`"
+        if simulators.unity_port is not None:  # the port is closed while the run is paused: no build can wake it
+            remedy = f"{resume}, then let the build connect to port {simulators.unity_port} of the worker"
+        elif simulators.auto_resume:
+            remedy = f"{start}, and the run goes on by itself"
+        else:
+            remedy = f"{start}, and resume the run: {resume}"
+        return self._checkpoints.finish("paused", StopReason.SIMULATORS_LOST, f"{why}; {remedy}")
+
+    def _incomplete(self) -> Finished | None:
+        """Pause the run when simulators have brought no behavior that has something left to learn for too long.
+
+        A configured behavior that no simulator plays would otherwise keep the run, and its slot, for ever.
+        """
+        left = [name for name, learner in self._learners.items() if not learner.done]
+        left += [name for name in self._config.behaviors if name not in self._learners]
+        idle = (
+            bool(left)
+            and self._assessment is None
+            and not self._plays
+            and any(self._simulators.values())
+            and not any(self._is_played(name) or isinstance(self._learners.get(name), CloneLearner) for name in left)
+        )
+        if not idle:
+            self._idle_since = None
+            return None
+        now = time.monotonic()
+        names = ", ".join(sorted(left))
+        grace = self._config.simulators.startup_grace_seconds
+        if self._idle_since is None:
+            self._idle_since = now
+            then = "without limit" if grace is None else f"for {grace:g} s, and then pauses"
+            self._events.tell(
+                "behavior_missing",
+                f"No simulator plays {names}; all else has been learnt. The run waits for one that does, {then} "
+                "(simulators.startup_grace_seconds)",
+                level="warning",
+                data={"behaviors": sorted(left)},
+            )
+        if grace is None or now - self._idle_since < grace:
+            return None
+        run = self._job.run_id
         return self._checkpoints.finish(
-            "paused", StopReason.SIMULATORS_LOST, f"all simulators have been gone for {grace:g} s"
+            "paused",
+            StopReason.BEHAVIOR_MISSING,
+            f"no simulator has played {names} for {grace:g} s (simulators.startup_grace_seconds), and all else has "
+            f"been learnt; resume the run (`ludus run resume {run}`) and start a simulator that plays it, or end it "
+            f"with what it has learnt: `ludus run stop {run}`",
         )
 
     def _tell_progress(self, *, at_once: bool = False) -> None:
@@ -428,6 +524,20 @@ class Trainer:
     def _tell_endpoints(self) -> None:
         endpoints = [LinkEndpoint(index=one.index, address=one.address) for one in self._endpoints.values()]
         self._superior.post(Listening(endpoints=endpoints))
+
+
+def _facts(notice: Notice) -> dict[str, object]:
+    """Return what a notice says, for a line of the log: of what is large only how large it is."""
+    facts: dict[str, object] = {}
+    for each in fields(notice):
+        value = getattr(notice, each.name)
+        if isinstance(value, np.ndarray) and len(value) <= LONGEST_COLUMN:
+            facts[each.name] = value.tolist()
+        elif isinstance(value, Sized) and not isinstance(value, str):
+            facts[each.name] = f"{len(value)} entries"
+        else:
+            facts[each.name] = value
+    return facts
 
 
 def _farewell(finished: Finished) -> CloseCode:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from ludus.wire import simulation_pb2 as sim
 from ludus.wire.codec import CloseCode, ProtocolError
+from ludus.wire.contract import INCARNATION, MAX_CLIENT
 from ludus.wire.mlagents import shallow_pb2 as shallow
 from ludus.wire.options import (
     CLIENT_METADATA,
@@ -28,7 +29,7 @@ from ludus.wire.options import (
     PARKS_METADATA,
     TICKET_METADATA,
 )
-from worker.collector.session import CONNECTION_LOST, DISCONNECTED, INCARNATION, MAX_CLIENT, Session
+from worker.collector.session import CONNECTION_LOST, DISCONNECTED, Session
 from worker.collector.unity.encoding import closing_reply
 from worker.collector.unity.session import UnitySession
 

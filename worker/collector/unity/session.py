@@ -15,11 +15,12 @@ from ludus.wire import side_channels
 from ludus.wire import simulation_pb2 as sim
 from ludus.wire.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.wire.codec import CloseCode, ProtocolError
+from ludus.wire.contract import MAX_CLIENT
 from ludus.wire.mlagents import agent_pb2 as agent
 from ludus.wire.mlagents import shallow_pb2 as shallow
 from ludus.wire.mlagents import unity_pb2 as unity
 from worker.collector.agents import Roster
-from worker.collector.session import LEFT, MAX_CLIENT, Collector, Session
+from worker.collector.session import LEFT, Collector, Session
 from worker.collector.unity import trouble
 from worker.collector.unity.channels import opening_frames, parameter_frames
 from worker.collector.unity.decoding import InfoReader
