@@ -17,13 +17,16 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Bytecode is kept even where the environment forbids it: the tests start hundreds of processes, each of which would
 # compile this project anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
-HERE_ONLY := not postgres and not redis and not node and not s3 and not learning and not faults and not slow
+HERE_ONLY := not postgres and not redis and not node and not s3 and not learning and not faults and not deployment and not slow
+
+# Secrets that docker-compose.yml demands even of commands that start nothing.
+COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x LUDUS_GATEWAY__TICKET_KEY=x LUDUS_WORKER__ADVERTISE_HOST=x
 
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup constraints demo test test-services gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
-	check-migrations api docs check-docs compose-check wheel-check clean
+	deployment check-migrations api docs check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -108,10 +111,20 @@ api: setup ## Write tests/golden/openapi.json from the application
 docs: setup ## Write the generated documentation (settings, configuration, .env.example, openapi.json)
 	@$(PY) docs/generate.py
 
+deployment: setup ## Start the roles of docker-compose.yml on hosts that are network namespaces, and train (root; PostgreSQL, Redis, juicefs)
+	@$(PYTEST) tests/deployment -p no:randomly $(ARGS)
+
+containers: setup ## Build the images and run docker-compose.yml itself (needs Docker, or Podman's socket in DOCKER_HOST)
+	@$(COMPOSE_SECRETS) docker compose build
+	@$(PYTEST) -m containers $(ARGS)
+
 compose-check: ## Check docker-compose.yml (needs Docker Compose)
-	@POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x LUDUS_GATEWAY__TICKET_KEY=x LUDUS_WORKER__ADVERTISE_HOST=x \
-		docker compose --profile gpu config --quiet
+	@$(COMPOSE_SECRETS) docker compose --profile gpu config --quiet
 	@echo "docker-compose.yml is valid"
+
+wheel: setup ## Build the wheel of the SDK and the client commands into dist/: one file for every system
+	@$(PY) -m pip --disable-pip-version-check --quiet wheel --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/ludus-*.whl
 
 wheel-check: setup ## Build the wheel, check that it holds `ludus` alone and works by itself
 	@$(PY) .ci/check_wheel.py

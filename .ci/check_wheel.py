@@ -16,6 +16,27 @@ heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker", "pydant
 sys.exit(f"the SDK imported {sorted(heavy)}" if heavy else 0)
 """
 
+PLAYED = """
+import subprocess, sys
+from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, connect
+
+class Game(Simulation):
+    behaviors = (BehaviorSpec("Game", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,))),)
+
+    def reset(self, turn, start):
+        turn.decide(0, [0.0])
+
+    def step(self, turn, actions):
+        turn.decide(0, [0.0], 1.0)
+
+command = [sys.executable, "-m", "ludus.cli", "fake-server", "--port", "0", "--steps", "5", "--streams", "1"]
+server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+address = server.stdout.readline().split()[-1]
+ending = connect(Game(), run="game", server=address, patience_seconds=10.0)
+told = server.stdout.read()
+sys.exit(0 if ending.finished and server.wait(30) == 0 else told)
+"""
+
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command away from the repository, so that only the installed package is found."""
@@ -32,7 +53,8 @@ def check_contents(wheel: Path) -> None:
     strangers = {name for name in names if not name.startswith(("ludus/", "ludus-"))}
     if strangers:
         sys.exit(f"the wheel holds more than `ludus`: {sorted(strangers)[:10]}")
-    missing = {"ludus/wire/simulation_pb2.py", "ludus/py.typed", "ludus/cli/__init__.py"} - set(names)
+    protos = {f"ludus/proto/{name}" for name in ("README.md", "ludus/v1/simulation.proto", "mlagents/unity.proto")}
+    missing = {"ludus/wire/simulation_pb2.py", "ludus/py.typed", "ludus/cli/__init__.py", *protos} - set(names)
     if missing:
         sys.exit(f"the wheel lacks {sorted(missing)}")
 
@@ -51,12 +73,17 @@ def main() -> None:
         constraints = ROOT / "constraints.txt"
         run(python, *pip[1:], "install", "--constraint", constraints, wheel, cwd=folder)
         help_text = run(folder / "venv" / "bin" / "ludus", "--help", cwd=folder)
-        for command in ("run", "config", "checkpoint", "simulate"):
+        for command in ("run", "config", "checkpoint", "simulate", "proto", "fake-server"):
             if f"\n  {command} " not in help_text:
                 sys.exit(f"`ludus --help` of the light installation does not name `{command}`:\n{help_text}")
         if "\n  up " in help_text:
             sys.exit("the light installation offers `ludus up`, which it cannot run")
         run(python, "-c", PROGRAM, cwd=folder)
+        run(folder / "venv" / "bin" / "ludus", "proto", folder / "contract", cwd=folder)
+        for file in ("README.md", "ludus/v1/simulation.proto", "mlagents/unity.proto"):
+            if (folder / "contract" / file).read_bytes() != (ROOT / "proto" / file).read_bytes():
+                sys.exit(f"`ludus proto` writes another {file} than the repository has")
+        run(python, "-c", PLAYED, cwd=folder)
         sys.stdout.write(f"{wheel.name} holds `ludus` alone and works by itself\n")
 
 

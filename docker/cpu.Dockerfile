@@ -5,6 +5,7 @@
 #
 # --build-arg PIP_EXTRA_INDEX_URL=... names a package index with CPU-only builds of torch: the worker's image is several
 # gigabytes smaller with it.
+# --build-arg COMMIT=$(git rev-parse HEAD) has it in the fingerprints of runs.
 
 FROM python:3.11-slim AS base
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -12,9 +13,10 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     LUDUS_HOME=/var/lib/ludus
-RUN useradd --system --uid 1000 --create-home ludus && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts
+RUN useradd --system --uid 1000 --create-home ludus && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts /var/lib/ludus/scratch /var/lib/ludus/tls
 WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
+COPY proto proto
 # The dependencies are a layer of their own: a change of the code leaves it as it is. An editable installation reads the
 # code where it lies, so empty packages are enough to resolve it.
 RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
@@ -39,6 +41,8 @@ COPY ludus ludus
 COPY server server
 COPY worker worker
 COPY migrations migrations
+ARG COMMIT=""
+ENV LUDUS_WORKER__COMMIT=$COMMIT
 USER ludus
 VOLUME /var/lib/ludus
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.health", "worker"]

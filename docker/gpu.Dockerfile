@@ -19,9 +19,10 @@ RUN apt-get update \
     && python3 -m venv /opt/venv \
     && userdel --remove ubuntu \
     && useradd --system --uid 1000 --create-home ludus \
-    && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts
+    && install -d -o ludus -g ludus /var/lib/ludus /var/lib/ludus/artifacts /var/lib/ludus/scratch /var/lib/ludus/tls
 WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
+COPY proto proto
 RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
     && pip install --constraint constraints.txt hatchling \
     && pip install --constraint constraints.txt --no-build-isolation --editable '.[worker]'
@@ -29,6 +30,8 @@ COPY ludus ludus
 COPY server server
 COPY worker worker
 COPY migrations migrations
+ARG COMMIT=""
+ENV LUDUS_WORKER__COMMIT=$COMMIT
 USER ludus
 VOLUME /var/lib/ludus
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.health", "worker"]

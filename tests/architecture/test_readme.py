@@ -95,3 +95,9 @@ def test_the_configuration_that_is_shown_is_the_demos() -> None:
             yield from differing(value, whole[key], f"{path}.{key}")
 
     assert list(differing(shown, preset)) == []
+
+
+def test_no_page_installs_ludus_from_an_index_where_it_is_not() -> None:
+    for page in PAGES:
+        lines = [line for line in page.read_text().splitlines() if "pip install" in line]
+        assert not any(re.search(r"pip install [^|`]*(?<![./\w-])['\"]?ludus(?!-)", line) for line in lines), page

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ludus.wire import options, specs
+from ludus.wire import contract, options, specs
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
 from server.errors import DatabaseUnavailable, LudusError, RunNotFound, TokenRefused
 from server.gateway import calls
 from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
-from server.gateway.service import MAX_JOIN_BYTES
 from server.settings import GatewaySettings
-from worker.collector import agents, native, session
 from worker.collector.settings import CollectorSettings
 
 README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
@@ -64,7 +62,7 @@ def test_limits_are_those_of_the_code() -> None:
     limits = {cells[0]: cells[1] for cells in rows(section("11. Limits and versions"))}
 
     assert str(CollectorSettings(run_id="", epoch=1, seed=0).max_message_bytes) in limits["message on a stream"]
-    assert str(MAX_JOIN_BYTES) in limits["`JoinRequest`"]
+    assert str(contract.MAX_JOIN_BYTES) in limits["`JoinRequest`"]
     assert limits["behaviors of a simulator"] == str(specs.MAX_BEHAVIORS)
     assert limits["observations of a behavior"] == str(specs.MAX_OBSERVATIONS)
     assert limits["dimensions of an observation"].startswith(f"1 to {specs.MAX_DIMENSIONS},")
@@ -72,10 +70,10 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["continuous actions"] == str(specs.MAX_CONTINUOUS)
     assert limits["discrete branches"].startswith(f"{specs.MAX_BRANCHES},")
     assert f"at most {specs.MAX_CHOICES} choices" in limits["discrete branches"]
-    assert limits["agents of a simulator, per behavior"].startswith(f"{agents.MAX_AGENTS} ")
+    assert limits["agents of a simulator, per behavior"].startswith(f"{contract.MAX_AGENTS} ")
     assert limits["name of a behavior, key of a stat"].startswith(f"1 to {specs.MAX_NAME_BYTES} ")
     assert limits["stats of a step"] == str(specs.MAX_STATS)
-    assert limits["steps before the first answer"].startswith(f"{session.MAX_UNADMITTED_STEPS} ")
+    assert limits["steps before the first answer"].startswith(f"{contract.MAX_UNADMITTED_STEPS} ")
 
 
 def test_times_are_those_of_the_code() -> None:
@@ -83,7 +81,7 @@ def test_times_are_those_of_the_code() -> None:
     settings = CollectorSettings(run_id="", epoch=1, seed=0)
 
     assert f"| reaching a collector's address | {options.DIRECT_SECONDS:g} s |" in times
-    assert f"`Hello` | {native.HELLO_SECONDS:g} s |" in times
+    assert f"`Hello` | {contract.HELLO_SECONDS:g} s |" in times
     assert f"({settings.startup_timeout:g} s; may be off)" in times
     assert f"({settings.step_timeout:g} s unless configured)" in times
     assert f"nothing for {options.KEEPALIVE_SECONDS} s sends a ping" in times

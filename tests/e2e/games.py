@@ -16,19 +16,25 @@ from tests.e2e.stack import LUDUS, LudusUp, environment
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def write_build(folder: Path, *behaviors: dict[str, Any]) -> Path:
+    """Write a build whose game has these behaviors; return what `--env` wants."""
+    build = folder / "game.x86_64"
+    player = [sys.executable, "-m", "tests.unity.player", "--behaviors", json.dumps(behaviors)]
+    build.write_text(f'#!/bin/sh\ncd {shlex.quote(str(ROOT))}\nexec {shlex.join(player)} "$@"\n')
+    build.chmod(0o755)
+    return build.with_suffix("")
+
+
 class Games:
     """`ludus unity`, and the builds that it launches."""
 
     def __init__(self, stack: LudusUp, run: str, folder: Path, *behaviors: dict[str, Any], count: int = 1) -> None:
         self.folder = folder
-        build = folder / "game.x86_64"
-        player = [sys.executable, "-m", "tests.unity.player", "--behaviors", json.dumps(behaviors)]
-        build.write_text(f'#!/bin/sh\ncd {shlex.quote(str(ROOT))}\nexec {shlex.join(player)} "$@"\n')
-        build.chmod(0o755)
+        build = write_build(folder, *behaviors)
         self.output = (folder / "unity.out").open("ab")
         self.process = subprocess.Popen(
             [
-                *(*LUDUS, "unity", run, "--server", stack.gateway, "--env", str(folder / "game")),
+                *(*LUDUS, "unity", run, "--server", stack.gateway, "--env", str(build)),
                 *("--num-envs", str(count), "--no-graphics", "--logs", str(folder / "logs"), "--base-port", "25005"),
             ],
             stdin=subprocess.DEVNULL,

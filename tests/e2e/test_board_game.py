@@ -56,6 +56,21 @@ def test_a_board_game_is_learnt_against_a_scripted_opponent_and_the_model_plays_
     assert summary["wins"] + summary["draws"] + summary["losses"] == 20, "masks are kept: nobody moves illegally"
 
 
+def test_a_board_game_whose_teams_learn_together_ends_at_its_max_steps(
+    client: Client, play: Callable[..., Player]
+) -> None:
+    behavior = CONFIG["behaviors"]["tictactoe"] | {"max_steps": 1000}  # type: ignore[index]
+    run = client.create_run(CONFIG | {"behaviors": {"tictactoe": behavior}}, name="together")
+    play(run.id, environments=1, game=TICTACTOE)
+
+    ended = client.wait(run.id, timeout=60)
+
+    assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
+    assert ended.step >= 1000
+    codes = [event.data["code"] for event in client.list_events(run.id) if event.type == "simulator_left"]
+    assert codes == ["run_finished"], "it played from the beginning to the end"
+
+
 def test_self_play_fills_a_ladder_whose_ratings_are_those_of_the_trainer(
     client: Client, play: Callable[..., Player]
 ) -> None:

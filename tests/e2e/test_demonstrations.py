@@ -37,6 +37,7 @@ def clone(demonstration: str) -> dict[str, Any]:
         "max_steps": 200,
         "summary_freq": 50,
         "checkpoint_interval": 100,
+        "evaluation_episodes": 0,
     }
     return {"behaviors": {"Walker": behavior}, "seed": 1}
 

@@ -136,8 +136,7 @@ def test_a_killed_trainer_costs_no_game_and_counts_none_twice(
         result.losses,
     ]
     players = {player.name: player.kind for player in client.list_players("arena")}
-    origin = client.get_run("gated").id
-    assert players == {f"{origin}/tictactoe@{each}": "checkpoint" for each in checkpoints[1:]}
+    assert players == {f"gated/tictactoe@{each}": "checkpoint" for each in checkpoints[1:]}
 
 
 def some_games(client: Client, run: Run) -> MatchResult | None:

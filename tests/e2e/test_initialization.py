@@ -32,6 +32,7 @@ def clone(demonstration: str, **section: Any) -> dict[str, Any]:
         "hyperparameters": {"batch_size": 16, "learning_rate": 1e-9},
         "network_settings": {"hidden_units": 16},
         "max_steps": 60,
+        "evaluation_episodes": 0,  # it would wait for a simulator
         **section,
     }
     return {"behaviors": {"A": behavior}, "seed": 1}

@@ -159,3 +159,46 @@ def test_a_run_that_shall_not_go_on_by_itself_waits_for_its_user(client: Client,
     wait_for_step(client, run, step + 300)
 
     assert second.process.poll() is None
+
+
+def test_a_run_that_nobody_joins_gives_its_slot_to_those_behind_it_and_goes_on_when_a_simulator_comes(
+    client: Client, play: Play
+) -> None:
+    document: dict[str, Any] = cartpole()
+    document["simulators"] = {"startup_grace_seconds": 15.0}
+    slots = len([each for each in client.workers() if each.stopped_at is None])
+    idle = [client.create_run(document, name=f"idle-{number}") for number in range(slots)]
+    for run in idle:
+        client.wait(run.id, ["STARTING", "RUNNING"], timeout=60)
+    behind = client.create_run(cartpole(), name="behind")
+    said = eventually(lambda: client.get_run(behind.id).waits_for, "the reason", 10)
+
+    assert said.startswith("A free slot: ")
+    assert "held by run idle-0 (STARTING, no simulator has joined for " in said
+    player = play(behind.id)
+    wait_for_step(client, behind, 600, 90)
+    paused = client.wait(idle[0].id, ["PAUSED"], timeout=60)
+    assert paused.stop_reason == "simulators_lost"
+    assert f"ludus simulate GAME --run {idle[0].id}" in (paused.stop_detail or "")
+    client.cancel(behind.id)
+    late = play(idle[0].id)
+    wait_for_step(client, idle[0], 600, 90)
+
+    assert late.process.poll() is None
+    del player
+    for run in idle:
+        client.cancel(run.id)
+
+
+def test_a_resumed_run_has_a_startup_grace_of_its_own(client: Client) -> None:
+    document: dict[str, Any] = cartpole()
+    document["simulators"] = {"startup_grace_seconds": 2.0}
+    run = client.create_run(document)
+    client.wait(run.id, ["PAUSED"], timeout=60)
+
+    client.resume(run.id)
+    client.wait(run.id, ["STARTING"], timeout=60)
+    again = client.wait(run.id, ["PAUSED"], timeout=60)
+
+    assert (again.stop_reason, again.epoch) == ("simulators_lost", 2)
+    client.cancel(run.id)

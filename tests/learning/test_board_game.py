@@ -34,7 +34,9 @@ def test_the_preset_for_connect_four_beats_random_in_95_of_100_games_over_both_s
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
     trained = wins(Path(referee.checkpoints[-1].folder, "connect_four.onnx"))
-    low, high = mean_interval(trained)
+    interval = mean_interval(trained)
+    assert interval is not None
+    low, high = interval
     share = sum(trained) / len(trained)
     assert share >= 0.95, f"{share:.3f} of {len(trained)} games were won (95 % interval: {low:.3f} to {high:.3f})"
     assert min(sum(trained[::2]), sum(trained[1::2])) >= 0.9 * len(SEEDS), "with neither side by the other one alone"

@@ -185,6 +185,22 @@ def test_a_wrong_token_is_a_problem(tmp_path: Path) -> None:
             assert list(client.list_runs()) == []
 
 
+def test_a_refused_token_is_said_with_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LUDUS_TOKEN", raising=False)
+
+    def refused(token: str | None = None) -> str:
+        with Client(world.server, token) as client, pytest.raises(ProblemAnswer) as caught:
+            client.get_run("x")
+        return str(caught.value)
+
+    with open_world(tmp_path, token="sesame") as world:
+        assert refused().endswith("None was given: set LUDUS_TOKEN.")
+        monkeypatch.setenv("LUDUS_TOKEN", "wrong")
+        assert refused().endswith("It was shown the token in LUDUS_TOKEN.")
+        monkeypatch.setenv("LUDUS_TOKEN", "sesame")
+        assert refused("wrong").endswith("It was shown the token that was given.")
+
+
 def test_a_follower_whose_token_is_revoked_is_told_and_does_not_come_back(tmp_path: Path) -> None:
     with open_world(tmp_path, token="boss") as world, Client(world.server, "boss") as boss:
         run = boss.create_run(CARTPOLE)

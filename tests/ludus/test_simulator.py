@@ -1,16 +1,21 @@
 """`connect` plays a game in a run: what the game hears, what it can report, and how its own errors end it."""
 
+import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
+from ludus.joining import Joiner, Target
 from ludus.simulator import Actions, CloseCode, Outcome, SessionRefused, Start, Turn, connect
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.batches import Aggregation
-from tests.contract.scenarios import close_for_rejoin, reset_between, unreachable
+from tests.contract.scenarios import close_for_rejoin, reset_between, unreachable, wait_twice
 from tests.fakes import RUN_ID, FakeServer, Peer, assign, finish_after, refuse
 from tests.toys.catch import Catch
 
@@ -61,6 +66,40 @@ def test_a_collector_that_died_is_no_reason_to_ask_for_relay() -> None:
         play(Catch(), server)
 
     assert [join.relay for join in server.joins] == [False, False, False]
+
+
+def test_a_simulator_that_was_placed_comes_back_to_the_same_run_whatever_is_called_so_by_then() -> None:
+    with FakeServer(close_for_rejoin, finish_after(3)) as server:
+        play(Catch(), server)
+
+    assert [join.run for join in server.joins] == ["catch", RUN_ID]
+
+
+@pytest.mark.parametrize(
+    ("server", "variable", "more", "warned"),
+    [
+        ("gateway.lan:7070", "LUDUS_TOKEN", {}, True),
+        ("192.168.1.5:7070", "LUDUS_TOKEN", {}, True),
+        ("127.0.0.1:7070", "LUDUS_TOKEN", {}, False),
+        ("[::1]:7070", "LUDUS_TOKEN", {}, False),
+        ("localhost:7070", "LUDUS_TOKEN", {}, False),
+        ("gateway.lan:7070", "LUDUS_TOKEN", {"ca_file": "ca.pem"}, False),
+        ("gateway.lan:7070", "LUDUS_TOKEN", {"token": "given"}, False),
+        ("gateway.lan:7070", "LUDUS_SIMULATOR_TOKEN", {}, False),
+    ],
+)
+def test_a_clients_token_that_goes_to_another_machine_unencrypted_is_a_warning(
+    server: str, variable: str, more: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LUDUS_SIMULATOR_TOKEN", raising=False)
+    monkeypatch.delenv("LUDUS_TOKEN", raising=False)
+    monkeypatch.setenv(variable, "secret")
+    reported: list[tuple[int, str]] = []
+
+    Joiner(Target(server, "catch", **more), lambda level, sentence: reported.append((level, sentence)), "test").warn()
+
+    assert [level for level, _ in reported] == [logging.WARNING] * warned
+    assert all("LUDUS_TOKEN" in said and server in said and "secret" not in said for _, said in reported)
 
 
 def test_patience_begins_when_the_connection_is_lost_and_not_before() -> None:
@@ -193,3 +232,28 @@ def test_a_message_too_large_for_grpcs_default_passes() -> None:
 
     with FakeServer(script) as server:
         play(Catch(), server)
+
+
+PROGRAM = """
+import sys
+from ludus.simulator import connect
+from tests.toys.catch import Catch
+connect(Catch(), run="catch", server=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("configuration", "heard"), [("", True), ("import logging; logging.basicConfig(level=logging.ERROR)", False)]
+)
+def test_a_program_that_has_not_configured_logging_hears_that_it_waits(configuration: str, heard: bool) -> None:
+    with FakeServer(finish_after(3), join=wait_twice) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", configuration + PROGRAM, server.address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+
+    assert done.stderr.splitlines().count("waiting: the run is queued") == int(heard)
+    assert not logging.getLogger("ludus.simulator").handlers

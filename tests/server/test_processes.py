@@ -11,10 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import SecretStr
 
-from server.embedded import Interrupts
+from server.embedded import Interrupts, private_receivers
 from server.processes import MARK, AlreadyLocked, FileLock, marked, sweep
 from server.service import Service, ServiceSpec
+from server.settings import ApiSettings
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(600)"
 
@@ -196,3 +198,16 @@ def test_a_request_to_stop_wakes_the_waiting_loop() -> None:
 
         assert interrupts.count == 1
         assert time.monotonic() - before < 5
+
+
+@pytest.mark.parametrize(
+    ("api", "allowed"),
+    [
+        (ApiSettings(), True),
+        (ApiSettings(host="0.0.0.0", require_token=True), False),
+        (ApiSettings(require_token=True), False),
+        (ApiSettings(token=SecretStr("x" * 32)), False),
+    ],
+)
+def test_webhooks_reach_this_machine_only_where_every_client_does(api: ApiSettings, allowed: bool) -> None:
+    assert private_receivers(api) is allowed

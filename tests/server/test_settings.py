@@ -111,6 +111,18 @@ def test_all_mistakes_are_told_by_their_variables(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+def test_a_value_that_is_not_json_is_told_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_SCHEDULING__TOKEN_QUOTAS", "ada=3")
+
+    with pytest.raises(click.UsageError) as refused:
+        load_settings()
+
+    assert refused.value.message.splitlines() == [
+        "These settings are wrong:",
+        "  LUDUS_SCHEDULING__TOKEN_QUOTAS: not JSON: ada=3",
+    ]
+
+
 def test_settings_never_change() -> None:
     with pytest.raises(ValidationError):
         Settings().worker.slots = 2  # type: ignore[misc]

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -17,8 +18,10 @@ from server.attempts.repository import AttemptLedger
 from server.db.clock import now
 from server.db.database import Database
 from server.db.migrate import upgrade_database
+from server.events.repository import EventRepository
 from server.http.models import IdempotencyKey
 from server.runs.states import RunState
+from server.scheduling.repository import WaitingRuns
 from server.settings import Settings
 from server.steward import Steward, Watch
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
@@ -151,25 +154,115 @@ def test_two_stewards_charge_a_lost_worker_once(
     assert (run.state, run.restarts_without_progress) == (RunState.RECOVERING, 1)
 
 
-def test_a_run_beyond_its_owners_quota_says_so_until_one_of_them_ends(
+def test_a_run_beyond_its_tokens_quota_says_so_until_one_of_them_ends(
     database: Database, bell: RecordingBell, tmp_path: Path, clock: Clock
 ) -> None:
-    policy = {"runs_per_owner": 1, "explain_seconds": 0.01}
+    policy = {"runs_per_token": 1, "explain_seconds": 0.01}
     steward = Steward(database, bell, Settings(home=tmp_path, scheduling=policy), clock)  # type: ignore[arg-type]
     WorkerRegistry(database).register(WorkerInfo("host/1/0", "host", 1, "0"))
-    first = make_ledger(database, name="first", owner="ada")
-    make_run(database, name="second", owner="ada")
-    make_run(database, name="of somebody else", owner="bob")
+    first = make_ledger(database, name="first", owner="ada", token_id="tok_1")
+    make_run(database, name="second", owner="not ada", token_id="tok_1")
+    make_run(database, name="of another token", owner="ada", token_id="tok_2")
     time.sleep(0.02)
 
     steward.tick()
+    clock.now += 5
+    steward.tick()
 
-    assert (read_run(database, "second").waits_for or "").startswith("The owner `ada` has 1 run trained")
-    assert read_run(database, "of somebody else").waits_for is None
+    waits_for = read_run(database, "second").waits_for or ""
+    assert waits_for.startswith("The token `tok_1`, which created this run, has 1 run in training")
+    assert read_run(database, "of another token").waits_for is None
     first.move(RunState.CANCELLED)
     clock.now += 60
     steward.tick()
     assert read_run(database, "second").waits_for is None
+
+
+def wait_long(database: Database) -> None:
+    """Let every run have been queued an hour ago."""
+    with database.write() as session:
+        session.execute(text("UPDATE runs SET queued_at = queued_at - 3600"))
+
+
+def obstacles(database: Database, run: str) -> list[str]:
+    """Return the events that say that no worker serves a run."""
+    with database.read() as session:
+        events = EventRepository(session).page(read_run(database, run).id)
+    return [event.type for event in events if event.type == "no_worker_serves"]
+
+
+def look_for(steward: Steward, clock: Clock, seconds: float) -> None:
+    """Let the steward look every five seconds."""
+    for _ in range(int(seconds / 5)):
+        clock.now += 5
+        steward.tick()
+
+
+def test_a_run_that_no_worker_serves_says_so_once_none_has_come_for_a_while(
+    database: Database, steward: Steward, clock: Clock
+) -> None:
+    make_run(database, name="run")
+    wait_long(database)
+
+    look_for(steward, clock, 10)
+    soon = obstacles(database, "run")
+    look_for(steward, clock, 10)
+
+    assert (soon, obstacles(database, "run")) == ([], ["no_worker_serves"])
+    assert (read_run(database, "run").waits_for or "").startswith("No worker is there")
+
+
+def test_a_run_whose_worker_died_says_nothing_of_workers_while_the_next_one_starts(
+    database: Database, steward: Steward, clock: Clock
+) -> None:
+    make_ledger(database, name="run").release("released", "Its worker starts anew.")
+    wait_long(database)
+
+    look_for(steward, clock, 10)
+    WorkerRegistry(database).register(WorkerInfo("new", "host", 2, "0"))
+    steward.tick()
+    make_claim(database, "new")
+    look_for(steward, clock, 20)
+
+    assert obstacles(database, "run") == []
+
+
+def test_runs_that_wait_for_their_turn_say_nothing_of_workers_while_the_worker_starts_anew(
+    database: Database, steward: Steward, clock: Clock
+) -> None:
+    make_ledger(database, name="first")
+    make_run(database, name="second")
+    wait_long(database)
+    for number in range(3):
+        WorkerRegistry(database).register(WorkerInfo(f"worker-{number}", "host", 1, "0"))
+        look_for(steward, clock, 5)
+        WorkerRegistry(database).stopped(f"worker-{number}")
+        look_for(steward, clock, 10)
+
+    assert obstacles(database, "second") == []
+
+
+def test_a_worker_that_comes_between_the_look_and_the_word_is_seen(
+    database: Database, steward: Steward, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(database, name="run")
+    wait_long(database)
+    look = WaitingRuns.uninformed
+    seen: list[str] = []
+
+    def look_and_be_overtaken(*arguments: Any, **named: Any) -> Sequence[str]:
+        found = look(*arguments, **named)
+        if found and not seen:
+            seen.extend(found)
+            WorkerRegistry(database).register(WorkerInfo("new", "host", 2, "0"))
+        return found
+
+    monkeypatch.setattr(WaitingRuns, "uninformed", look_and_be_overtaken)
+    look_for(steward, clock, 20)
+
+    assert seen == [read_run(database, "run").id]
+    assert obstacles(database, "run") == []
+    assert read_run(database, "run").waits_for is None
 
 
 def test_old_answers_and_silent_workers_are_forgotten(database: Database, steward: Steward, clock: Clock) -> None:

@@ -185,6 +185,87 @@ def test_any_change_empties_all_buffers_and_no_change_resets_what_is_smoothed() 
     assert run.manager.statuses()[0].measured == 0.25 * 8.0625 + 0.75 * 1
 
 
+SUCCESS = "Environment/Success"
+
+
+def test_a_lesson_does_not_pass_on_the_number_of_another_measure() -> None:
+    run = Run(wall=lessons({"threshold": 5}, {"measure": SUCCESS, "threshold": 0.6}, None))
+    run.ended(10)
+    assert run.lesson == "b"
+
+    assert run.reported(SUCCESS, 0.31) == []  # from the 7.5 of the rewards: 2.1
+
+    assert run.manager.statuses()[0].measured == 0.31
+    assert len(run.reported(SUCCESS, 0.7)) == 1  # 0.25 * 0.31 + 0.75 * 0.7 = 0.6025
+
+
+def test_a_lesson_does_not_pass_on_the_number_of_another_behavior() -> None:
+    run = Run(wall=lessons({"threshold": 5}, {"behavior": "Runner", "threshold": 5}, None))
+    run.ended(100)
+    assert run.lesson == "b"
+
+    assert run.ended(1, behavior="Runner") == []
+
+    assert run.manager.statuses()[0].measured == 0.75
+
+
+def test_what_is_smoothed_goes_on_in_a_later_lesson_of_the_same_measure() -> None:
+    between = {"measure": "progress", "threshold": 0.5}
+    run = Run(wall=lessons({"threshold": 5}, between, {"threshold": 50}, None))
+    run.ended(10)  # 7.5
+    run.progress["Walker"] = 0.6
+    run.manager.advanced("Walker")
+    assert run.lesson == "c"
+
+    run.ended(10)
+
+    assert run.manager.statuses()[0].measured == 0.25 * 7.5 + 7.5  # as ML-Agents goes on
+
+
+def test_a_metric_is_smoothed_from_its_first_mean_not_from_nothing() -> None:
+    run = Run(
+        first={"wall": 1},
+        wall=lessons(plain(0), {"measure": "Environment/Distance", "threshold": -80, "fall_back_below": -150}, None),
+    )
+
+    assert run.reported("Environment/Distance", -100) == []  # from 0 on it would be -75
+    assert run.manager.statuses()[0].measured == -100
+
+
+def test_two_parameters_with_different_measures_keep_different_numbers() -> None:
+    run = Run(
+        wall=lessons({"threshold": 5}, {"threshold": 100}, None),
+        gap=lessons({"measure": SUCCESS, "threshold": 0.6}, None),
+    )
+
+    run.ended(10)
+    run.reported(SUCCESS, 0.4)
+
+    wall, gap = run.manager.statuses()
+    assert (wall.lesson_name, gap.lesson_name, gap.measured) == ("b", "a", 0.4)
+
+
+def test_values_of_the_lesson_before_never_fill_the_next_ones_buffer() -> None:
+    criteria = [plain(0.5, min_lesson_length=3), plain(0.5, measure=SUCCESS, min_lesson_length=3), None]
+    run = Run(wall=lessons(*criteria))
+    run.reported(SUCCESS, 1, 1, 1)  # what is not watched yet
+    run.ended(1, 1, 1)
+    assert run.lesson == "b"
+
+    assert run.reported(SUCCESS, 1, 1, 1, number=0) == []  # of episodes that began in the lesson before
+    assert run.reported(SUCCESS, 1, 1) == []
+    assert run.manager.statuses()[0].episodes == 2
+
+
+def test_a_lesson_that_a_user_chooses_does_not_begin_with_another_measures_number() -> None:
+    run = Run(wall=lessons({"threshold": 500}, {"measure": SUCCESS, "threshold": 0.6}, None))
+    run.ended(100)
+
+    run.manager.move("wall", 1)
+
+    assert run.reported(SUCCESS, 0.31) == []
+
+
 def test_another_parameters_change_does_not_make_running_episodes_worthless() -> None:
     run = Run(wall=lessons(plain(0.5, min_lesson_length=2), None), gap=lessons(plain(5.0), None))
     run.ended(20)
@@ -414,6 +495,52 @@ def test_a_resumed_run_goes_on_where_the_checkpoint_was() -> None:
     assert second.manager.samplers == {"wall": Constant(9.0), "plain": Uniform(0.0, 1.0, -1)}
     assert rest(second) == rest(first)
     assert second.lesson == "c"
+
+
+def mixed() -> Run:
+    return Run(wall=lessons({"threshold": 5}, {"measure": SUCCESS, "threshold": 0.6}, {"threshold": 500}, None))
+
+
+def test_a_checkpoint_keeps_what_each_measure_was_smoothed_to() -> None:
+    first = mixed()
+    first.ended(10)
+    first.reported(SUCCESS, 0.5)
+    second = mixed()
+    second.manager.load_state_dict(json.loads(json.dumps(first.manager.state_dict())))
+
+    for run in (first, second):
+        assert run.reported(SUCCESS, 0.6) == []  # 0.25 * 0.5 + 0.75 * 0.6 = 0.575
+        assert len(run.reported(SUCCESS, 0.7)) == 1
+        run.ended(10)
+        assert run.manager.statuses()[0].measured == 0.25 * 7.5 + 7.5
+
+
+def test_an_older_checkpoints_one_number_counts_where_there_is_one_measure() -> None:
+    only_rewards = Run(wall=lessons({"threshold": 5}, {"threshold": 500}, None))
+    only_rewards.ended(10)
+    run = mixed()
+    run.ended(10)
+    for each in (only_rewards, run):
+        state = each.manager.state_dict()
+        for parameter in state["parameters"]:
+            parameter["smoothed"] = 7.5
+            del parameter["watched"]
+        each.manager.load_state_dict(state)
+
+    only_rewards.ended(10)
+    assert only_rewards.manager.statuses()[0].measured == 0.25 * 7.5 + 7.5
+    assert run.reported(SUCCESS, 0.31) == []
+
+
+def test_a_run_that_watches_something_else_in_the_checkpoints_lesson_begins_to_measure() -> None:
+    old = Run(wall=lessons(plain(10, min_lesson_length=3), None))
+    old.ended(5, 5)
+    new = Run(wall=lessons(plain(0.6, measure=SUCCESS, min_lesson_length=3), None))
+
+    new.manager.load_state_dict(old.manager.state_dict())
+
+    assert new.manager.statuses()[0].episodes == 0
+    assert new.reported(SUCCESS, 0.1) == []
 
 
 def test_a_checkpoint_with_other_parameters_changes_only_what_it_knows() -> None:

@@ -13,9 +13,11 @@ from sqlalchemy import delete
 
 from server.db.database import Database
 from server.db.migrate import upgrade_database
+from server.queue import Doorbell, make_celery
 from server.settings import Settings
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository
+from tests.factories import make_run, read_run
 
 
 @pytest.fixture
@@ -67,3 +69,21 @@ def test_a_worker_that_was_forgotten_enters_the_list_again_and_leaves_no_attempt
     until(lambda: listed(database) == before)
 
     assert not (tmp_path / "scratch" / "run_0abc-3").exists()
+
+
+def test_a_worker_that_takes_a_run_as_soon_as_it_starts_is_listed_with_it(database: Database, tmp_path: Path) -> None:
+    """The message is there before the worker: its slot may hear it before it has entered itself in the list."""
+    run = make_run(database, name="run")
+    Doorbell(make_celery(Settings(home=tmp_path))).ring(run.id)
+    command = [sys.executable, "-m", "ludus.cli", "worker", "--slots", "1"]
+    process = subprocess.Popen(command, env={**os.environ, "LUDUS_HOME": str(tmp_path)}, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: read_run(database, "run").epoch == 1)
+        with database.read() as session:
+            assert [worker.run_id for worker in WorkerRepository(session).list().items] == [run.id]
+        time.sleep(3)  # the row is not written anew without the run
+        with database.read() as session:
+            assert [worker.run_id for worker in WorkerRepository(session).list().items] == [run.id]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)

@@ -17,6 +17,9 @@ from server.training.config import BehaviorConfig, POCAConfig, SACConfig
 from tests.worker.rollouts import make_spec, random_observation, random_rollout
 from worker import checkpoint
 from worker.algorithms.algorithm import Algorithm
+from worker.algorithms.poca import POCA
+from worker.algorithms.ppo import PPO
+from worker.algorithms.sac import SAC
 from worker.build import Demonstrations, LearningConfig, build_algorithm
 from worker.experience.rollout import Rollout
 from worker.export import export_onnx
@@ -180,6 +183,22 @@ def test_the_replay_buffer_has_the_same_length_after_a_resume_if_it_is_saved(tmp
 
     assert len(algorithm._replay) == 48  # type: ignore[attr-defined]  # the buffer is SAC's own business
     assert len(resumed._replay) == (48 if keep else 0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("trainer", HYPERPARAMETERS)
+@pytest.mark.parametrize("ignore_done", [False, True])
+def test_every_trainer_lets_gail_go_on_beyond_termination_where_that_is_asked_for(
+    shown: dict[tuple[str, str], Demonstrations], trainer: str, ignore_done: bool
+) -> None:
+    cell = Cell(trainer, "gail", "continuous", "vector", "plain")
+    gail = {**INTRINSIC, **SHOWN, "ignore_done": ignore_done}
+    document = cell.config.model_dump(mode="json") | {"reward_signals": {**EXTRINSIC, "gail": gail}}
+
+    algorithm = build_algorithm(CONFIG.validate_python(document), cell.spec, CPU, 1, shown["continuous", "vector"])
+
+    assert isinstance(algorithm, PPO | SAC | POCA)
+    assert algorithm._signals.ignores_termination.tolist() == [False, ignore_done]
+    assert algorithm.update(play(cell, 1), 24) is not None
 
 
 def test_the_cross_has_every_trainer_and_every_signal() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ludus.api import Client, NotFound, ProblemAnswer
 from ludus.cli import demonstration, exits
 from ludus.cli.options import name_of
-from ludus.demonstrations import read, write
+from ludus.demonstrations import read, thin, write
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
 from tests.server.http.world import World
@@ -53,6 +53,33 @@ def test_several_are_merged_and_a_few_steps_drawn(cli: Invoke, file: Path, tmp_p
     direct = cli("demonstration", "subsample", both[0], "4", "--seed", "2").stdout.strip()
     cli("demonstration", "download", direct, "-o", str(tmp_path / "direct.npz"))
     assert_equal(read(tmp_path / "direct.npz"), whole.subsample(4, 2))
+
+
+def test_whole_episodes_and_every_nth_transition_are_kept(cli: Invoke, file: Path, tmp_path: Path) -> None:
+    uploaded, whole = cli("demonstration", "upload", str(file)).stdout.strip(), make_demonstration(lengths=(5, 3))
+
+    for options, said in (
+        (("--episodes", "1"), f"1 episodes of {uploaded}"),
+        (("--every", "2"), f"every 2. transition of {uploaded}"),
+        (
+            ("--episodes", "1", "--every", "2", "--seed", "3"),
+            f"every 2. transition of 1 episodes of {uploaded}, seed 3",
+        ),
+    ):
+        made = cli("demonstration", "subsample", uploaded, *options).stdout.strip()
+        cli("demonstration", "download", made, "-o", str(tmp_path / "part.npz"))
+        wanted = {name.removeprefix("--"): int(value) for name, value in zip(options[::2], options[1::2], strict=True)}
+        assert_equal(read(tmp_path / "part.npz"), thin(whole, **wanted))
+        assert said in cli("demonstration", "show", made).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"), [((), "say what to keep"), (("3", "--every", "2"), "leave one of them out")]
+)
+def test_a_part_that_nobody_described_is_a_usage_error(cli: Invoke, arguments: tuple[str, ...], problem: str) -> None:
+    result = cli("demonstration", "subsample", f"dem_{'0' * 26}", *arguments)
+
+    assert (result.exit_code, problem in result.stderr) == (exits.Exit.USAGE, True)
 
 
 def test_what_is_wrong_is_a_sentence_and_an_exit_code(cli: Invoke, file: Path, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """`ludus gate`, `ludus evaluate` and aliases against a real server without workers: whole gates are in tests/e2e."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from ludus.api import Client
+from ludus.cli.assess import progress_line
 from ludus.cli.client import Failure
 from ludus.cli.exits import Exit
 from ludus.cli.gate import promote_to
@@ -26,6 +28,23 @@ def passed(candidate: str, champion: str) -> MatchResult:
     bounds = {"elo0": 0.0, "elo1": 1.0, "alpha": 0.05, "beta": 0.05, "llr": 3.0, "llr_lower": -2.9, "llr_upper": 2.9}
     named = {"kind": "match", "behavior": "CartPole", "candidate": candidate, "champion": champion, "verdict": "pass"}
     return MatchResult(**named, **counts, **bounds, paired=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("elo", "low", "high", "said"),
+    [
+        (0.0, -143.3, 143.3, "2 lost, Elo +0 (-143 to +143), LLR"),
+        (None, 77.4, None, "2 lost, Elo +77 or more, LLR"),
+        (None, None, -77.4, "2 lost, Elo -77 or less, LLR"),
+        (None, None, None, "2 lost, LLR"),
+    ],
+)
+def test_progress_has_the_lead_with_its_interval_or_its_only_end(
+    elo: float | None, low: float | None, high: float | None, said: str
+) -> None:
+    result = replace(passed("ckpt_a", "ckpt_b"), losses=2, elo=elo, elo_low=low, elo_high=high)
+
+    assert said in progress_line(result)
 
 
 def test_aliases_are_set_shown_compared_and_removed(cli: Invoke, saved: list[str]) -> None:
@@ -100,7 +119,29 @@ def test_without_simulators_it_says_how_to_start_some_and_a_time_out_cancels_the
     waited = cli("gate", saved[1], "--against", saved[0], "--name", "idle", "--timeout", "1s", "--junit", str(report))
 
     assert waited.exit_code == Exit.TIMED_OUT
-    assert "ludus simulate LIBRARY:GAME --run idle" in waited.output
+    assert "ludus simulate GAME --run idle" in waited.output
     with Client(world.server) as client:
         assert client.get_run("idle").state == "CANCELLED"
     assert ET.fromstring(report.read_text()).get("errors") == "1"
+
+
+def test_a_report_has_the_last_words_of_simulators_that_could_not_play(
+    cli: Invoke, saved: list[str], tmp_path: Path
+) -> None:
+    report, game = tmp_path / "report.xml", tmp_path / "broken.py"
+    game.write_text(
+        "import gymnasium, pathlib\n"
+        "def make():\n"
+        "    if (there := pathlib.Path(__file__).with_name('made')).exists():\n"
+        "        raise ValueError('the level is missing')\n"
+        "    there.touch()  # the command tries the game before it asks for a run\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    arguments = ["--threshold", "1", "--game", f"python:{game}:make", "--timeout", "60s", "--junit", str(report)]
+
+    ended = cli("evaluate", saved[1], *arguments)
+
+    assert ended.exit_code == Exit.REFUSED
+    error = ET.fromstring(report.read_text()).find("testcase/error")
+    assert error is not None
+    assert "the level is missing" in error.attrib["message"]

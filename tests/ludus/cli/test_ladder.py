@@ -3,13 +3,15 @@
 import threading
 
 import pytest
+from sqlalchemy import update
 
 from ludus.api import Client
 from ludus.cli import exits
 from server.ratings.rater import Rater
+from server.runs.models import Run
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.http.world import World
-from tests.server.ladders.played import rate_all
+from tests.server.ladders.played import make_match, rate_all
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def test_a_ladder_is_shown_with_its_strongest_players(cli: Invoke, league: str) 
 
 
 def test_payoffs_are_a_matrix_of_mean_scores(cli: Invoke, league: str) -> None:
-    table = [line.split() for line in cli("ladder", "payoffs", league).stdout.splitlines()]
+    table = [line.split() for line in cli("ladder", "payoffs", league, "--all").stdout.splitlines()]
 
     assert table == [
         ["ID", "PLAYER", "1", "2", "3"],
@@ -64,6 +66,48 @@ def test_payoffs_are_a_matrix_of_mean_scores(cli: Invoke, league: str) -> None:
         [0, 2],
         [2, 0],
     ]
+
+
+def test_payoffs_have_a_row_for_each_pair_that_has_met(cli: Invoke, league: str) -> None:
+    table = [line.split() for line in cli("ladder", "payoffs", league).stdout.splitlines()]
+
+    assert table == [
+        ["ID", "PLAYER", "ID", "OPPONENT", "GAMES", "WON", "DRAWN", "LOST", "SCORE"],
+        ["2", "bob", "3", "wall", "1", "1", "0", "0", "1.00"],
+        ["1", "ann", "2", "bob", "2", "1", "1", "0", "0.75"],
+    ]
+
+
+def test_the_newest_snapshots_are_shown_beside_the_policy_that_they_met(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create({"behaviors": {"Striker": {"self_play": {}}}}, name="star")["id"]).start()
+    trainer.ledger.matches([make_match(number, snapshot=number) for number in range(1, 9)])
+    rate_all(world.services.database)
+
+    pairs = [line.split() for line in cli("ladder", "payoffs", "star", "--limit", "4").stdout.splitlines()[1:]]
+    everybody = [line.split() for line in cli("ladder", "payoffs", "star", "--limit", "4", "--all").stdout.splitlines()]
+
+    assert [(row[1], row[3]) for row in pairs] == [("star/Striker", f"star/Striker#{number}") for number in (8, 7, 6)]
+    assert [row[1:] for row in everybody[1:]] == [[f"star/Striker#{number}", *"----"] for number in (5, 6, 7, 8)]
+
+
+def test_a_renamed_runs_players_and_ladder_are_called_by_its_present_name(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create({"behaviors": {"Striker": {"self_play": {}}}}, name="before")["id"]).start()
+    trainer.ledger.matches([make_match(1, snapshot=0)])
+    rate_all(world.services.database)
+    with world.services.database.write() as session:
+        session.execute(update(Run).where(Run.id == trainer.run_id).values(name="after"))
+
+    shown = cli("ladder", "show", "after").stdout
+    listed = [line.split()[1] for line in cli("ladder", "list").stdout.splitlines()[1:]]
+    matches = cli("ladder", "matches", "after").stdout
+
+    assert "after/Striker#0" in shown
+    assert "after" in listed
+    assert matches.splitlines()[1].endswith("after/Striker (team 0) - after/Striker#0 (team 1)")
+    for text in (shown, matches):
+        assert trainer.run_id not in text
+    found = as_json(cli("ladder", "list", "--filter", "name = after", "--json"))
+    assert [each["run_id"] for each in found] == [trainer.run_id]
 
 
 def test_matches_are_listed_newest_first(cli: Invoke, league: str) -> None:

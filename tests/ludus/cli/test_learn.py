@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from ludus.api import Client
 from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
-from ludus.cli.learn_run import recordings, run_name
+from ludus.cli.learn_run import recordings, run_name, server_document
 from ludus.demonstrations import write
 from ludus.results.folder import pack
-from server.runs.states import RunState
+from server.runs.states import RunState, StopReason
 from tests.ludus.cli.conftest import Invoke
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.ludus.results.reading import written
@@ -476,3 +477,63 @@ def test_demonstrations_are_uploaded_and_named_by_their_ids(folder: Path, cli: I
     assert first != second
     kept = yaml.safe_load(Path("results/shown/configuration.yaml").read_text())["behaviors"]["CartPole"]
     assert kept["behavioral_cloning"]["demo_path"] == "demos"
+
+
+@pytest.mark.parametrize(("given", "grace"), [({}, None), ({"simulators": {"startup_grace_seconds": 5}}, 5.0)])
+def test_a_run_without_a_build_waits_for_play_without_limit_unless_the_file_says_for_how_long(
+    folder: Path, cli: Invoke, world: World, given: dict[str, Any], grace: float | None
+) -> None:
+    (folder / "ppo.yaml").write_text(yaml.safe_dump(DOCUMENT | given))
+
+    with trained(world, lambda trainer: work(trainer, folder)):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "editor")
+
+    assert result.exit_code == 0, result.output
+    assert world.http.get("/v1/runs/editor").json()["config"]["simulators"]["startup_grace_seconds"] == grace
+
+
+def test_a_build_that_is_launched_is_not_waited_for_without_limit(folder: Path) -> None:
+    settings = told(folder, "--env", "game.x86_64", document=DOCUMENT)
+
+    with Client("http://127.0.0.1:9") as client:  # nothing is uploaded
+        document = server_document(client, settings, print)
+
+    assert "simulators" not in document
+
+
+def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke, world: World) -> None:
+    def pause(trainer: Trainer) -> None:
+        trainer.finish(RunState.PAUSING, reason=StopReason.USER)
+        trainer.finish(RunState.PAUSED, reason=StopReason.USER, detail="paused on request")
+        time.sleep(3)
+        world.http.post(f"/v1/runs/{trainer.run_id}:resume").raise_for_status()
+        work(world.claim(trainer.run_id).start(), folder)
+
+    with trained(world, pause):
+        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "paused")
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("is PAUSED (paused on request); `ludus run resume run_") == 1
+
+
+def test_resume_wakes_a_run_that_is_paused(folder: Path, cli: Invoke, world: World) -> None:
+    run = world.create(DOCUMENT | {"env_settings": {}}, name="asleep")
+    trainer = world.claim(run["id"]).start()
+    trainer.finish(RunState.PAUSING, reason=StopReason.USER)
+    trainer.finish(RunState.PAUSED, reason=StopReason.USER)
+    logs = Path("results/asleep/run_logs")
+    logs.mkdir(parents=True)
+    journal = {"version": 1, "run": run["id"], "server": world.server, "epoch": 1, "event": 0, "behaviors": {}}
+    (logs / "ludus.json").write_text(json.dumps(journal))
+
+    def take() -> None:
+        while world.http.get(f"/v1/runs/{run['id']}").json()["state"] != "QUEUED":
+            time.sleep(0.05)
+        work(world.claim(run["id"]).start(), folder)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "asleep", "--resume")
+    thread.join()
+
+    assert result.exit_code == 0, result.output

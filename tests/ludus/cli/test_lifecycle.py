@@ -113,6 +113,7 @@ def test_nothing_was_changed(cli: Invoke, trainer: Trainer) -> None:
         ("Walker.max_steps", {"Walker": {"max_steps": 1}}),
         ("behaviors.Walker.max_steps", {"Walker": {"max_steps": 1}}),
         ("Walker.hyperparameters.beta", {"Walker": {"hyperparameters": {"beta": 1}}}),
+        ("Walker.divergence.stop_kl_above", {"Walker": {"divergence": {"stop_kl_above": 1}}}),
         ('"my.bot".max_steps', {"my.bot": {"max_steps": 1}}),
     ],
 )

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.cli import ludus
+from ludus.demonstrations import read
 from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.training.network import NetworkSettings
 from worker.export import export_onnx
@@ -142,7 +143,7 @@ def test_players_of_one_team_are_all_the_models(first_free: str) -> None:
         (("random", CARTPOLE, "--team", "0"), "the game has no team 0: it has no teams at all"),
         (("random", TICTACTOE, "--against", "random", "--team", "2"), "the game has no team 2: 0, 1"),
         (("nobody.onnx", CARTPOLE), "'nobody.onnx' is neither 'random' nor a file"),
-        (("random", "CartPole-v1"), "write gymnasium:GAME, as in gymnasium:CartPole-v1 or pettingzoo:GAME"),
+        (("random", "CartPole-v1"), "write gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"),
         (("random", "pettingzoo:"), "names no game"),
         (("random", CARTPOLE, "--teams", "0"), "for games with several players"),
         (("random", TICTACTOE, "--teams", "a,b"), "'a,b' names no teams; write their numbers, as in 0,1"),
@@ -169,9 +170,9 @@ def test_a_model_of_another_game_is_a_usage_error(cartpole: str) -> None:
 @pytest.mark.parametrize(
     ("missing", "game", "remedy"),
     [
-        ("pettingzoo", TICTACTOE, "pip install 'ludus[pettingzoo]'"),
-        ("gymnasium", CARTPOLE, "pip install 'ludus[gymnasium]'"),
-        ("gymnasium", TICTACTOE, "pip install 'ludus[pettingzoo]'"),
+        ("pettingzoo", TICTACTOE, "pip install pettingzoo gymnasium pygame-ce"),
+        ("gymnasium", CARTPOLE, "pip install gymnasium"),
+        ("gymnasium", TICTACTOE, "pip install pettingzoo gymnasium pygame-ce"),
     ],
 )
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, missing: str, game: str, remedy: str) -> None:
@@ -201,3 +202,113 @@ def test_a_game_of_ones_own_is_found_where_one_works(monkeypatch: pytest.MonkeyP
 
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == "random in my_duel against random, seeds 0 to 0"
+
+
+MAZES = "python:tests/toys/mazes.py"
+
+
+class TestPythonGames:
+    def test_episodes_of_ones_own_environment_are_played(self) -> None:
+        result = play("random", f"{MAZES}:Maze", "--episodes", "6", "--json")
+
+        document = json.loads(result.stdout)
+        assert document["game"] == "python:tests/toys/mazes.py:Maze"
+        assert all(episode["cumulative_reward"] == -episode["length"] for episode in document["episodes"])
+
+    def test_ones_own_game_for_two_is_played_on_both_sides(self) -> None:
+        result = play("random", "tests.toys.mazes:Race", "--against", "random", "--episodes", "8", "--json")
+
+        summary = json.loads(result.stdout)["summary"]
+        assert set(summary) == {"team 0", "team 1", "all"}
+        assert summary["all"]["wins"] + summary["all"]["losses"] + summary["all"]["draws"] == 8
+
+    def test_a_simulations_game_is_the_first_episode_of_each_agent_that_asks_first(self) -> None:
+        arguments = ("random", f"{MAZES}:Crowd", "--env-arg", "walkers=2", "--episodes", "10", "--json")
+
+        first, again = play(*arguments), play(*arguments)
+
+        episodes = json.loads(first.stdout)["episodes"]
+        assert first.stdout == again.stdout, "each start has its seed"
+        # Each of the two walkers pays 1 for each of its steps: neither the third one, nor later episodes are counted.
+        assert all(episode["cumulative_reward"] == -episode["length"] for episode in episodes)
+        assert all(1 <= episode["length"] <= 30 for episode in episodes)
+        assert len({episode["length"] for episode in episodes}) > 1
+
+    def test_a_simulation_that_introduces_behaviors_late_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "late.py").write_text(
+            "from tests.toys.mazes import Crowd\n"
+            "class Late(Crowd):\n"
+            "    behaviors = ()\n"
+            "    def reset(self, turn, start):\n"
+            "        turn.announce(Crowd.behaviors[0])\n"
+            "        super().reset(turn, start)\n"
+        )
+
+        result = play("random", f"python:{tmp_path / 'late.py'}")
+
+        assert result.exit_code == 2
+        assert "the game introduces Walker while it plays" in " ".join(result.output.split())
+
+
+class TestRecording:
+    def test_the_episodes_of_the_model_become_a_demonstration(self, cartpole: str, tmp_path: Path) -> None:
+        record = tmp_path / "shown.npz"
+
+        result = play(cartpole, CARTPOLE, "--episodes", "5", "--record", str(record), "--json")
+
+        shown, episodes = read(record), json.loads(result.stdout)["episodes"]
+        assert shown.complete.all()
+        assert shown.returns.tolist() == [episode["cumulative_reward"] for episode in episodes]
+        assert shown.lengths.tolist() == [episode["length"] for episode in episodes]
+        assert f"{record} holds {shown.steps} transitions, 5 whole episodes" in result.stderr
+
+    def test_a_recording_that_exists_goes_on(self, cartpole: str, tmp_path: Path) -> None:
+        record = tmp_path / "shown.npz"
+
+        for seed in ("0", "2"):
+            play(cartpole, CARTPOLE, "--episodes", "2", "--seed", seed, "--record", str(record))
+
+        assert read(record).complete.sum() == 4
+
+    def test_only_the_side_of_the_model_is_recorded(self, first_free: str, tmp_path: Path) -> None:
+        record = tmp_path / "shown.npz"
+
+        play(first_free, TICTACTOE, "--against", "random", "--episodes", "6", "--record", str(record))
+
+        shown = read(record)
+        assert shown.action_masks is not None
+        assert shown.complete.sum() == 6, "one player's episode of each game"
+        assert (shown.discrete[:, 0] == shown.action_masks.argmax(axis=1)).all(), (
+            "the first free cell, as the model does"
+        )
+
+    def test_of_a_simulation_whole_first_episodes_are_recorded(self, tmp_path: Path) -> None:
+        record = tmp_path / "shown.npz"
+
+        play("random", f"{MAZES}:Crowd", "--episodes", "3", "--record", str(record))
+
+        shown = read(record)
+        assert shown.complete.all()
+        assert shown.pieces == 3 * 2
+
+    @pytest.mark.parametrize(
+        ("name", "problem"),
+        [("shown.demo", "recordings are .npz files"), ("no/such/shown.npz", "there is no folder")],
+    )
+    def test_a_recording_that_cannot_be_written_is_refused_before_anything_is_played(
+        self, tmp_path: Path, name: str, problem: str
+    ) -> None:
+        result = play("random", CARTPOLE, "--record", str(tmp_path / name))
+
+        assert result.exit_code == 2
+        assert problem in " ".join(result.output.split())
+
+    def test_a_recording_of_another_game_is_not_continued(self, cartpole: str, tmp_path: Path) -> None:
+        record = tmp_path / "shown.npz"
+        play("random", f"{MAZES}:Maze", "--episodes", "1", "--record", str(record))
+
+        result = play(cartpole, CARTPOLE, "--episodes", "1", "--record", str(record))
+
+        assert result.exit_code == 2
+        assert "the recording" in " ".join(result.output.split())
+        assert read(record).spec.behavior == "Maze"

@@ -1,5 +1,7 @@
 import json
+import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,23 @@ def test_show_tells_the_essentials(cli: Invoke, world: World) -> None:
     assert "max_steps: 10000" in cli("run", "show", "shown", "--config").stdout
 
 
+def test_show_says_whose_turn_it_is_in_self_play_and_how_the_policies_are_rated(cli: Invoke, world: World) -> None:
+    trainer = world.claim(world.create(name="turns")["id"]).start()
+    before = cli("run", "show", "turns")
+    trainer.ledger.self_play(1, {"Striker": 1204.26, "Goalie": 1195.0})
+
+    text = cli("run", "show", "turns").stdout
+
+    facts = dict(line.split("  ", 1) for line in text[: text.index("\n\n")].splitlines() if "  " in line)
+    assert facts["learning team"].strip() == "1"
+    assert facts["Elo"].strip() == "Striker 1204.3, Goalie 1195.0"
+    assert "learning team" not in before.stdout
+    assert as_json(cli("run", "show", "turns", "--json"))["run"]["self_play"] == {
+        "learning_team": 1,
+        "elo": {"Striker": 1204.26, "Goalie": 1195.0},
+    }
+
+
 def test_stop_and_cancel_say_what_they_did(cli: Invoke, world: World) -> None:
     waiting, live = world.create(), world.create()
     world.claim(live["id"]).start()
@@ -225,6 +244,31 @@ def test_watch_shows_events_and_ends_with_the_run(cli: Invoke, world: World) -> 
     assert result.stdout.splitlines()[-1].startswith(f"{trainer.run_id} SUCCEEDED")
 
 
+def test_watch_in_a_file_has_a_line_for_each_event_and_each_summary_and_no_control_characters(
+    cli: Invoke, world: World
+) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+
+    def train() -> None:
+        for number in range(3):
+            time.sleep(1.5)
+            trainer.measure(REWARD, [float(number)], first=100 * (number + 1))
+        time.sleep(3)  # nothing new: nothing to say
+        trainer.finish()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    result = cli("run", "watch", trainer.run_id)
+    thread.join()
+
+    lines = result.stdout.splitlines()
+    summaries = [line for line in lines if "CartPole reward" in line]
+    assert result.stdout.isascii()
+    assert result.stdout.replace("\n", "").isprintable()
+    assert [line.split("CartPole reward ")[1].split()[0] for line in summaries] == ["0", "1", "2"]
+    assert all(re.match(r"\d\d:\d\d:\d\d  ", line) for line in lines[:-1]), "\n".join(lines)
+
+
 def test_watch_prints_events_as_lines_of_json(cli: Invoke, world: World) -> None:
     run = world.create()
     world.http.post(f"/v1/runs/{run['id']}:cancel")
@@ -309,6 +353,29 @@ def test_lessons_are_shown_and_changed(cli: Invoke, world: World) -> None:
 
     found = as_json(cli("run", "lessons", run, "--json"))
     assert [edit["change"] for edit in found["pending"]] == [{"lesson": 2}, {"value": -3.5}]
+
+
+def test_lessons_of_a_run_that_has_ended_say_where_it_was_and_how_it_came_there(cli: Invoke, world: World) -> None:
+    criteria = {"behavior": "CartPole", "threshold": 100}
+    lessons = [{"name": name, "value": 1, "completion_criteria": criteria} for name in ("short", "middle")]
+    curriculum = {"curriculum": [*lessons, {"name": "long", "value": 3}]}
+    trainer = world.claim(world.create({**CARTPOLE, "environment_parameters": {"pole": curriculum}})["id"]).start()
+    never = world.create({**CARTPOLE, "environment_parameters": {"pole": curriculum}})["id"]
+    told = {"name": "pole", "lesson": 2, "lessons": 3, "lesson_name": "middle", "value": 1.0, "measure": "reward"}
+    told |= {"measured": 61.5, "threshold": 100.0, "waits_for": "lesson 2 of 3 'middle': reward 61.50, needs > 100.00"}
+    trainer.ledger.parameters([told], 0)
+    trainer.ledger.event("lesson_changed", "Parameter 'pole' is in lesson 'middle'.", data={"parameter": "pole"})
+    assert "needs > 100" in cli("run", "lessons", trainer.run_id).stdout
+    cli("run", "set-lesson", trainer.run_id, "pole", "3")
+    trainer.finish()
+    cli("run", "cancel", never)
+
+    after = cli("run", "lessons", trainer.run_id).stdout.splitlines()
+
+    assert after[0] == "pole: ended in lesson 2 of 3 'middle': reward was 61.50, needed > 100.00"
+    assert after[1] == "pole: lesson 3 was asked for; the run ended before that"
+    assert after[2].endswith("Parameter 'pole' is in lesson 'middle'.")
+    assert cli("run", "lessons", never).stdout.startswith("pole: ended in lesson 1 of 3 'short': reward was never")
 
 
 def test_changing_what_a_run_does_not_have_says_what_it_has(cli: Invoke, world: World) -> None:

@@ -1,6 +1,7 @@
 """`ludus simulate` starts, watches and ends its processes, and its exit code says how the run ended."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,12 +14,12 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ludus.cli.options import TOKEN_VARIABLE
 from ludus.cli.simulate import simulate
+from ludus.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.demonstrations import read
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.codes import CloseCode
-from tests.fakes import FakeServer, Peer, Script, finish_after, refuse
+from tests.fakes import FakeServer, Peer, Script, assign, finish_after, refuse
 
 CARTPOLE = "gymnasium:CartPole-v1"
 TICTACTOE = "pettingzoo:classic.tictactoe_v3"
@@ -61,11 +62,26 @@ def test_every_process_plays_all_its_environments_until_the_run_is_finished() ->
     assert len(server.incarnations) == 2
     assert all(peer.running["CartPole"] == {0, 1, 2} for peer in server.streams)
     assert all(join.label.startswith("CartPole-v1 x3") for join in server.joins)
+    connected = [line for line in errors.splitlines() if " connected to run " in line]
+    assert connected
+    for line in connected:
+        assert re.fullmatch(r"process [01]: connected to run \S+ as simulator \d+", line), "simulators have one number"
 
 
-def test_the_token_can_come_from_the_environment() -> None:
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        ([], {SIMULATOR_TOKEN: "secret"}),
+        ([], {CLIENT_TOKEN: "secret"}),
+        ([], {CLIENT_TOKEN: "another", SIMULATOR_TOKEN: "secret"}),
+        (["--token", "secret"], {CLIENT_TOKEN: "another", SIMULATOR_TOKEN: "another"}),
+    ],
+)
+def test_the_token_comes_from_the_command_line_or_the_more_specific_variable(
+    options: list[str], environment: dict[str, str]
+) -> None:
     with FakeServer(finish_after(3), token="secret") as server:
-        code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address, **{TOKEN_VARIABLE: "secret"})
+        code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address, *options, **environment)
 
     assert code == 0, errors
 
@@ -82,7 +98,7 @@ def test_a_process_that_crashes_is_started_again(tmp_path: Path) -> None:
 
     assert code == 0, errors
     assert "RuntimeError: the game crashed" in errors
-    assert "simulator 0: crashed; starting it again in 1 s" in errors
+    assert "process 0: crashed; starting it again in 1 s" in errors
 
 
 def test_a_process_that_crashes_too_often_is_given_up(tmp_path: Path) -> None:
@@ -96,7 +112,7 @@ def test_a_process_that_crashes_too_often_is_given_up(tmp_path: Path) -> None:
         )
 
     assert code == 1
-    assert "simulator 0: crashed for the 2. time in a row; it is not started again" in errors
+    assert "process 0: crashed for the 2. time in a row; it is not started again" in errors
 
 
 def forever(peer: Peer) -> Iterator[pb.ConnectResponse]:
@@ -121,6 +137,14 @@ def closing(code: CloseCode) -> Script:
 def test_the_exit_code_says_how_the_run_ended(code: CloseCode, expected: int) -> None:
     with FakeServer(closing(code)) as server:
         assert run(CARTPOLE, "--run", "cartpole", "--server", server.address)[0] == expected
+
+
+def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_renames_it() -> None:
+    with FakeServer(closing(CloseCode.BEHAVIOR_NOT_CONFIGURED)) as server:
+        code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address)
+
+    assert code == 1
+    assert "; --behavior NAME gives the game's behavior another name" in errors
 
 
 def test_processes_that_say_the_same_are_heard_once() -> None:
@@ -190,8 +214,8 @@ def test_processes_end_with_a_command_that_was_killed(
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("CartPole-v1", "write gymnasium:GAME"),
-        ("gymnasium:", "write gymnasium:GAME"),
+        ("CartPole-v1", "write gymnasium:ID"),
+        ("gymnasium:", "write gymnasium:ID"),
         ("gymnasium:Nothing-v0", "Environment `Nothing` doesn't exist"),
         ("gymnasium:CartPole-v9", "cannot be simulated"),
         ("gymnasium:no_such_module:Game-v0", "No module named 'no_such_module'"),
@@ -321,7 +345,7 @@ class TestPettingZoo:
         result = CliRunner().invoke(simulate, [TICTACTOE, "--run", "t", "--scripted", f"1={model}"])
 
         assert result.exit_code == 2
-        assert "onnxruntime is not installed here; pip install 'ludus[play]'" in result.output
+        assert "onnxruntime is not installed here; pip install onnxruntime" in result.output
 
 
 def test_a_game_of_one_has_no_team_to_be_scripted() -> None:
@@ -337,7 +361,7 @@ def test_a_missing_gymnasium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(simulate, [CARTPOLE, "--run", "x"])
 
     assert result.exit_code == 2
-    assert "pip install 'ludus[gymnasium]'" in result.output
+    assert "pip install gymnasium" in result.output
 
 
 class TestRecording:
@@ -399,3 +423,141 @@ class TestRecording:
 
         assert result.exit_code == 2
         assert message in result.output
+
+
+MAZES = "tests/toys/mazes.py"
+
+
+class TestPythonGames:
+    @pytest.mark.parametrize(
+        ("source", "options", "running"),
+        [
+            (f"python:{MAZES}:Maze", ("--envs", "3"), {"Maze": {0, 1, 2}}),
+            ("tests.toys.mazes:Maze", ("--behavior", "Runner"), {"Runner": {0}}),
+            (f"python:{MAZES}:Race", ("--teams", "0,1"), {"Race?team=0": {0}, "Race?team=1": {1}}),
+            (f"python:{MAZES}:Crowd", ("--env-arg", "walkers=3"), {"Walker": {0, 1, 2, 3}}),
+        ],
+    )
+    def test_a_game_of_ones_own_plays_in_supervised_processes_and_is_recorded(
+        self, tmp_path: Path, source: str, options: tuple[str, ...], running: dict[str, set[int]]
+    ) -> None:
+        record = tmp_path / "shown.npz"
+        with FakeServer(finish_after(80), finish_after(80)) as server:
+            code, errors = run(
+                source, "--run", "m", "--count", "2", "--server", server.address, "--record", str(record), *options
+            )
+
+        assert code == 0, errors
+        assert server.violations == []
+        assert len(server.incarnations) == 2
+        assert all(peer.running == running for peer in server.streams)
+        for index in range(2):
+            assert read(record.with_stem(f"shown-{index}")).action_masks is not None
+
+    def test_a_team_of_ones_own_game_can_be_scripted(self) -> None:
+        with FakeServer(finish_after(60)) as server:
+            code, errors = run(
+                *(f"python:{MAZES}:Race", "--run", "m", "--server", server.address, "--scripted", "1=random")
+            )
+
+        assert code == 0, errors
+        assert set(server.streams[0].running) == {"Race?team=0"}
+        assert {stat.key for stat in server.stats} == {"Environment/Win", "Environment/Draw", "Environment/Loss"}
+
+    def test_a_crash_shows_the_games_traceback_and_not_that_of_ludus(self, tmp_path: Path) -> None:
+        (tmp_path / "broken.py").write_text(
+            "from tests.toys.mazes import Maze\n"
+            "class Broken(Maze):\n"
+            "    def step(self, action):\n"
+            "        raise RuntimeError('the floor gave way')\n"
+        )
+        with FakeServer(forever) as server:
+            code, errors = run(
+                *(f"python:{tmp_path / 'broken.py'}", "--run", "m", "--server", server.address, "--restarts", "0"),
+                PYTHONPATH=str(Path.cwd()),
+            )
+
+        assert code == 1
+        assert "RuntimeError: the floor gave way" in errors
+        assert errors.count("  File ") == 1
+
+    @pytest.mark.parametrize(
+        ("method", "expected"),
+        [
+            (
+                "def step(self, action):\n        return 0, 0.0, True, {}\n",
+                (
+                    "Old.step returns a tuple of 4; in Gymnasium it returns "
+                    "observation, reward, terminated, truncated, info"
+                ),
+            ),
+            (
+                "def reset(self, *, seed=None, options=None):\n        return 0\n",
+                "Old.reset returns one int; in Gymnasium it returns observation, info",
+            ),
+        ],
+    )
+    def test_a_game_that_answers_as_in_openai_gym_ends_with_a_sentence_and_no_restart(
+        self, tmp_path: Path, method: str, expected: str
+    ) -> None:
+        (tmp_path / "old.py").write_text(f"from tests.toys.mazes import Maze\nclass Old(Maze):\n    {method}")
+        with FakeServer(forever) as server:
+            code, errors = run(
+                *(f"python:{tmp_path / 'old.py'}", "--run", "m", "--server", server.address),
+                PYTHONPATH=str(Path.cwd()),
+            )
+
+        assert code == 1
+        assert expected in errors
+        assert "Traceback" not in errors
+        assert len(server.streams) == 1
+
+    def test_a_reset_without_gymnasiums_arguments_is_a_usage_error(self, tmp_path: Path) -> None:
+        (tmp_path / "older.py").write_text(
+            "from tests.toys.mazes import Maze\nclass Older(Maze):\n    def reset(self):\n        return 0\n"
+        )
+
+        result = CliRunner().invoke(simulate, [f"python:{tmp_path / 'older.py'}", "--run", "x"])
+
+        assert result.exit_code == 2
+        assert "write def reset(self, *, seed=None, options=None)" in " ".join(result.output.split())
+
+    def test_a_simulator_of_a_queued_run_says_that_it_waits_and_for_what(self) -> None:
+        def queued(server: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+            if len(server.joins) < 3:
+                return pb.JoinResponse(
+                    wait=pb.Wait(reason="Run m is QUEUED: no slot is free.", retry_after_seconds=0.1)
+                )
+            return assign(server, request, context)
+
+        with FakeServer(finish_after(5), join=queued) as server:
+            code, errors = run(f"python:{MAZES}:Maze", "--run", "m", "--server", server.address)
+
+        assert code == 0, errors
+        assert errors.count("process 0: waiting: Run m is QUEUED: no slot is free.") == 1
+
+    @pytest.mark.parametrize(
+        ("source", "problem"),
+        [
+            ("python:no_such.py", "there is no file"),
+            (f"python:{MAZES}", f"has several games: Maze, Race, Crowd; write {MAZES}:Maze"),
+            (f"python:{MAZES}:Score", "Score in tests/toys/mazes.py is a class, but not a gymnasium.Env"),
+            ("tests.toys.mazes:Nothing", "tests.toys.mazes has no Nothing; it defines the classes Maze,"),
+            ("pettingzo:classic", "there is no module pettingzo"),
+            ("python:", "names no game; write gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"),
+        ],
+    )
+    def test_what_is_no_game_is_a_usage_error(self, source: str, problem: str) -> None:
+        result = CliRunner().invoke(simulate, [source, "--run", "x"])
+
+        assert result.exit_code == 2
+        assert problem in " ".join(result.output.split())
+        assert "Traceback" not in result.output
+
+    def test_an_error_in_the_constructor_is_shown_with_the_games_traceback(self) -> None:
+        result = CliRunner().invoke(simulate, [f"python:{MAZES}:Maze", "--run", "x", "--env-arg", "size=1"])
+
+        assert result.exit_code == 2
+        assert "Maze raises ValueError: a maze of 1 cells has no way" in " ".join(result.output.split())
+        assert result.output.count("\n  File ") == 1
+        assert "\\n" not in result.output, "a traceback has lines"

@@ -15,7 +15,7 @@ from worker.networks.actor import Actor
 
 def test_a_plan_survives_its_way_to_another_process() -> None:
     source = Source("pettingzoo", "my_games.duel", {"limit": 3, "names": ["a"]}, "Duel", True, [0, 1], "opening")
-    plan = Plan(source, 4, {1: "random"}, 7, "127.0.0.1:1", "run", "label", None, 300.0, None)
+    plan = Plan(True, source, 4, {1: "random"}, 7, "127.0.0.1:1", "run", "label", None, 300.0, None)
 
     assert Plan.from_json(plan.to_json()) == plan
 

@@ -13,8 +13,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ludus.cli.options import SERVER_VARIABLE, TOKEN_VARIABLE
+from ludus.cli.options import SERVER_VARIABLE
 from ludus.cli.unity import unity
+from ludus.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.wire.codes import CloseCode
 from ludus.wire.mlagents import unity_pb2 as pb
 from ludus.wire.side_channels import EngineConfiguration, engine_configuration, split
@@ -163,10 +164,12 @@ def test_a_token_is_sent(run: FakeRun, tmp_path: Path, monkeypatch: pytest.Monke
     run.token, run.ended = "secret", "SUCCEEDED"
 
     assert finish(start(run, tmp_path, "balls", "--token", "secret"))[0] == 0
-    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    monkeypatch.setenv(CLIENT_TOKEN, "secret")
     assert finish(start(run, tmp_path, "balls"))[0] == 0
-    monkeypatch.setenv(TOKEN_VARIABLE, "wrong")
-    assert finish(start(run, tmp_path, "balls"))[0] == 1
+    monkeypatch.setenv(SIMULATOR_TOKEN, "wrong")
+    code, errors = finish(start(run, tmp_path, "balls"))
+    assert code == 1
+    assert "does not accept the token in LUDUS_SIMULATOR_TOKEN" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

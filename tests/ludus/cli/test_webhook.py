@@ -88,3 +88,27 @@ def test_a_rotated_secret_is_printed(cli: Invoke, receiver: Receiver) -> None:
 
     assert rotated != secret
     assert receiver.received[0].verified(rotated)
+
+
+def test_what_a_disabled_webhook_holds_back_says_so_and_is_sent_once_it_is_enabled(
+    cli: Invoke, world: World, receiver: Receiver
+) -> None:
+    webhook = as_json(cli("webhook", "create", receiver.url, "--event", "run_created", "--json"))["id"]
+    world.create()
+    sender = Sender(world.services.database, world.services.settings.webhooks)
+    sender.tell()
+    cli("webhook", "update", webhook, "--disable")
+
+    listed = cli("webhook", "deliveries", webhook)
+    (held,) = as_json(cli("webhook", "deliveries", webhook, "--json"))
+    shown = cli("webhook", "deliveries", webhook, "--delivery", held["id"])
+
+    assert "when enabled" in listed.stdout
+    assert "the webhook is disabled (user)" in listed.stderr
+    assert f"ludus webhook update {webhook} --enable" in listed.stderr
+    assert (held["state"], held["next_try_at"]) == ("pending", None)
+    assert "the webhook is disabled (user)" in shown.stdout
+    cli("webhook", "update", webhook, "--enable")
+    (free,) = as_json(cli("webhook", "deliveries", webhook, "--json"))
+    assert free["waits_for"] is None
+    assert free["next_try_at"] is not None

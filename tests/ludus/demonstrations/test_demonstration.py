@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.demonstrations import DemonstrationError, Spread, check_fit, inspect, merge
+from ludus.demonstrations import DemonstrationError, Spread, check_fit, inspect, merge, thin
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, picture, vector
 
 
@@ -207,3 +207,56 @@ class TestInspect:
 
         assert found.returns is None
         assert found.to_json()["returns"] is None
+
+
+class TestThinning:
+    def test_the_first_complete_episodes_are_kept_or_as_many_that_are_drawn(self) -> None:
+        shown = make_demonstration(lengths=(3, 2, 4, 5, 6), endings="tcttt")  # the second piece was cut
+
+        assert shown.pick_episodes(3).lengths.tolist() == [3, 4, 5]
+        drawn = [shown.pick_episodes(2, seed=seed).lengths.tolist() for seed in range(20)]
+        assert drawn == [shown.pick_episodes(2, seed=seed).lengths.tolist() for seed in range(20)]
+        assert all(lengths == sorted(lengths) and 2 not in lengths for lengths in drawn), "in order, and complete"
+        assert len(set(map(tuple, drawn))) > 3
+
+    def test_more_episodes_than_are_complete_are_refused(self) -> None:
+        with pytest.raises(DemonstrationError, match="3 complete episodes were asked for; there are 2"):
+            make_demonstration(lengths=(3, 2, 4), endings="tct").pick_episodes(3)
+
+    def test_every_nth_transition_of_each_episode_begins_at_its_first_one(self) -> None:
+        shown = make_demonstration(lengths=(7, 2, 3), endings="eee")
+
+        part = shown.every(3)
+
+        rows = [0, 3, 6, 7, 9]
+        np.testing.assert_array_equal(part.observations[0], shown.observations[0][rows])
+        np.testing.assert_array_equal(part.final_observations[0], shown.next_observations(np.array(rows))[0])
+        assert part.from_start.tolist() == [True, False, False, True, True]
+        assert part.terminated.tolist() == [False, False, True, False, False]
+
+    @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 6), st.integers(0, 99))
+    def test_with_a_seed_every_episode_begins_at_one_of_its_first_transitions(
+        self, lengths: list[int], interval: int, seed: int
+    ) -> None:
+        shown = make_demonstration(lengths=lengths)
+        try:
+            part = shown.every(interval, seed)
+        except DemonstrationError:
+            assert max(lengths) < interval
+            return
+
+        rows = [int(np.flatnonzero((shown.observations[0] == one).all(1))[0]) for one in part.observations[0]]
+        for start, length in zip(shown.starts.tolist(), lengths, strict=True):
+            own = [row - start for row in rows if start <= row < start + length]
+            assert not own or own == list(range(own[0], length, interval))
+            assert (own and own[0] < interval) or length < interval
+
+    def test_episodes_and_transitions_together_are_transitions_of_these_episodes(self) -> None:
+        shown = make_demonstration(lengths=(20, 20, 20))
+
+        assert_equal(thin(shown, episodes=2, every=5, seed=3), shown.pick_episodes(2, 3).every(5, 3))
+        assert_equal(thin(shown, episodes=1, count=4), shown.pick([0]).subsample(4, 0))
+
+    def test_an_interval_below_one_is_refused(self) -> None:
+        with pytest.raises(DemonstrationError, match="at least"):
+            make_demonstration().every(0)

@@ -85,5 +85,5 @@ def test_without_pillow_the_error_says_what_to_install(monkeypatch: pytest.Monke
     content = encode_pictures(noise(3, 4, 5))
     monkeypatch.setitem(sys.modules, "PIL", None)
 
-    with pytest.raises(PictureError, match=r"pip install 'ludus\[images\]'"):
+    with pytest.raises(PictureError, match=r"pip install pillow"):
         decode_pictures(content, (3, 4, 5), ())

@@ -1,9 +1,18 @@
 """Bootstrap intervals hold the true mean as often as they say."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from ludus.play.intervals import mean_interval
+from ludus.play import intervals
+
+
+def mean_interval(values: list[float], **options: Any) -> tuple[float, float]:
+    """Return an interval that there is."""
+    found = intervals.mean_interval(values, **options)
+    assert found is not None
+    return found
 
 
 def test_the_interval_of_a_large_sample_is_that_of_the_normal_distribution() -> None:
@@ -38,6 +47,10 @@ def test_more_confidence_is_a_wider_interval() -> None:
 
 def test_values_that_are_all_alike_leave_no_width() -> None:
     assert mean_interval([3.0] * 5) == (3.0, 3.0)
+
+
+def test_a_single_value_has_no_interval() -> None:
+    assert intervals.mean_interval([3.0]) is None
 
 
 def test_the_same_values_have_the_same_interval() -> None:

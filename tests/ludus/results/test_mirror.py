@@ -120,6 +120,24 @@ def test_what_a_crash_left_behind_the_journal_is_cut_off_and_written_again(play:
     assert written(play.events)[REWARD] == [(100, 1.5), (200, 2.0)]
 
 
+def test_a_mirror_that_is_interrupted_in_its_first_summary_writes_no_point_twice(play: Play) -> None:
+    def interrupt(line: str) -> None:
+        if ". Step: " in line:  # the points are in the file, and the journal does not say so yet
+            raise KeyboardInterrupt
+
+    play.summary(100, {REWARD: 1.5})
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Mirror(play.client, play.run, play.folder, say=interrupt, given=CONFIG) as mirror,
+    ):
+        mirror.sync()
+
+    play.sync()
+
+    assert written(play.events)[REWARD] == [(100, 1.5)]
+    assert len(list(play.events.glob("events.*"))) == 1
+
+
 def test_removed_event_files_are_written_anew_from_the_server(play: Play) -> None:
     play.summary(100, {REWARD: 1.5})
     play.sync()
@@ -264,6 +282,53 @@ def test_lessons_are_told_in_ml_agents_words_and_stand_in_the_status(
     assert play.lines == [f"[INFO] {line}"]
     written_down = json.loads(status.read_text())
     assert (written_down["wall"], written_down["gravity"]) == ({"lesson_num": 1}, {"lesson_num": 0})
+
+
+def test_every_team_and_every_parameter_is_told_at_the_start_in_ml_agents_words(play: Play) -> None:
+    lines = [
+        "Parameter 'wall' is in lesson 'Low' and has value 'Float: value=1.0'.",
+        "Parameter 'gravity' is in lesson 'gravity' and has value 'Uniform sampler: min=0.0, max=1.0'.",
+    ]
+    team = {"behavior": "A", "team": 1, "name": "A?team=1"}
+    play.trainer.ledger.event("behavior_admitted", "A trains", data={"behavior": "A", "name": "A?team=0"})
+    play.trainer.ledger.event("team_announced", "Simulators bring team 1 of A, too", data=team)
+    play.trainer.ledger.event("lessons_began", " ".join(lines), data={"log_lines": lines})
+
+    play.sync()
+    play.sync()
+
+    told = [line for line in play.lines if "brain" in line or "Parameter" in line]
+    assert told == [
+        "[INFO] Connected new brain: A?team=0",
+        "[INFO] Connected new brain: A?team=1",
+        f"[INFO] {lines[0]}",
+        f"[INFO] {lines[1]}",
+    ]
+
+
+def test_turns_of_teams_are_told_in_ml_agents_words(play: Play) -> None:
+    line = "Learning team 1 swapped on step 301"
+    play.trainer.ledger.event("self_play_turn_began", "Team 0 learns", data={"team": 0, "behaviors": ["A"]})
+    swapped = {"team": 1, "behaviors": ["A"], "step": 301, "log_line": line}
+    play.trainer.ledger.event("self_play_turn_began", "Team 1 learns", data=swapped)
+
+    play.sync()
+
+    assert [each for each in play.lines if "team" in each.lower()] == [f"[INFO] {line}"]
+
+
+def test_the_status_has_the_present_elo_not_the_mean_of_the_newest_summary(play: Play) -> None:
+    status = play.folder.logs / "training_status.json"
+    play.trainer.ledger.self_play(0, {"A": 1200.5})
+    play.save(50)
+    play.sync()
+    assert json.loads(status.read_text())["A"]["elo"] == 1200.5, "there is no summary yet"
+    play.summary(100, {REWARD: 1.0, "Self-play/ELO": 1201.0})
+    play.trainer.ledger.self_play(1, {"A": 1203.25})
+
+    play.sync()
+
+    assert json.loads(status.read_text())["A"]["elo"] == 1203.25
 
 
 def test_the_configuration_is_there_from_the_beginning(play: Play) -> None:

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from server.attempts.repository import AttemptLedger
 from server.db.database import Database
@@ -430,3 +431,31 @@ def test_without_webhooks_nothing_is_written(database: Database) -> None:
     assert Sender(database, settings()).tell() == 0
     with database.read() as session:
         assert len(Outbox(session).untold(0.0, 10)) == 1  # no cursor was made
+
+
+def test_what_a_disabled_webhook_holds_back_is_given_up_after_a_week_and_its_log_says_why(
+    database: Database, receiver: Receiver
+) -> None:
+    webhook = subscribe(database, receiver.url, ("saved",))
+    other = subscribe(database, receiver.url, ("saved",))
+    happen(database, make_run(database).id, "saved")
+    Sender(database, settings()).tell()
+    change(database, webhook, enabled=False)
+
+    def age(days: float) -> None:
+        with database.write() as session:
+            session.execute(update(Delivery).values(created_at=Delivery.created_at - days * 86400))
+        sender = Sender(database, settings(retention_seconds=30 * 86400.0))
+        sender.tell()
+
+    age(6.9)
+    (waiting,) = log_of(database, webhook)
+    age(0.2)
+    (over,) = log_of(database, webhook)
+
+    assert waiting.state == "pending"
+    assert (over.state, over.attempts, over.next_try_at) == ("failed", 1, None)
+    with database.read() as session:
+        (entry,) = DeliveryRepository(session).attempts([over.id])[over.id]
+    assert entry.error == "not sent: the webhook was disabled for 7 days after the event"
+    assert log_of(database, other)[0].state == "pending", "an enabled webhook's own retries decide"

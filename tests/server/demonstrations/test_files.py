@@ -90,7 +90,7 @@ def test_merging_takes_no_more_memory_than_is_allowed(store: FolderStore, tmp_pa
 def test_a_sample_is_the_one_that_the_seed_draws(files: DemonstrationFiles, store: FolderStore, tmp_path: Path) -> None:
     source = keep(store, tmp_path, "a", lengths=(50,))
 
-    files.subsample(source, 10, 3, tmp_path / "sample.npz")
+    files.subsample(source, tmp_path / "sample.npz", count=10, seed=3)
 
     assert_equal(read(tmp_path / "sample.npz"), make_demonstration(lengths=(50,)).subsample(10, 3))
 
@@ -99,12 +99,12 @@ def test_more_than_there_is_cannot_be_drawn(files: DemonstrationFiles, store: Fo
     source = keep(store, tmp_path, "a")
 
     with pytest.raises(DemonstrationInvalid, match="6 transitions were asked for; there are 5"):
-        files.subsample(source, 6, 0, tmp_path / "sample.npz")
+        files.subsample(source, tmp_path / "sample.npz", count=6)
 
 
 def test_a_file_that_is_missing_is_said_to_be(files: DemonstrationFiles, tmp_path: Path) -> None:
     with pytest.raises(ArtifactNotFound):
-        files.subsample(DemonstrationRef("dem_x", "demonstrations/x/x.npz", ""), 1, 0, tmp_path / "sample.npz")
+        files.subsample(DemonstrationRef("dem_x", "demonstrations/x/x.npz", ""), tmp_path / "sample.npz", count=1)
 
 
 def test_a_published_file_stays_only_if_its_row_does(

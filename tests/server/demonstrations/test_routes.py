@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.demonstrations import inspect, read
+from ludus.demonstrations import inspect, read, thin
 from server.demonstrations.specs import spec_to_json
 from server.http.uploads import FORGOTTEN_SECONDS
 from server.training.presets import read_preset
@@ -191,6 +191,39 @@ def test_a_sample_is_made_by_its_seed(world: World, tmp_path: Path) -> None:
     assert made["sha256"] == same["sha256"] != other["sha256"]
     too_many = world.http.post(path, json={"count": 41})
     assert (too_many.status_code, too_many.json()["code"]) == (422, "invalid_demonstration")
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"episodes": 2}, {"episodes": 2, "seed": 4}, {"every": 3}, {"episodes": 1, "every": 4, "seed": 2}]
+)
+def test_episodes_and_every_nth_transition_can_be_kept(world: World, tmp_path: Path, wanted: dict[str, int]) -> None:
+    shown = make_demonstration(lengths=(20, 12, 8))
+    source = stored(world, tmp_path, shown)["id"]
+
+    made = world.http.post(f"/v1/demonstrations/{source}:subsample", json=wanted).json()
+
+    (tmp_path / "part.npz").write_bytes(world.http.get(f"/v1/demonstrations/{made['id']}/file").content)
+    assert_equal(read(tmp_path / "part.npz"), thin(shown, **wanted))
+    assert made["origin"] == {"subsampled": source, **wanted}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        ({}, "say what to keep"),
+        ({"count": 3, "every": 2}, "leave one of them out"),
+        ({"episodes": 0}, "greater than or equal to 1"),
+        ({"episodes": 99}, "99 complete episodes were asked for; there are"),
+        ({"every": 10**12}, "less than or equal to 100000000"),
+    ],
+)
+def test_a_part_that_cannot_be_is_refused(world: World, tmp_path: Path, wanted: dict[str, int], problem: str) -> None:
+    source = stored(world, tmp_path)["id"]
+
+    answer = world.http.post(f"/v1/demonstrations/{source}:subsample", json=wanted)
+
+    assert answer.status_code == 422
+    assert problem in answer.text
 
 
 def test_what_is_not_there_is_a_404(world: World) -> None:

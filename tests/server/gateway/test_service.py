@@ -21,9 +21,10 @@ from ludus.wire.options import REASON_METADATA, STATE_METADATA
 from server.db.database import Database
 from server.errors import ErrorKind
 from server.gateway.errors import STATUS
-from server.gateway.main import CannotServe, check, is_loopback
+from server.gateway.main import CannotServe, check
 from server.gateway.service import REPORTS_PER_MINUTE
 from server.gateway.tickets import verify
+from server.ports import is_loopback
 from server.runs.models import Event
 from server.settings import GatewaySettings
 from tests.ludus.unity.conftest import Playing, free_port, until

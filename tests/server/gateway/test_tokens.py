@@ -128,3 +128,20 @@ def test_a_gateway_that_demands_tokens_may_listen_to_the_world() -> None:
     check(GatewaySettings(host="0.0.0.0", require_token=True))
     with pytest.raises(CannotServe, match="REQUIRE_TOKEN"):
         check(GatewaySettings(host="0.0.0.0"))
+
+
+def test_a_name_that_two_projects_have_needs_a_token_of_one_of_them_or_the_runs_id(gateway: GatewayThread) -> None:
+    """Otherwise anybody could draw the simulators of a machine that serves all projects to a run of their own."""
+    mine = add_run(gateway.database, "worker-1:41000", name="mine")
+    theirs = add_run(gateway.database, "worker-1:41001", name="theirs")
+    with gateway.database.write() as session:
+        session.execute(update(Run).values(name="nightly"))
+        session.execute(update(Run).where(Run.id == theirs).values(project="theirs", created_at=Run.created_at + 100))
+    everywhere = token(gateway.database, project="*")
+    report = pb.ReportRequest(run="nightly", incarnation="one", code="crashed", sentence="It crashed.")
+
+    assert gateway.join(run="nightly", token=token(gateway.database)).assignment.run_id == mine
+    assert gateway.join(run=mine, token=everywhere).assignment.run_id == mine
+    assert reason(gateway, run="nightly", token=everywhere) == (grpc.StatusCode.FAILED_PRECONDITION, "name_ambiguous")
+    with pytest.raises(grpc.RpcError, match="Several projects have a run named 'nightly': default, theirs"):
+        gateway.stub.Report(report, metadata=[("authorization", f"Bearer {everywhere}")], timeout=10)

@@ -9,8 +9,10 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from server.attempts.repository import RunQueue
 from server.http.access import OPEN_PATHS, READING, need_of
 from server.http.app import ROUTERS
+from server.settings import SchedulingSettings
 from server.tokens.principal import Scope, including
 from tests.server.checkpoints.test_uploads import SAC
 from tests.server.demonstrations.recordings import recorded
@@ -245,7 +247,54 @@ def test_the_same_name_in_two_projects_is_two_things(world: World, ours: dict[st
     assert world.http.get("/v1/runs/our-run", headers={"Ludus-Project": "ours"}).json()["id"] == ours["run"]
     both = world.http.get("/v1/configs", headers={"Ludus-Project": "*"}).json()["configs"]
     assert {"ours", "theirs-too"} <= {each["project"] for each in both if each["name"] == "our-config"}
-    assert world.http.post("/v1/ladders", json={"name": "our-ladder"}, headers=theirs).status_code == 409
+    ladder = world.http.post("/v1/ladders", json={"name": "our-ladder"}, headers=theirs).json()
+    assert world.http.get("/v1/ladders/our-ladder", headers=theirs).json()["id"] == ladder["id"] != ours["ladder"]
+    assert world.http.get("/v1/ladders/our-ladder", headers={"Ludus-Project": "ours"}).json()["id"] == ours["ladder"]
+
+
+def test_a_name_of_several_projects_is_addressed_by_project_or_id(
+    world: World, ours: dict[str, str], tmp_path: Path
+) -> None:
+    twice = {"Ludus-Project": "twice"}
+    run = world.http.post("/v1/runs", json={"config": CARTPOLE}, headers=twice).json()["id"]
+    checkpoint = world.claim(run).start().save(100, {"CartPole.onnx": b"model"}, tmp_path)
+    world.http.put("/v1/aliases/our-alias", headers=twice, json={"checkpoint_id": checkpoint}).raise_for_status()
+    world.http.post("/v1/ladders", headers=twice, json={"name": "our-ladder"}).raise_for_status()
+    world.http.post("/v1/configs/our-config/versions", headers=twice, json={"config": CARTPOLE}).raise_for_status()
+    every = {"Ludus-Project": "*"}
+
+    for method, path in (
+        ("GET", "/v1/ladders/our-ladder"),
+        ("DELETE", "/v1/ladders/our-ladder"),
+        ("GET", "/v1/ladders/our-ladder/matches"),
+        ("GET", "/v1/aliases/our-alias"),
+        ("DELETE", "/v1/aliases/our-alias"),
+        ("GET", "/v1/configs/our-config/versions"),
+        ("GET", "/v1/configs/our-config/versions/latest"),
+        ("GET", "/v1/configs/our-config/versions/1/source"),
+    ):
+        answer = world.http.request(method, path, headers=every)
+        assert (answer.status_code, answer.json()["code"]) == (409, "name_ambiguous"), path
+        assert all(project in answer.json()["detail"] for project in ("ours", "twice")), path
+        if method == "GET":
+            assert world.http.get(path, headers=twice).status_code == 200
+    assert world.http.get(f"/v1/ladders/{ours['ladder']}", headers=every).json()["project"] == "ours"
+    aliases = [
+        alias["project"]
+        for page in pages(world, "/v1/aliases", {"filter": "name = our-alias", "page_size": 1}, every)
+        for alias in page["aliases"]
+    ]
+    assert aliases == ["ours", "twice"]
+
+
+def pages(world: World, path: str, params: dict[str, Any], headers: dict[str, str]) -> Iterator[dict[str, Any]]:
+    token = ""
+    while True:
+        page = world.http.get(path, params={**params, "page_token": token}, headers=headers).json()
+        yield page
+        token = page["next_page_token"]
+        if not token:
+            return
 
 
 def test_an_idempotency_key_brings_no_answer_of_another_project(world: World) -> None:
@@ -275,16 +324,29 @@ def test_a_small_project_among_many_runs_is_listed_in_order(world: World) -> Non
     small = {"Ludus-Project": "small"}
     created = [world.http.post("/v1/runs", json={"config": CARTPOLE}, headers=small).json()["id"] for _ in range(3)]
 
-    pages = []
-    token = ""
-    while True:
-        page = world.http.get("/v1/runs", params={"page_size": 2, "page_token": token}, headers=small).json()
-        pages.append([each["id"] for each in page["runs"]])
-        token = page["next_page_token"]
-        if not token:
-            break
+    listed = [[run["id"] for run in page["runs"]] for page in pages(world, "/v1/runs", {"page_size": 2}, small)]
 
-    assert pages == [created[:0:-1], created[:1]]
+    assert listed == [created[:0:-1], created[:1]]
+
+
+def test_a_run_counts_for_the_token_that_created_it_whatever_owner_it_names(world: World) -> None:
+    first, second = token_of(world, "run", "arena"), token_of(world, "run", "arena")
+    queue = RunQueue(world.services.database, SchedulingSettings(runs_per_token=1))
+
+    def create(name: str, headers: dict[str, str], **fields: Any) -> dict[str, Any]:
+        body = {"config": CARTPOLE, "name": name, **fields}
+        return dict(world.http.post("/v1/runs", json=body, headers=headers).json())
+
+    ours = [create("first", first, owner="ada"), create("evading", first, owner="somebody-else", priority=1000)]
+    theirs = create("second", second, owner="ada")
+
+    assert ours[0]["token_id"] == ours[1]["token_id"] != theirs["token_id"]
+    names = []
+    while (claim := queue.claim("host/1/1", 60)) is not None:
+        names.append(claim.name)
+    assert {"first", "second", "evading"} & set(names) == {"evading", "second"}, "one of each token"
+    assert create("by-the-configured-token", {"Ludus-Project": "arena"})["token_id"] is None
+    assert create("pretending", second, token_id=ours[0]["token_id"])["code"] == "invalid_request"
 
 
 def test_the_page_of_routes_is_complete(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 import server.http.app  # noqa: F401  # loads every module that adds errors
-from ludus.cli.exits import Exit
+from ludus.cli.exits import INTERRUPTED, Exit
 from server.errors import LudusError
 from server.http.errors import status_of
 
@@ -32,4 +32,4 @@ def test_every_code_is_documented_with_its_status() -> None:
 def test_every_exit_code_is_documented() -> None:
     codes = PAGE.partition("## Exit codes")[2]
 
-    assert [int(code) for code in re.findall(r"^\| (\d) \|", codes, re.MULTILINE)] == [int(code) for code in Exit]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", codes, re.MULTILINE)] == [*map(int, Exit), INTERRUPTED]

@@ -56,7 +56,7 @@ def test_every_way_to_fail_has_the_same_shape(world: World, method: str, path: s
 
 def test_a_method_that_is_not_allowed_says_which_are(http: httpx.Client) -> None:
     assert http.put("/v1/runs").headers["allow"] == "GET, POST"
-    assert http.post("/v1/runs/nobody").headers["allow"] == "GET, PATCH"
+    assert http.post("/v1/runs/nobody").headers["allow"] == "DELETE, GET, PATCH"
 
 
 def test_a_callers_request_id_is_kept_if_it_is_sane(http: httpx.Client) -> None:

@@ -16,7 +16,7 @@ from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
 def run(world: World) -> str:
     """Play eight matches in a run, rate them, and return the run's id."""
     database = world.services.database
-    run_id = make_run(database, name="played", config=SELF_PLAY).id
+    run_id = make_run(database, name="played", config=SELF_PLAY, priority=1).id  # before those that other tests queue
     claim = RunQueue(database).claim("host/1/1", 600, hint=run_id)
     assert claim is not None
     outcomes = ["win", "draw", "loss", "win"] * 2
@@ -55,7 +55,7 @@ def test_a_ladder_is_made_listed_read_and_deleted(http: httpx.Client) -> None:
 def test_a_runs_ladder_is_found_by_the_runs_name(http: httpx.Client, run: str) -> None:
     found = http.get("/v1/ladders/played").json()
 
-    assert (found["name"], found["run_id"], found["matches"], found["rated_through"]) == (run, run, 8, 8)
+    assert (found["name"], found["run_id"], found["matches"], found["rated_through"]) == ("played", run, 8, 8)
     assert http.get(f"/v1/ladders/{run}").json() == found
 
 
@@ -76,9 +76,9 @@ def test_players_and_ratings_are_listed(http: httpx.Client, run: str) -> None:
     ).json()
 
     assert [(each["id"], each["name"], each["kind"]) for each in players] == [
-        (1, f"{run}/Striker", "policy"),
-        (2, f"{run}/Striker#0", "snapshot"),
-        (3, f"{run}/Striker#1", "snapshot"),
+        (1, "played/Striker", "policy"),
+        (2, "played/Striker#0", "snapshot"),
+        (3, "played/Striker#1", "snapshot"),
     ]
     assert (page["matches"], page["rated_through"]) == (8, 8)
     elos = [each["elo"] for each in page["ratings"]]
@@ -131,7 +131,7 @@ def test_matches_come_in_pages_with_their_players(http: httpx.Client, run: str) 
     assert (newest["run_id"], newest["number"], newest["step"], newest["outcome"]) == (run, 8, 800, "win")
     assert newest["seats"][0] == {
         "player": 1,
-        "name": f"{run}/Striker",
+        "name": "played/Striker",
         "team": 0,
         "rank": 1,
         "score": None,
@@ -262,3 +262,23 @@ def test_a_run_plays_on_the_ladder_that_it_names_and_on_no_unknown_one(http: htt
     assert taken.status_code == 201
     found = http.get(f"/v1/ladders/{taken.json()['id']}").json()
     assert found["name"] == "trophy"
+
+
+def test_players_are_filtered_and_sorted_by_the_names_that_are_shown(http: httpx.Client, world: World) -> None:
+    path = league(http, "twins")
+    config = {"behaviors": {"Striker": {"self_play": {"ladder": "twins"}}}}
+    for name in ("twin", "twin", "other"):
+        run = world.create(config, name=name)["id"]
+        world.claim(run).start().ledger.matches([make_match(1, snapshot=0)])
+
+    def listed(**parameters: Any) -> list[int]:
+        answer = http.get(f"{path}/players", params={"order_by": "name", "page_size": 2} | parameters).json()
+        token = answer["next_page_token"]
+        rest = listed(**{**parameters, "page_token": token}) if token else []
+        return [each["id"] for each in answer["players"]] + rest
+
+    assert listed(filter='name = "twin/*"') == [1, 3, 2, 4]
+    assert listed(filter='name = "twin/Striker#0"') == [2, 4]
+    assert listed() == [5, 6, 1, 3, 2, 4]
+    (shared,) = http.get("/v1/ladders", params={"filter": 'name = "twins"'}).json()["ladders"]
+    assert (shared["name"], shared["run_id"]) == ("twins", None)

@@ -50,7 +50,7 @@ def test_a_run_with_self_play_has_a_ladder_of_its_own_from_the_start(database: D
 
     found = get_ladder(database, "mine")
 
-    assert (found.name, found.run_id, found.match_seq) == (run.id, run.id, 0)
+    assert (found.name, found.run_id, found.match_seq) == ("mine", run.id, 0)
     assert get_ladder(database, run.id).id == get_ladder(database, found.id).id == found.id
 
 

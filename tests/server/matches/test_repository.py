@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,7 +87,24 @@ def test_a_match_is_kept_as_it_was_played(database: Database) -> None:
     learner, opponent = found.seats
     assert (learner[0].team, learner[0].rank, learner[0].step, learner[1].kind) == (0, 2, 250, "policy")
     assert (opponent[0].team, opponent[0].rank, opponent[0].step, opponent[1].kind) == (1, 1, 3000, "snapshot")
-    assert opponent[1].name == f"{match.run_id}/Striker#3"
+    assert (opponent[1].name, opponent[1].key) == ("run/Striker#3", f"{match.run_id}/Striker#3")
+
+
+def test_players_are_listed_by_the_present_names_of_their_runs(database: Database) -> None:
+    make_player(database, name="zebra").matches([make_match(1, snapshot=0), make_match(2, snapshot=10)])
+    query = ListQuery(Order("name"), (Condition("name", Operator.EQ, "ant/Striker#*"),), limit=1)
+    with database.write() as session:
+        RunRepository(session).get("zebra").name = "ant"
+
+    with database.read() as session:
+        ladder = LadderRepository(session).get("ant")
+        page = PlayerRepository(session).list(ladder.id, query)
+        rest = PlayerRepository(session).list(ladder.id, replace(query, after=page.next))
+        ladders = LadderRepository(session).list(ListQuery(Order("name"), (Condition("name", Operator.EQ, "ant"),)))
+
+    assert [each.name for each in (*page.items, *rest.items)] == ["ant/Striker#10", "ant/Striker#0"]
+    assert rest.next is None
+    assert [each.id for each in ladders.items] == [ladder.id]
 
 
 def test_policies_and_snapshots_become_players_once(database: Database) -> None:
@@ -227,8 +245,8 @@ def test_policies_of_other_runs_are_players_of_their_runs(database: Database) ->
         ("checkpoint", False, "Old", None, unknown.checkpoint),
     ]
     assert [each.name for each in found[1:]] == [
-        f"{run}/Striker@{checkpoint}",
-        f"{run}/Striker#3",
+        f"origin/Striker@{checkpoint}",
+        "origin/Striker#3",
         f"{unknown.checkpoint}/Old@{unknown.checkpoint}",
     ]
     assert {each.initial_elo for each in found[:3]} == {900.0}

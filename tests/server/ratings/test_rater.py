@@ -13,7 +13,7 @@ from server.db.database import Database
 from server.db.ids import new_id
 from server.ladders.models import LadderPlayer
 from server.ladders.ratings import Book, Tally, tally
-from server.ladders.refs import Outcome, PlayedMatch, PlayerKind, ReportedMatch, ReportedSeat
+from server.ladders.refs import Outcome, PlayedMatch, PlayedSeat, PlayerKind, ReportedMatch, ReportedSeat
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.service import LadderService, NewPlayer
 from server.ratings.rater import Rater
@@ -285,3 +285,17 @@ def test_reported_matches_of_a_fixed_player_rate_the_other_one(database: Databas
     assert (wall.elo, wall.sigma, wall.games, wall.fixed) == (1500.0, 1.0, 1, True)
     assert ann.elo == pytest.approx(1000 + 1 - 1 / (1 + 10 ** (500 / 400)))
     assert ann.mu > 25
+
+
+def test_a_player_that_has_met_only_itself_is_not_among_those_that_have_met(database: Database) -> None:
+    ledger = make_player(database, name="run")
+    itself = tuple(PlayedSeat("Keeper", team, None, 200) for team in (0, 1))
+    ledger.matches([make_match(1), make_match(2, behavior="Keeper", seats=itself)])
+    rate_all(database)
+
+    with database.read() as session:
+        ladder = LadderRepository(session).get("run")
+        names = {player.id: player.name for player in PlayerRepository(session).played(ladder.id, 100)}
+        found = [names[number] for number in RatingRepository(session).met(ladder.id, 10)]
+
+    assert sorted(found) == ["run/Striker", "run/Striker#0"]

@@ -1,5 +1,7 @@
 """Claims where runs, owners and slots differ: the best run that a slot may run, found in an index."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from server.events.repository import EventRepository
 from server.runs.states import RunState
 from server.scheduling.demand import Offer
 from server.scheduling.repository import WaitingRuns
-from server.scheduling.turn import Obstacle
+from server.scheduling.turn import Account, Obstacle
 from server.settings import SchedulingSettings
 from tests.factories import CONFIG, make_run, read_run
 
@@ -45,10 +47,13 @@ def test_priority_goes_before_fairness(database: Database) -> None:
     assert claims(database) == ["a", "c", "b"]
 
 
-def test_a_quota_holds_until_one_of_the_owners_runs_ends(database: Database) -> None:
+@pytest.mark.parametrize("policy", [{"runs_per_project": 1}, {"runs_per_token": 1}, {"token_quotas": {"tok_1": 1}}])
+def test_a_quota_holds_under_any_owner_and_priority_until_one_of_its_runs_ends(
+    database: Database, policy: dict[str, Any]
+) -> None:
     for number in range(3):
-        make_run(database, name=f"ada-{number}", owner="ada")
-    queue = RunQueue(database, SchedulingSettings(runs_per_owner=1))
+        make_run(database, name=f"run-{number}", owner=f"owner-{number}", priority=-number, token_id="tok_1")
+    queue = RunQueue(database, SchedulingSettings(**policy))
     first = queue.claim("worker", 10)
     assert first is not None
 
@@ -57,7 +62,50 @@ def test_a_quota_holds_until_one_of_the_owners_runs_ends(database: Database) -> 
     second = queue.claim("worker", 10)
 
     assert second is not None
-    assert second.name == "ada-1"
+    assert second.name == "run-1"
+
+
+def test_a_tokens_quota_holds_over_all_projects_and_a_projects_over_all_tokens(database: Database) -> None:
+    for project, token in [("a", "tok_1"), ("b", "tok_1"), ("a", "tok_2"), ("a", "tok_3")]:
+        make_run(database.within(project), name=f"{project} {token}", token_id=token)
+
+    assert claims(database, runs_per_token=1, runs_per_project=2) == ["a tok_1", "a tok_2"]
+
+
+def test_projects_take_turns_whatever_priorities_owners_and_tokens_one_of_them_uses(database: Database) -> None:
+    for number in range(3):
+        greedy = {"owner": f"owner-{number}", "token_id": f"tok_{number}", "priority": 1000}
+        make_run(database.within("greedy"), name=f"greedy-{number}", **greedy)
+    for number in range(2):
+        make_run(database.within("modest"), name=f"modest-{number}")
+
+    assert claims(database) == ["greedy-0", "modest-0", "greedy-1", "modest-1", "greedy-2"]
+
+
+def test_tokens_take_turns_however_many_owners_one_of_them_names(database: Database) -> None:
+    for number in range(3):
+        make_run(database, name=f"many-{number}", owner=f"owner-{number}", token_id="tok_1")
+    for number in range(2):
+        make_run(database, name=f"one-{number}", owner="me", token_id="tok_2")
+
+    assert claims(database) == ["many-0", "one-0", "many-1", "one-1", "many-2"]
+
+
+@pytest.mark.parametrize("policy", [{"runs_per_project": 3}, {"runs_per_token": 3}])
+def test_no_claims_at_the_same_moment_exceed_a_quota(database: Database, policy: dict[str, int]) -> None:
+    for number in range(12):
+        make_run(database, owner=f"owner-{number}", token_id="tok_1")
+    queue = RunQueue(database, SchedulingSettings(**policy))
+    together = threading.Barrier(8)
+
+    def claim(worker: int) -> bool:
+        together.wait(10)
+        return queue.claim(f"worker-{worker}", 60) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(claim, range(8)))
+
+    assert got.count(True) == 3
 
 
 def test_a_slot_finds_what_it_serves_behind_what_it_does_not(database: Database) -> None:
@@ -71,13 +119,14 @@ def test_a_slot_finds_what_it_serves_behind_what_it_does_not(database: Database)
 
 
 def test_a_run_that_waits_in_vain_says_why_once_and_no_longer_when_it_is_claimed(database: Database) -> None:
-    run = make_run(database, name="run", config=demanding(1))
+    run = make_run(database, name="run", config=demanding(1), token_id="tok_1")
+    account = Account("default", "tok_1", "default")
     why, still = (Obstacle("no_worker_serves", sentence) for sentence in ("No worker can.", "Still none."))
 
     with database.read() as session:
         waiting = WaitingRuns(session)
-        assert waiting.uninformed(run.owner, "1;", why, since_seconds=60) == [], "workers may be just starting"
-        assert waiting.uninformed(run.owner, "1;", why, since_seconds=-1) == [run.id]
+        assert waiting.uninformed(account, "1;", why, since_seconds=60) == [], "workers may be just starting"
+        assert waiting.uninformed(account, "1;", why, since_seconds=-1) == [run.id]
         assert waiting.informed() == []
     with database.write() as session:
         WaitingRuns(session).inform(run.id, why)
@@ -85,8 +134,8 @@ def test_a_run_that_waits_in_vain_says_why_once_and_no_longer_when_it_is_claimed
     assert read_run(database, "run").waits_for == "Still none."
     with database.read() as session:
         assert [event.type for event in EventRepository(session).page(run.id)] == ["run_created", "no_worker_serves"]
-        assert WaitingRuns(session).informed() == [(run.id, run.owner, "1;")]
-        assert WaitingRuns(session).uninformed(run.owner, "1;", still, since_seconds=-1) == []
+        assert WaitingRuns(session).informed() == [(run.id, account, "1;")]
+        assert WaitingRuns(session).uninformed(account, "1;", still, since_seconds=-1) == []
 
     assert claims(database, Offer(1)) == ["run"]
     assert read_run(database, "run").waits_for is None
@@ -113,13 +162,13 @@ def test_a_claim_reads_one_run_for_each_group_however_many_wait(crowd: Database)
         heads = WaitingRuns(session).heads()
         plan = explain(crowd)
 
-    assert sorted((one.owner, one.demand) for one in heads) == [
+    assert sorted((one.account.owner, one.demand) for one in heads) == [
         ("owner0", ""),
         ("owner0", "1;"),
         ("owner1", ""),
         ("owner1", "1;"),
     ]
-    assert plan.count("ix_runs_turn") >= 4
+    assert plan.count("ix_runs_share") >= 4
     assert "TEMP B-TREE" not in plan
     assert "Sort" not in plan
 

@@ -1,27 +1,39 @@
-"""Whose turn it is: priority, then the owner with the fewest runs, then age; nobody waits for ever."""
+"""Whose turn it is: the project with the fewest runs, then priority, token, owner and age; quotas; no run starves."""
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from server.scheduling.demand import Demand, Offer, nobody_serves
-from server.scheduling.turn import Waiting, by_turn, obstacle
+from server.scheduling.turn import Account, InTraining, Waiting, by_turn, obstacle
 from server.settings import SchedulingSettings
 
 NOW = 100_000.0
 LABELS = st.frozensets(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", fullmatch=True), max_size=8)
 
 
-def waiting(run_id: str, *, owner: str = "", demand: str = "", priority: int = 0, waited: float = 0) -> Waiting:
-    return Waiting(run_id, owner, demand, priority, NOW - waited)
+def waiting(
+    run_id: str,
+    *,
+    project: str = "default",
+    token: str = "",
+    owner: str = "",
+    demand: str = "",
+    priority: int = 0,
+    waited: float = 0,
+) -> Waiting:
+    return Waiting(run_id, Account(project, token, owner), demand, priority, NOW - waited)
 
 
 def order(
-    *runs: Waiting, running: dict[str, int] | None = None, offer: Offer | None = None, **policy: Any
+    *runs: Waiting, running: dict[tuple[str, str, str], int] | None = None, offer: Offer | None = None, **policy: Any
 ) -> list[str]:
     settings = SchedulingSettings(**policy)
-    return [one.run_id for one in by_turn(runs, running or {}, offer or Offer(), settings, NOW)]
+    counts = InTraining({Account(*account): count for account, count in (running or {}).items()})
+    return [one.run_id for one in by_turn(runs, counts, offer or Offer(), settings, NOW)]
 
 
 def test_the_highest_priority_goes_first_then_the_owner_with_the_fewest_then_the_oldest() -> None:
@@ -32,7 +44,7 @@ def test_the_highest_priority_goes_first_then_the_owner_with_the_fewest_then_the
         waiting("urgent", owner="ada", priority=1),
     ]
 
-    assert order(*runs, running={"ada": 1}) == ["urgent", "old", "young", "busy owner"]
+    assert order(*runs, running={("default", "", "ada"): 1}) == ["urgent", "old", "young", "busy owner"]
 
 
 def test_a_run_of_low_priority_is_not_kept_waiting_for_ever() -> None:
@@ -42,11 +54,45 @@ def test_a_run_of_low_priority_is_not_kept_waiting_for_ever() -> None:
     assert order(*runs, aging_seconds=3600) == ["urgent", "patient"]
 
 
-def test_an_owner_whose_quota_is_used_up_is_passed_over_whatever_the_priority() -> None:
-    runs = [waiting("over", owner="ada", priority=1000), waiting("under", owner="bob"), waiting("own", owner="cyd")]
+def test_a_project_with_fewer_runs_goes_first_whatever_priority_another_one_gives_its_runs() -> None:
+    runs = [
+        waiting("pushed", project="a", priority=1000, waited=5),
+        waiting("plain", project="b", waited=1),
+        waiting("older", project="b", priority=-1, waited=9),
+    ]
 
-    assert order(*runs, running={"ada": 2, "cyd": 2}, runs_per_owner=2, owner_quotas={"cyd": 3}) == ["under", "own"]
-    assert order(*runs, owner_quotas={"bob": 0}) == ["over", "own"]
+    assert order(*runs, running={("a", "", ""): 1}) == ["plain", "older", "pushed"]
+    assert order(*runs) == ["pushed", "plain", "older"], "as many of each: the run that waited longer, of the next ones"
+
+
+def test_more_owners_gain_a_token_nothing_over_another_token() -> None:
+    runs = [
+        waiting("a fourth owner", token="tok_1", owner="d", waited=50),
+        waiting("the only one", token="tok_2", owner="me", waited=1),
+        waiting("one more of b", token="tok_1", owner="b", waited=60),
+    ]
+    running = {("default", "tok_1", "a"): 1, ("default", "tok_1", "b"): 1, ("default", "tok_2", "me"): 1}
+
+    assert order(*runs, running=running) == ["the only one", "a fourth owner", "one more of b"]
+
+
+def test_a_project_or_token_whose_quota_is_used_up_is_passed_over_whatever_the_priority_and_owner() -> None:
+    runs = [
+        waiting("over", project="a", owner="a new one", priority=1000),
+        waiting("under", project="b", token="tok_1"),
+        waiting("own", project="c"),
+    ]
+    running = {("a", "", "ada"): 2, ("c", "", "cyd"): 2}
+
+    assert order(*runs, running=running, runs_per_project=2, project_quotas={"c": 3}) == ["under", "own"]
+    assert order(*runs, token_quotas={"tok_1": 0}) == ["over", "own"]
+    assert order(*runs, running={("z", "tok_1", ""): 1}, runs_per_token=1, token_quotas={"": 9}) == ["over", "own"]
+
+
+@pytest.mark.parametrize("former", ["runs_per_owner", "owner_quotas"])
+def test_a_quota_of_owners_is_refused_with_what_to_set_instead(former: str) -> None:
+    with pytest.raises(ValidationError, match="runs_per_project, project_quotas, runs_per_token or token_quotas"):
+        SchedulingSettings.model_validate({former: {}})
 
 
 def test_a_slot_takes_only_what_it_serves() -> None:
@@ -84,14 +130,23 @@ def test_it_is_said_why_nobody_serves_a_run() -> None:
 
 
 def test_what_a_run_waits_for_beside_its_turn_is_said() -> None:
-    policy = SchedulingSettings(runs_per_owner=2, owner_quotas={"guest": 0})
+    policy = SchedulingSettings(
+        runs_per_project=2, project_quotas={"guests": 0}, runs_per_token=3, token_quotas={"": 1, "tok_2": 0}
+    )
 
-    def why(owner: str, demand: str, running: int) -> str | None:
-        found = obstacle(owner, demand, [Offer()], {owner: running}, policy)
+    def why(account: Account, running: int, demand: str = "") -> str | None:
+        found = obstacle(account, demand, [Offer()], InTraining({account: running}), policy)
         return None if found is None else f"{found.event}: {found.sentence}"
 
-    assert why("ada", "", running=1) is None
-    assert "no_worker_serves: No worker can train this run: it wants 1 GPU" in (why("ada", "1;", running=2) or "")
-    assert "quota_reached: The owner `ada` has 2 runs trained, as many as allowed" in (why("ada", "", running=2) or "")
-    assert "quota_reached: Who gives no owner has 2 runs trained" in (why("", "", running=3) or "")
-    assert "may have no run trained here" in (why("guest", "", running=0) or "")
+    bots = Account("bots", "tok_1", "ada")
+    assert why(bots, running=1) is None
+    assert "no_worker_serves: No worker can train this run: it wants 1 GPU" in (why(bots, 2, "1;") or "")
+    assert (why(bots, running=2) or "").startswith("quota_reached: The project `bots` has 2 runs in training, as many")
+    guest = why(Account("guests", "tok_1", ""), running=0) or ""
+    assert "The project `guests` may have no run in training here (LUDUS_SCHEDULING__PROJECT_QUOTAS" in guest
+    nameless = why(Account("bots", "", "ada"), running=1) or ""
+    assert "The group of runs without a token has 1 run in training" in nameless
+    refused = why(Account("bots", "tok_2", "ada"), running=0) or ""
+    assert "The token `tok_2`, which created this run, may have no run in training here" in refused
+    policy = SchedulingSettings(runs_per_token=1)
+    assert "The token `tok_1`, which created this run, has 1 run in training, as many" in (why(bots, 1) or "")

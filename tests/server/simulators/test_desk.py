@@ -1,12 +1,14 @@
 """The desk at which simulators ask for a place in a run."""
 
 import pytest
+from sqlalchemy import update
 
 from server.attempts.repository import AttemptLedger
 from server.db.database import Database
 from server.errors import SimulatorNotFound
 from server.events.repository import EventRepository
 from server.listing import Condition, ListQuery, Operator, Order
+from server.runs.models import Run
 from server.runs.states import RunState, StopReason
 from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk, SimulatorRepository
 from tests.factories import make_claim, make_ledger, make_run, read_run
@@ -31,6 +33,16 @@ def test_a_waiting_run_is_not_ready_and_says_why(database: Database, desk: Simul
     assert isinstance(answer, NotReady)
     assert answer.run_id == run.id
     assert "QUEUED" in answer.reason
+
+
+def test_a_queued_simulator_hears_what_its_run_waits_for(database: Database, desk: SimulatorDesk) -> None:
+    run = make_run(database, name="run")
+    with database.write() as session:
+        session.execute(update(Run).where(Run.id == run.id).values(waits_for="Every slot is taken."))
+
+    answer = desk.join("run", "inc")
+
+    assert answer == NotReady(run.id, f"Run {run.id} is QUEUED: Every slot is taken.")
 
 
 def test_a_trainer_that_does_not_listen_yet_is_not_ready(database: Database, desk: SimulatorDesk) -> None:

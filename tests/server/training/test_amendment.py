@@ -35,10 +35,10 @@ def test_every_trainer_declares_keys_that_it_has() -> None:
     assert set(MUTABLE) == trainers
     for trainer, keys in MUTABLE.items():
         section = trainer.model_fields
-        numbers = section["hyperparameters"].annotation.model_fields  # type: ignore[union-attr]
         for key in keys:
             group, _, inner = key.partition(".")
-            assert (inner in numbers) if inner else (group in section), key
+            assert group in section, key
+            assert not inner or inner in section[group].annotation.model_fields, key  # type: ignore[union-attr]
 
 
 def test_changes_come_with_old_and_new(config: RunConfig) -> None:
@@ -128,6 +128,35 @@ def test_hyperparameters_are_a_mapping(config: RunConfig) -> None:
     (problem,) = refused(config, {"Walker": {"hyperparameters": 3}})
 
     assert (problem.path, problem.code) == ("behaviors.Walker.hyperparameters", "wrong_type")
+
+
+def test_limits_of_divergence_change_one_by_one(config: RunConfig) -> None:
+    amended, changes = amend(config, {"Swimmer": {"divergence": {"stop_entropy_below": 0.01}}})
+
+    assert [(each.path, each.old, each.new) for each in changes] == [
+        ("behaviors.Swimmer.divergence.stop_entropy_below", None, 0.01)
+    ]
+    assert amended.behaviors["Swimmer"].divergence.warn_kl_above == 1.0  # type: ignore[attr-defined]
+
+
+def test_a_limit_of_divergence_has_to_be_one(config: RunConfig) -> None:
+    problems = refused(
+        config, {"Walker": {"divergence": {"stop_kl_above": 0, "stop_kl": 1}}, "Swimmer": {"divergence": 3}}
+    )
+
+    assert {problem.path: problem.code for problem in problems} == {
+        "behaviors.Walker.divergence.stop_kl_above": "out_of_range",
+        "behaviors.Walker.divergence.stop_kl": "unknown_key",
+        "behaviors.Swimmer.divergence": "wrong_type",
+    }
+
+
+def test_a_clone_has_no_limits_of_divergence() -> None:
+    clone = {"trainer_type": "clone", "demonstrations": ["dem_" + "0" * 26]}
+
+    (problem,) = refused(resolve({"behaviors": {"Echo": clone}}), {"Echo": {"divergence": {"warn_kl_above": 2}}})
+
+    assert (problem.path, problem.code) == ("behaviors.Echo.divergence", "unknown_key")
 
 
 def test_a_resolved_configuration_can_be_asked_for_again() -> None:

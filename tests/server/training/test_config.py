@@ -178,6 +178,14 @@ def test_defaults_are_those_of_ml_agents() -> None:
                 "behavioral_cloning": None,
                 "init_path": None,
                 "initialize_from": None,
+                "divergence": {
+                    "warn_entropy_below": 0.0001,
+                    "warn_sigma_below": 0.001,
+                    "warn_kl_above": 1.0,
+                    "stop_entropy_below": None,
+                    "stop_sigma_below": None,
+                    "stop_kl_above": None,
+                },
                 "self_play": None,
                 "max_steps": 500_000,
                 "time_horizon": 64,
@@ -234,6 +242,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
         "seed": None,
         "simulators": {
             "grace_seconds": 60.0,
+            "startup_grace_seconds": 600.0,
             "auto_resume": True,
             "startup_timeout_seconds": 600.0,
             "step_timeout_seconds": 60.0,
@@ -449,7 +458,9 @@ def test_behavior_names_of_games_are_legal(name: str) -> None:
     assert list(resolve({"behaviors": {name: {}}}).behaviors) == [name]
 
 
-@pytest.mark.parametrize("key", ["grace_seconds", "startup_timeout_seconds", "step_timeout_seconds"])
+@pytest.mark.parametrize(
+    "key", ["grace_seconds", "startup_grace_seconds", "startup_timeout_seconds", "step_timeout_seconds"]
+)
 def test_patience_is_positive(key: str) -> None:
     assert codes_of(behavior() | {"simulators": {key: 0}}) == {f"simulators.{key}": "out_of_range"}
 

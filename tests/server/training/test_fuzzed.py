@@ -67,6 +67,7 @@ FORMER = st.sampled_from(
         "train_interval",
         "num_update",
         "reward_signal_num_update",
+        "reward_signals",
         "pretraining",
         "use_curiosity",
         "curiosity_strength",

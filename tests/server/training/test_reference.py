@@ -6,6 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from server.training.config import (
+    BehavioralCloningConfig,
+    CloneHyperparameters,
+    CuriosityConfig,
+    ExtrinsicConfig,
+    GAILConfig,
+    MemorySettings,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    RNDConfig,
+    SACHyperparameters,
+)
 from server.training.problems import CODES
 from server.training.reference import PATHS, render
 from server.training.run import RunConfig
@@ -48,6 +60,21 @@ def descendants(section: type[Section]) -> set[type[Section]]:
     """Return all classes derived from a section."""
     below = section.__subclasses__()
     return {*below, *(each for child in below for each in descendants(child))}
+
+
+def test_every_number_that_is_tuned_has_a_typical_range() -> None:
+    tuned = [PPOHyperparameters, POCAHyperparameters, SACHyperparameters, CloneHyperparameters, MemorySettings]
+    signals = [ExtrinsicConfig, CuriosityConfig, GAILConfig, RNDConfig]
+    silent = [
+        f"{section.__name__}.{key}"
+        for section in [*tuned, *signals, BehavioralCloningConfig]
+        for key, schema in section.model_json_schema()["properties"].items()
+        if {"number", "integer"} & {each.get("type") for each in schema.get("anyOf", [schema])}
+        and "Typical: " not in schema["description"]
+    ]
+
+    # A length of time rather than a number to tune: how long imitation lasts.
+    assert silent == ["BehavioralCloningConfig.steps"]
 
 
 def test_every_key_is_described() -> None:

@@ -89,6 +89,11 @@ def test_arguments_of_builds_may_be_numbers() -> None:
             "behaviors.A.self_play.play_against_latest_model_ratio",
             "doubtful",
         ),
+        (
+            behavior(self_play={"play_against_latest_model_ratio": 1}),
+            "behaviors.A.self_play.play_against_latest_model_ratio",
+            "doubtful",
+        ),
         (behavior(self_play={}, max_steps=10), "behaviors.A.self_play.team_change", "doubtful"),
     ],
 )
@@ -96,3 +101,10 @@ def test_what_is_probably_not_meant_is_warned_of(document: dict[str, Any], path:
     (warning,) = review(document)[1]
 
     assert (warning.path, warning.code) == (path, code)
+
+
+@pytest.mark.parametrize(("ratio", "stands"), [(1, True), (1.5, True), (0.99, False), (0, False), (-1, False)])
+def test_a_policy_that_only_plays_itself_is_told_why_its_elo_stands_still(ratio: float, stands: bool) -> None:
+    _, warnings = review(behavior(self_play={"play_against_latest_model_ratio": ratio}))
+
+    assert any("`Self-play/ELO` stands still" in warning.message for warning in warnings) == stands

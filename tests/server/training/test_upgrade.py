@@ -45,7 +45,9 @@ def test_an_old_file_becomes_one_that_resolves(name: str) -> None:
     config, warnings = review(done.text, local=True)
 
     assert not done.unchanged
-    assert warnings == []
+    # ML-Agents' own example trains tennis by SAC in self-play, which is advised against.
+    advised = ["behaviors.Tennis.self_play"] if name == "sac_trainer_config" else []
+    assert [warning.path for warning in warnings] == advised
     assert config.behaviors.keys() == yaml.safe_load(OLD[name]).keys() - {"default"}
     assert yaml.safe_load(done.text) == done.document
 
@@ -175,6 +177,87 @@ def test_steps_per_update_are_the_interval_divided_by_the_updates(
     assert sections.document["behaviors"]["A"]["hyperparameters"] == expected
     told = {*changed(flat), *dropped(flat)}
     assert {f"A.{key}" for key in keys if key != "steps_per_update"} <= told
+
+
+@pytest.mark.parametrize(
+    ("beside", "keys", "expected"),
+    [
+        (
+            {"reward_signal_num_update": 3},
+            {"train_interval": 6, "num_update": 2},
+            {"steps_per_update": 3, "reward_signal_steps_per_update": 2},
+        ),
+        ({"reward_signal_num_update": 4}, {}, {"reward_signal_steps_per_update": 0.25}),
+        ({"reward_signal_num_update": 1}, {"train_interval": 5}, {"steps_per_update": 5}),
+        ({"reward_signal_steps_per_update": 7}, {"steps_per_update": 3}, {"steps_per_update": 3}),
+        ({"reward_signal_num_update": 2}, {"reward_signal_steps_per_update": 9}, {"reward_signal_steps_per_update": 9}),
+        (
+            {"reward_signal_num_update": 2},
+            {"reward_signal_num_update": 9, "train_interval": 4, "num_update": 1},
+            {"steps_per_update": 4},
+        ),
+    ],
+)
+def test_updates_beside_the_reward_signals_become_hyperparameters(
+    beside: dict[str, float], keys: dict[str, float], expected: dict[str, float]
+) -> None:
+    signals = {"extrinsic": {"gamma": 0.9}}
+    flat = upgrade(block(trainer="sac", reward_signals=beside | signals, **keys))
+    sections = upgrade(
+        {"behaviors": {"A": {"trainer_type": "sac", "hyperparameters": keys, "reward_signals": beside | signals}}}
+    )
+
+    for done, path in ((flat, "A"), (sections, "behaviors.A")):
+        behavior = done.document["behaviors"]["A"]
+        assert behavior["reward_signals"] == signals
+        assert behavior["hyperparameters"].items() >= expected.items()
+        assert {f"{path}.reward_signals.{key}" for key in beside} <= {*changed(done), *dropped(done)}
+        config = resolve(done.document).behaviors["A"]
+        assert isinstance(config, SACConfig)
+        by_signals = behavior["hyperparameters"]["reward_signal_steps_per_update"]
+        assert config.hyperparameters.reward_signal_steps_per_update == by_signals
+
+
+def test_an_old_file_with_updates_beside_its_reward_signals_becomes_one_that_resolves() -> None:
+    """Of `default`, and of Walker, whose own signals replace those of `default` and whose interval is 2."""
+    text = OLD["sac_trainer_config"].replace(
+        "    reward_signals:\n", "    reward_signals:\n        reward_signal_num_update: 4\n"
+    )
+    done = upgrade(text)
+
+    config = resolve(done.document, local=True)
+
+    walker, hallway = config.behaviors["Walker"], config.behaviors["Hallway"]
+    assert isinstance(walker, SACConfig)
+    assert isinstance(hallway, SACConfig)
+    assert walker.hyperparameters.steps_per_update == 2
+    assert walker.hyperparameters.reward_signal_steps_per_update == 0.5
+    assert hallway.hyperparameters.steps_per_update == 1
+    assert hallway.hyperparameters.reward_signal_steps_per_update == 0.25
+    key = "hyperparameters.reward_signal_steps_per_update"
+    assert changed(done)["Walker.reward_signals.reward_signal_num_update"] == f"behaviors.Walker.{key}"
+    assert changed(done)["default.reward_signals.reward_signal_num_update"] == f"behaviors.*.{key}"
+
+
+@pytest.mark.parametrize("key", ["reward_signal_num_update", "reward_signal_steps_per_update"])
+def test_updates_of_the_reward_signals_are_dropped_where_the_trainer_is_not_sac(key: str) -> None:
+    signals = {key: 2, "extrinsic": {"gamma": 0.9}}
+    flat = upgrade(block(reward_signals=signals))
+    sections = upgrade({"behaviors": {"A": {"trainer_type": "ppo", "reward_signals": signals}}})
+
+    assert dropped(flat) == {f"A.reward_signals.{key}"}
+    assert dropped(sections) == {f"behaviors.A.reward_signals.{key}"}
+    for done in (flat, sections):
+        assert done.document["behaviors"]["A"]["reward_signals"] == {"extrinsic": {"gamma": 0.9}}
+        assert "hyperparameters" not in done.document["behaviors"]["A"]
+        resolve(done.document)
+
+
+def test_no_update_of_the_reward_signals_at_all_is_refused_with_its_path() -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        upgrade(block(trainer="sac", reward_signals={"reward_signal_num_update": 0, "extrinsic": {}}))
+
+    assert [problem.path for problem in caught.value.problems] == ["A.reward_signals.reward_signal_num_update"]
 
 
 def test_no_update_at_all_is_refused() -> None:

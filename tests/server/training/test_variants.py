@@ -207,6 +207,7 @@ def test_an_unknown_network_is_refused_with_the_known_ones(key: str, value: str)
                 "use_vail": False,
                 "demo_path": None,
                 "legacy_pairing": False,
+                "ignore_done": False,
                 "demonstrations": [DEMONSTRATION],
             },
         ),
@@ -409,6 +410,29 @@ def test_what_was_warned_of_is_not_stored() -> None:
     stored = resolve(document).model_dump(mode="json")
 
     assert warnings_of(stored) == {}
+
+
+def test_self_play_under_sac_is_advised_against() -> None:
+    document = {
+        "behaviors": {
+            name: {"trainer_type": name, "self_play": {}, "max_steps": 10**6} for name in ("ppo", "poca", "sac")
+        }
+    }
+
+    (warning,) = review(document)[1]
+
+    assert (warning.path, warning.code) == ("behaviors.sac.self_play", "doubtful")
+    assert "take `ppo` or `poca`" in warning.message
+
+
+def test_a_limit_of_the_kl_has_no_effect_under_sac() -> None:
+    document = {
+        "behaviors": {name: {"trainer_type": name, "divergence": {"stop_kl_above": 1}} for name in ("ppo", "sac")}
+    }
+
+    (warning,) = review(document)[1]
+
+    assert (warning.path, warning.code) == ("behaviors.sac.divergence.stop_kl_above", "no_effect")
 
 
 def test_learning_rates_that_saturate_networks_are_said_to_be_doubtful() -> None:

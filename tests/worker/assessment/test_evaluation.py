@@ -59,6 +59,25 @@ def test_an_interval_without_width_reaches_the_threshold_that_it_equals() -> Non
     assert evaluation.verdict == "pass"
 
 
+@pytest.mark.parametrize("threshold", [-1000.0, 475.0, 10_000.0])
+def test_one_episode_decides_nothing(threshold: float) -> None:
+    evaluation = judge(episodes=1, threshold=threshold)
+
+    play(evaluation, [500.0])
+
+    result = evaluation.result()
+    assert (evaluation.verdict, result["mean"], result["low"], result["high"]) == ("undecided", 500.0, None, None)
+    assert evaluation.sentence().startswith("undecided: a return of 500 in a single episode, which has no interval")
+
+
+def test_one_episode_without_a_threshold_passes() -> None:
+    evaluation = judge(episodes=1)
+
+    play(evaluation, [500.0])
+
+    assert (evaluation.verdict, evaluation.result()["low"]) == ("pass", None)
+
+
 def test_seeds_are_the_same_in_every_evaluation_of_a_run_seed() -> None:
     one, other = judge(seed_parameter="seed"), judge(seed_parameter="seed", episodes=7, threshold=3.0)
 

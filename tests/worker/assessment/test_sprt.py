@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.assessment.elo import score_of
-from worker.assessment.sprt import SPRT, most_likely
+from worker.assessment.likelihood import most_likely
+from worker.assessment.sprt import SPRT
 
 GATES = 1000
 MARGIN = 2.33 * math.sqrt(0.05 * 0.95 / GATES)

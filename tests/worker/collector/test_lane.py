@@ -205,25 +205,6 @@ def test_a_straggler_makes_room_and_its_step_counts_into_the_next_round() -> Non
     assert world.delivered[1] == 1
 
 
-def test_permits_are_not_passed_around_for_ever_among_slow_simulators() -> None:
-    world = World(size=2)
-    world.join(0)
-    world.join(1)
-    world.grant(0)
-    world.step(0, decide=[1, 2])
-    world.step(1, decide=[1, 2])
-    world.run()  # simulator 0 has the permits, 1 is held
-
-    rosters = [world.members[simulator].roster for simulator in (0, 1)]
-    first = world.lane.release_stragglers(rosters[:1])
-    world.run()
-    second = world.lane.release_stragglers(rosters[1:])
-    world.run()
-    third = world.lane.release_stragglers(rosters)
-
-    assert (first, second, third) == (2, 2, 0)
-
-
 def test_an_agent_that_ends_while_it_waits_is_not_answered() -> None:
     world = World(size=2)
     world.join(0)

@@ -1,6 +1,7 @@
 """Pool, collectors and simulators together, as processes."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,19 +10,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import psutil
 import pytest
 import torch
 
-from ludus.environment_parameters import Constant, MultiRangeUniform
+from ludus.environment_parameters import Constant
 from ludus.spec import BehaviorSpec
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.batches import Aggregation
 from server.gateway.tickets import TicketClaims, sign
+from tests.server.test_tls import CERTIFICATE, PRIVATE
 from tests.worker.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
 from worker.collector.children import WarmCollector
+from worker.collector.messages import Kind
 from worker.collector.notices import (
     BehaviorAnnounced,
     CollectorDied,
@@ -226,8 +230,9 @@ def test_a_killed_collector_costs_only_its_partial_segments() -> None:
         died = desk.wait_for(CollectorDied)
         listening = desk.wait_for(CollectorListening)
         assert (died.index, died.exit_code, listening.endpoint.index) == (0, -signal.SIGKILL, 0)
+        assert died.reason == "signal SIGKILL"
         left = desk.wait_for(SimulatorLeft, lambda notice: notice.incarnation == lost.simulator.incarnation)
-        assert left.code == "collector_died"
+        assert (left.code, left.reason) == ("collector_died", "its collector ended (signal SIGKILL)")
         lost.stop()
         back = Playing(player(listening.endpoint.address), 5)
         rounds = len(desk.heard(RoundCollected))
@@ -264,11 +269,17 @@ def test_a_frozen_collector_is_replaced_and_one_that_only_idles_is_not(monkeypat
     monkeypatch.setattr("worker.collector.children.SILENCE_SECONDS", 4.0)
     with learner(count=2, size=100) as desk:
         frozen, idle = pids_of(desk.pool)
+        simulator = player(desk.endpoints[0].address)
 
         os.kill(frozen, signal.SIGSTOP)
 
         died = desk.wait_for(CollectorDied)
         assert (died.index, died.exit_code) == (0, -signal.SIGKILL)
+        assert died.silent_seconds is not None
+        assert died.silent_seconds > 4.0
+        assert died.reason == f"it had said nothing for {died.silent_seconds:.0f} s, and the trainer killed it"
+        assert desk.wait_for(SimulatorLeft).reason == f"its collector ended ({died.reason})"
+        simulator.leave()
         assert desk.wait_for(CollectorListening).endpoint.index == 0
         assert pids_of(desk.pool)[1] == idle
 
@@ -572,26 +583,7 @@ def test_a_session_without_a_genuine_ticket_is_refused(guarded: Learner, ticket:
     simulator.leave()
 
 
-def test_the_world_is_not_let_in_without_tickets() -> None:
-    with pytest.raises(ValueError, match="needs a ticket key"):
-        CollectorSettings("run", 1, 7, bind_host="0.0.0.0")
-
-
 # Start and end -----------------------------------------------------------------------------------------------------
-
-
-def test_settings_survive_the_way_to_a_collector() -> None:
-    settings = CollectorSettings(
-        "run",
-        3,
-        7,
-        ticket_key=KEY,
-        port_range=(4000, 4010),
-        environment_parameters={"a": Constant(1.5), "b": MultiRangeUniform(((0.0, 1.0), (2.0, 3.0)), 4)},
-        startup_timeout=None,
-    )
-
-    assert CollectorSettings.from_json(settings.to_json()) == settings
 
 
 def test_a_taken_port_is_a_clear_error() -> None:
@@ -601,8 +593,41 @@ def test_a_taken_port_is_a_clear_error() -> None:
         port = taken.getsockname()[1]
         pool = CollectorPool(CollectorSettings("run", 1, 7, port_range=(port, port)))
 
-        with pytest.raises(CollectorStartError, match=f"no free port.*{port}"):
+        with pytest.raises(CollectorStartError, match=f"collector 0 did not start: .*no free port.*{port}"):
             pool.start()
+
+
+def test_a_collector_that_cannot_be_started_again_says_so_once(tmp_path: Path) -> None:
+    certificate = tmp_path / "server.pem"
+    shutil.copy(CERTIFICATE, certificate)
+    with learner(tls_certificate=str(certificate), tls_key=str(PRIVATE)) as desk:
+        certificate.unlink()
+        os.kill(pids_of(desk.pool)[0], signal.SIGKILL)
+
+        reason = desk.wait_for(CollectorDied, lambda notice: notice.exit_code == 1).reason
+
+        assert reason.startswith(f"exit code 1: ValueError: {certificate} cannot be read (No such file or directory)")
+        child = desk.pool._children[0]
+        eventually(lambda: child.generation >= 3)
+        assert [each.exit_code for each in desk.heard(CollectorDied)] == [-signal.SIGKILL, 1]
+        shutil.copy(CERTIFICATE, certificate)
+        desk.wait_for(CollectorListening)
+
+
+def test_a_collector_that_makes_a_mistake_tells_its_simulators_so_before_it_ends() -> None:
+    with learner() as desk:
+        simulator = player(desk.endpoints[0].address)
+        with desk.pool._lock:
+            desk.pool._children.send(desk.pool._children[0], Kind.GRANT, b"no message")
+
+        close = simulator.closed()
+
+        assert (close.code, close.rejoin) == ("internal_error", True)
+        assert close.reason == "the collector made a mistake and is started again; its log has the details"
+        left = desk.wait_for(SimulatorLeft)
+        assert (left.incarnation, left.code, left.reason) == (simulator.incarnation, close.code, close.reason)
+        assert desk.wait_for(CollectorDied).exit_code == 1
+        desk.wait_for(CollectorListening)
 
 
 def test_collectors_take_the_ports_of_their_range() -> None:
@@ -701,7 +726,9 @@ def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch()
     memory = {"hidden_units": 8, "num_layers": 1, "memory": {"memory_size": 4}}
     with learner(network=memory, device="meta") as desk:
         playing = Playing(player(desk.endpoints[0].address), 2)
-        assert desk.wait_for(CollectorDied).index == 0
+        died = desk.wait_for(CollectorDied)
+        assert died.index == 0
+        assert "NotImplementedError: Cannot copy out of meta tensor" in died.reason
         playing.stop()
     with learner(device="meta") as desk:
         playing = Playing(player(desk.endpoints[0].address), 2)

@@ -1,6 +1,8 @@
 """Simulators that reach collectors through the gateway alone, over TLS and mTLS: real certificates all the way."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from tests.server.gateway.conftest import database as gateway_database
 from tests.server.test_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
 from tests.toys.catch import Catch
 from tests.worker.collector.stack import Learner, learner
-from worker.collector.notices import RoundCollected
+from worker.collector.notices import RoundCollected, SimulatorStarted
 
 database = gateway_database
 RUN = "run-1"
@@ -88,3 +90,26 @@ def test_a_gateway_that_does_not_trust_a_collector_says_so(
 
     assert refused.value.code == "collector_unreachable"
     assert collectors.endpoints[0].address in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("relayed", "code"), [(True, "collector_lost"), (False, "connection_lost")], ids=["relayed", "directly"]
+)
+def test_a_killed_collector_is_told_as_what_it_is_and_not_as_a_matter_of_tls(
+    collectors: Learner, database: Database, files: dict[str, Path], relayed: bool, code: str
+) -> None:
+    async def play(dialer: Dialer) -> None:
+        playing = asyncio.create_task(dialer.play())
+        await asyncio.to_thread(collectors.wait_for, SimulatorStarted)
+        for child in collectors.pool._children:
+            assert child.warm is not None
+            os.kill(child.warm.process.pid, signal.SIGKILL)
+        await asyncio.wait_for(playing, 20)
+
+    with gateway(database, **files, tls_ca=CERTIFICATE) as front, pytest.raises(CannotConnect) as told:
+        asyncio.run(play(dialer(front, files, relay=relayed, patience=0.0)))
+
+    assert told.value.code == code
+    assert "was lost" in str(told.value)
+    assert "may have ended" in str(told.value)
+    assert "TLS" not in str(told.value)

@@ -122,6 +122,10 @@ class Member:
         """Agents of each unanswered step, in their order."""
         self.step_id = 0
 
+    @property
+    def rosters(self) -> dict[str, tuple[Lane, Roster]]:
+        return {SPEC.name: (self.world.lane, self.roster)}
+
     def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         assert roster is self.roster
         answered = self.asked.pop(step_id) if agents is None else agents.tolist()

@@ -10,6 +10,7 @@ from server.training.config import GAILConfig
 from tests.worker.rewards.steps import CPU, Expert, normals, random_transitions, single_steps
 from tests.worker.rollouts import make_spec
 from worker.experience.transitions import Transitions
+from worker.functional.returns import generalized_advantages
 from worker.rewards.gail import BOTTLENECK, GAILReward
 from worker.shares import portion
 
@@ -224,5 +225,43 @@ def test_statistics_are_the_experts() -> None:
     assert normalizer.mean.tolist() == pytest.approx([4.0, 4.0], abs=0.2)
 
 
-def test_termination_ends_its_returns() -> None:
+@pytest.mark.parametrize("ignore_done", [False, True])
+def test_a_constant_reward_makes_survival_worth_something_only_where_termination_ends_returns(
+    ignore_done: bool,
+) -> None:
+    gail = make_gail(gaussian_steps(1.0, seed=1), ignore_done=ignore_done)
+    reward, gamma, steps = 0.7, 0.99, 101
+    always = reward / (1 - gamma)  # 70: what a policy is worth that is paid 0.7 for ever
+    values = torch.full((steps, 1), always)
+
+    advantages = generalized_advantages(
+        torch.full((steps, 1), reward),
+        values,
+        torch.full((1, 1), always),
+        torch.tensor([steps]),
+        torch.tensor([True]),
+        gamma=torch.tensor([gamma]),
+        lambd=1.0,
+        ignores_termination=torch.tensor([gail.ignores_termination]),
+    )
+
+    returns = (advantages + values)[:, 0]
+    if ignore_done:
+        assert returns.tolist() == pytest.approx([always] * steps, rel=1e-3)
+    else:
+        assert float(returns[-1]) == pytest.approx(0.7, rel=1e-3)
+        assert float(returns[0]) == pytest.approx(always * (1 - gamma**steps), rel=1e-3)  # 44.6
+
+
+def test_termination_ends_its_returns_by_default_as_in_ml_agents() -> None:
     assert not make_gail(gaussian_steps(1.0, seed=1)).ignores_termination
+
+
+def test_what_ignore_done_changes_is_no_part_of_the_state() -> None:
+    one, other = (make_gail(gaussian_steps(1.0, seed=1), ignore_done=choice) for choice in (False, True))
+    one.update(gaussian_steps(-1.0, seed=2))
+
+    other.load_state_dict(one.state_dict())
+
+    assert other.ignores_termination
+    torch.testing.assert_close(other.evaluate(gaussian_steps(0.0, seed=3)), one.evaluate(gaussian_steps(0.0, seed=3)))

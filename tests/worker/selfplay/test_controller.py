@@ -12,7 +12,7 @@ from worker.collector.notices import MatchesEnded
 from worker.collector.programs import Opposition
 from worker.link import EventRecord
 from worker.recorder import Recorder
-from worker.selfplay.controller import ELO, OPPONENT_ELO_MEAN, OPPONENT_ELO_STD, GhostController
+from worker.selfplay.controller import ELO, LEARNING_TEAM, OPPONENT_ELO_MEAN, OPPONENT_ELO_STD, GhostController
 from worker.selfplay.ghost import Ghost, Weights
 
 WIN, DRAW, LOSS = 1, 2, 3
@@ -27,12 +27,15 @@ class Club:
         """Behaviors whose opponents were told, and resets, in order."""
         self.weights: dict[str, set[int]] = {}
         self.events: list[EventRecord] = []
+        """All but those of `turns`."""
+        self.turns: list[EventRecord] = []
         self.points: dict[str, float] = {}
         self.policy = {"A": 0.0, "B": 0.0}
         """What the weights of each learning policy are."""
-        self.controller = GhostController(
-            self, lambda: self.calls.append("reset"), lambda: simulators, self.events.append
-        )
+        self.controller = GhostController(self, lambda: self.calls.append("reset"), lambda: simulators, self._tell)
+
+    def _tell(self, event: EventRecord) -> None:
+        (self.turns if event.name == "self_play_turn_began" else self.events).append(event)
 
     def oppose(self, behavior: str, opposition: Opposition, weights: Mapping[int, Weights]) -> None:
         assert opposition.keys <= weights.keys(), "whatever is named has weights"
@@ -104,6 +107,36 @@ def test_a_turn_ends_when_more_than_team_change_steps_were_learnt_and_simulators
 
     club.controller.learned("A", 602, done=False)
     assert club.controller.learning == 0
+
+
+def test_each_turn_is_told_with_its_team_and_ml_agents_line() -> None:
+    club, _ = symmetric()
+    (first,) = club.turns
+    assert (first.level, first.message) == ("info", "Team 0 learns, all others play frozen policies (A)")
+    assert first.data == {"team": 0, "behaviors": ["A"]}
+
+    club.controller.learned("A", 300, done=False)
+    assert club.turns == [first], "the turn goes on"
+    club.controller.learned("A", 301, done=False)
+
+    (_, second) = club.turns
+    assert second.message == "Team 1 learns from step 301 on (A)"
+    line = "Learning team 1 swapped on step 301"
+    assert second.data == {"team": 1, "behaviors": ["A"], "step": 301, "log_line": line}
+
+
+def test_whose_turn_it_is_is_a_metric_at_each_change_and_in_each_summary() -> None:
+    club = Club()
+    club.join("A")
+    club.join("B")
+    club.begin(A=[0], B=[1])
+    assert club.points[LEARNING_TEAM] == 0
+
+    club.controller.learned("A", 301, done=False)
+
+    assert club.points[LEARNING_TEAM] == 1
+    assert club.controller.metrics("A") == club.controller.metrics("B") == {LEARNING_TEAM: 1}
+    assert club.controller.metrics("C") == {}, "not in self-play"
 
 
 def test_three_teams_take_turns_and_one_that_comes_later_joins_the_end_of_the_queue() -> None:

@@ -15,10 +15,10 @@ from ludus.trouble import SimulatorError
 from ludus.turn import Actions, Turn
 from tests.toys.brawl import Brawl
 from tests.toys.walk import HYPERPARAMETERS
-from tests.worker.selfplay.match_day import train
+from tests.worker.selfplay.match_day import Referee, train
 from tests.worker.trainer.conftest import StartTrainer, reports, start
 from worker import checkpoint
-from worker.link import Match
+from worker.link import EventRecord, Match, SelfPlayStatus
 
 __all__ = ["start"]
 
@@ -38,6 +38,11 @@ def section(trainer: str = "ppo", **overrides: Any) -> dict[str, Any]:
         "self_play": self_play,
         **overrides,
     }
+
+
+def told(referee: Referee, name: str) -> list[EventRecord]:
+    """Return the events of this name."""
+    return [message for message in referee.told if isinstance(message, EventRecord) and message.name == name]
 
 
 def learners(matches: list[Match]) -> list[int]:
@@ -63,6 +68,15 @@ def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, A
     assert referee.checkpoints[-1].steps == {"Brawler": 600}, "steps of teams that do not learn are none"
     assert learners(referee.matches) == [0, 1, 2, 0]
     assert len(game.starts) == 4, "each turn begins with a reset"
+    assert [event.data["team"] for event in told(referee, "self_play_turn_began")] == [0, 1, 2, 0]
+    assert [team for team, _ in groupby(referee.points("Self-play/Learning Team", "Brawler"))] == [0, 1, 2, 0]
+    statuses = [message for message in referee.told if isinstance(message, SelfPlayStatus)]
+    assert [team for team, _ in groupby(status.learning_team for status in statuses)] == [0, 1, 2, 0]
+    state = checkpoint.load(Path(referee.checkpoints[-1].folder))["Brawler"]["self_play"]
+    assert statuses[-1].elo == {"Brawler": state["ghost"]["ratings"]["current"]}, "the present rating, not a mean"
+    assert {event.data["name"] for event in told(referee, "team_announced")} == {BLUE, GREEN}
+    (admitted,) = told(referee, "behavior_admitted")
+    assert admitted.data["name"] == RED
     assert [match.number for match in referee.matches] == list(range(1, len(referee.matches) + 1))
     for match in referee.matches:
         assert {seat.team for seat in match.seats} == {0, 1, 2}

@@ -17,6 +17,8 @@ from worker import checkpoint
 from worker.link import CheckpointCommitted, CheckpointWritten, Command, EventRecord, Job, Message, Metrics, Order
 from worker.trainer.loop import Trainer
 
+PATIENCE_SECONDS = 120.0
+"""How long a game waits for the next attempt, whose processes take long to start on a busy machine."""
 CLOCKED = ("Performance/",)
 """Metrics that depend on the clock."""
 
@@ -110,7 +112,7 @@ def playing(game: Wanderers, run: Run) -> Iterator[None]:
 
     def play() -> None:
         with suppress(SimulatorError):
-            connect(game, run="run", server=f"127.0.0.1:{run.port}", patience_seconds=20.0)
+            connect(game, run="run", server=f"127.0.0.1:{run.port}", patience_seconds=PATIENCE_SECONDS)
 
     thread = threading.Thread(target=play, daemon=True)
     thread.start()

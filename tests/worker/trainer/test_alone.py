@@ -186,7 +186,7 @@ def test_a_port_that_is_taken_is_said_without_a_traceback(tmp_path: Path) -> Non
     finished = json.loads(done.stdout.splitlines()[-1])
     assert (finished["outcome"], finished["detail"]) == (
         "lost",
-        f"no free port to listen on: 127.0.0.1, ports ({port}, {port})",
+        f"collector 0 did not start: no free port to listen on: 127.0.0.1, ports ({port}, {port})",
     )
     assert "Traceback" not in done.stdout + done.stderr
 

@@ -17,6 +17,7 @@ import pytest
 
 from ludus.demonstrations import Demonstration, write
 from tests.toys.wanderers import SPEC, Wanderers
+from tests.worker.collector.unity.players import eventually
 from tests.worker.trainer.attempts import Keeper, Run, final_state, playing, start_process
 from worker import checkpoint
 from worker.verification.differences import differences
@@ -139,6 +140,8 @@ def test_what_came_after_the_last_checkpoint_is_done_again_after_a_kill(tmp_path
     with playing(game, run):
         process = start_process(run)
         assert game.stood.wait(60)
+        second = tmp_path / "cut" / "attempt-1" / "checkpoint-2" / "state.json"
+        eventually(second.exists)  # it is written beside the collection
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         game.go.set()

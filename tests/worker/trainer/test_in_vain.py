@@ -9,6 +9,7 @@ from ludus.spec import BehaviorSpec
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.superior import Superior
 from tests.worker.trainer.test_clone import show
+from worker.checkpoint import save
 from worker.link import Job
 from worker.trainer.loop import Trainer
 
@@ -57,3 +58,52 @@ def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
     )
     assert "behavior_admitted" in superior.events()
     trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+
+
+@pytest.mark.parametrize(
+    ("saves", "loads", "told"),
+    [(True, True, False), (False, True, True), (True, False, True), (False, False, True)],
+)
+def test_a_resumed_sac_without_its_replay_buffer_says_so_in_ml_agents_words(
+    tmp_path: Path, saves: bool, loads: bool, told: bool
+) -> None:
+    spec = make_spec(branches=(3,))
+    spec = BehaviorSpec("Echo", spec.observations, spec.actions)
+
+    def section(keep: bool) -> dict[str, Any]:
+        return {"trainer_type": "sac", "hyperparameters": {"batch_size": 8, "save_replay_buffer": keep}}
+
+    first = make_trainer(Superior(cancels=True), tmp_path / "first", section(saves), device="cpu")
+    first._admission.admit(spec)
+    (tmp_path / "checkpoint").mkdir()
+    save(tmp_path / "checkpoint", first._checkpoints.state())
+    first._pool.close("collector_closing", "the test is over", rejoin=False)
+
+    superior = Superior(cancels=True)
+    config = {"behaviors": {"Echo": section(loads)}, "torch_settings": {"device": "cpu"}}
+    job = Job(
+        run_id="run", epoch=2, config=config, seed=1, scratch=str(tmp_path), resume_from=str(tmp_path / "checkpoint")
+    )
+    again = Trainer(job, superior, [])
+    again._admission.admit(spec)
+    again._pool.close("collector_closing", "the test is over", rejoin=False)
+
+    event = superior.events().get("replay_buffer_not_loaded")
+    assert (event is not None) == told
+    if event is not None:
+        assert event.level == "warning"
+        assert "Replay buffer was unable to load, starting from scratch." in event.message
+        assert "behaviors.Echo.hyperparameters.save_replay_buffer" in event.message
+        assert ("save_replay_buffer is false" in event.message) == (not loads and saves)
+
+
+def test_a_sac_that_begins_misses_no_replay_buffer(tmp_path: Path) -> None:
+    superior = Superior(cancels=True)
+    trainer = make_trainer(superior, tmp_path, {"trainer_type": "sac"}, device="cpu")
+
+    trainer._admission.admit(
+        BehaviorSpec("Echo", make_spec(branches=(3,)).observations, make_spec(branches=(3,)).actions)
+    )
+    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+
+    assert "replay_buffer_not_loaded" not in superior.events()

@@ -172,6 +172,11 @@ def test_lessons_change_while_a_run_goes_on(tmp_path: Path) -> None:
     )
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed")
+    (begun,) = superior.events("lessons_began")
+    assert begun.data["log_lines"] == [
+        "Parameter 'difficulty' is in lesson 'of 1.0' and has value 'Float: value=1.0'.",
+        "Parameter 'wind' is in lesson 'wind' and has value 'Uniform sampler: min=0.0, max=1.0'.",
+    ]
     first, second = superior.events("lesson_changed")
     line = "Parameter 'difficulty' is in lesson 'of 2.0' and has value 'Float: value=2.0'."
     assert first.data["log_line"] == line
@@ -222,6 +227,9 @@ def test_a_resumed_run_goes_on_in_its_lesson_and_with_its_edits(tmp_path: Path) 
     train(tmp_path / "second", second, *curriculum, max_steps=512, resume=first.folders()[-1])
 
     assert second.events("lesson_changed") == []
+    (begun,) = second.events("lessons_began")
+    assert "Parameter 'difficulty' is in lesson 'of 2.0' and has value" in begun.message
+    assert "Parameter 'wind' is in lesson 'wind' and has value 'Float: value=0.5'." in begun.message
     (changed,) = second.events("parameter_changed")
     assert changed.data["parameter"] == "difficulty", "what the checkpoint knows is not done again"
     assert changed.data["old"]["episodes"] >= episodes  # type: ignore[index]  # JSON

@@ -1,0 +1,122 @@
+"""The images and docker-compose.yml itself, on a container engine: train, restart the worker, download.
+
+Needs an engine that `docker compose` reaches (Docker, or Podman's socket in DOCKER_HOST) and the images that
+`docker compose build` makes; `make containers` does both. The ports 7100 to 7115 have to be free.
+"""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ludus.api import Client
+from tests.chaos.servers import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+LUDUS = [sys.executable, "-m", "ludus.cli"]
+START_SECONDS, TRAIN_SECONDS = 180, 240
+
+
+def engine_answers() -> bool:
+    if not shutil.which("docker"):
+        return False
+    return subprocess.run(["docker", "compose", "ls"], check=False, capture_output=True, timeout=20).returncode == 0
+
+
+pytestmark = [
+    pytest.mark.containers,
+    pytest.mark.slow,
+    pytest.mark.timeout(START_SECONDS + 2 * TRAIN_SECONDS),
+    pytest.mark.skipif(not engine_answers(), reason="needs a container engine that `docker compose` reaches"),
+]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack of docker-compose.yml, running, and what its operator wrote into .env."""
+
+    folder: Path
+    variables: dict[str, str]
+    api: str
+    gateway: str
+
+    def compose(self, *arguments: str) -> str:
+        command = ["docker", "compose", "--project-name", "ludus-test", "--env-file", ".env", *arguments]
+        done = subprocess.run(
+            command, check=False, cwd=self.folder, capture_output=True, text=True, timeout=START_SECONDS
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def logs(self) -> str:
+        return self.compose("logs", "--no-color", "--tail", "40")
+
+    def ludus(self, *arguments: str) -> subprocess.Popen[str]:
+        environment = os.environ | {
+            "LUDUS_SERVER": self.api,
+            "LUDUS_TOKEN": self.variables["LUDUS_API__TOKEN"],
+            "LUDUS_SIMULATOR_TOKEN": self.variables["LUDUS_GATEWAY__TOKEN"],
+        }
+        return subprocess.Popen([*LUDUS, *arguments], env=environment, text=True)
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """Start the stack as README.md says: copy .env.example, fill in the secrets at its top, `docker compose up -d`."""
+    api, gateway = free_port(), free_port()
+    variables = {
+        "POSTGRES_PASSWORD": secrets.token_hex(24),
+        "LUDUS_API__TOKEN": secrets.token_hex(24),
+        "LUDUS_GATEWAY__TOKEN": secrets.token_hex(24),
+        "LUDUS_GATEWAY__TICKET_KEY": secrets.token_hex(32),
+        "LUDUS_WORKER__ADVERTISE_HOST": "127.0.0.1",
+        "LUDUS_PUBLISH_API": f"127.0.0.1:{api}",
+        "LUDUS_PUBLISH_GATEWAY": f"127.0.0.1:{gateway}",
+    }
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    kept = [line for line in lines if line.partition("=")[0] not in variables]
+    (tmp_path / ".env").write_text("\n".join([*kept, *(f"{name}={value}" for name, value in variables.items())]))
+    shutil.copy(ROOT / "docker-compose.yml", tmp_path)
+    running = Stack(tmp_path, variables, f"http://127.0.0.1:{api}", f"127.0.0.1:{gateway}")
+    try:
+        running.compose("up", "--detach", "--no-build", "--wait")
+        yield running
+    finally:
+        sys.stdout.write(running.logs())  # pytest shows it where a test failed
+        running.compose("down", "--volumes", "--timeout", "5")
+
+
+def test_the_composed_stack_trains_resumes_after_a_restart_of_its_worker_and_hands_out_the_model(stack: Stack) -> None:
+    client = Client(stack.api, stack.variables["LUDUS_API__TOKEN"])
+    configuration = ROOT / "server/training/presets/cartpole.yaml"
+    overrides = ("--set", "behaviors.CartPole.max_steps=60000", "--set", "behaviors.CartPole.checkpoint_interval=10000")
+    assert stack.ludus("run", "create", str(configuration), "--name", "composed", *overrides).wait(30) == 0
+    simulator = stack.ludus(
+        "simulate", "gymnasium:CartPole-v1", "--run", "composed", "--envs", "4", "--server", stack.gateway
+    )
+    try:
+        deadline = time.monotonic() + TRAIN_SECONDS
+        while (run := client.get_run("composed")).step < 15_000:
+            assert run.finished_at is None, run.stop_detail
+            assert time.monotonic() < deadline, f"{run.state} at step {run.step}"
+            time.sleep(2)
+        stack.compose("restart", "worker")
+        assert (
+            stack.ludus("run", "wait", "composed", "--timeout", "4m", "--require", "step>=60000").wait(TRAIN_SECONDS)
+            == 0
+        )
+        assert simulator.wait(30) == 0
+    finally:
+        simulator.kill()
+        simulator.wait()
+
+    assert client.get_run("composed").epoch == 2
+    assert stack.ludus("checkpoint", "download", "composed", "--output", str(stack.folder / "model")).wait(60) == 0
+    assert list((stack.folder / "model").rglob("*.onnx"))

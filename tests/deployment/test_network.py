@@ -1,0 +1,268 @@
+"""A stack that is deployed as docker-compose.yml and docs/operations.md say trains, relays, resumes and hands out."""
+
+import fcntl
+import os
+import select
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+
+from ludus.api import Client
+from ludus.records import Run
+from tests.deployment.deployment import ADDRESSES, S3_PORT, TABLE, WORKERS, Deployment, table_of_ports
+from tests.deployment.hosts import Process, skip_without_namespaces
+from tests.e2e.games import write_build
+from tests.e2e.stack import cartpole, eventually
+from tests.s3 import needs_s3
+
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(300), needs_s3]
+
+PREFIX = "ludus-deployment-"
+CONNECT_SECONDS = 0.5
+PORTS = (5432, 6379, 7070, 8080, S3_PORT, 7099, 7100, 7115, 7116)
+WALKER: dict[str, Any] = {
+    "behaviors": {
+        "Walker": {
+            "trainer_type": "ppo",
+            "hyperparameters": {"batch_size": 32, "buffer_size": 128, "num_epoch": 1},
+            "network_settings": {"hidden_units": 16},
+            "max_steps": 1024,
+            "summary_freq": 256,
+        }
+    },
+    "seed": 1,
+}
+WALKING = {"name": "Walker?team=0", "continuous": 2, "agents": 2}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder, which the kernel lets go of when this process ends. Raises BlockingIOError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Deployment]:
+    skip_without_namespaces()
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(BlockingIOError), locked(left):  # of a test that was killed, unless it still runs
+            shutil.rmtree(left)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    folder.chmod(0o755)  # PostgreSQL's own user has to come in
+    with locked(folder):
+        running = Deployment(folder)
+        try:
+            yield running
+        finally:
+            running.close()
+            if os.environ.get("LUDUS_TEST_KEEP") is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def games() -> Iterator[list[Process]]:
+    """Games that a test starts; they are ended with it."""
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def reached(names: Iterable[str], ports: Iterable[int]) -> set[tuple[str, int]]:
+    """Return the ports of hosts from which anything comes back; it may be that nothing listens there."""
+    asked = {(name, port): socket.socket() for name in names for port in ports}
+    for (name, port), each in asked.items():
+        each.setblocking(False)
+        each.connect_ex((ADDRESSES[name], port))
+    time.sleep(CONNECT_SECONDS)
+    _, answered, _ = select.select([], asked.values(), [], 0)
+    for each in asked.values():
+        each.close()
+    return {place for place, each in asked.items() if each in answered}
+
+
+def state(deployment: Deployment, run: Run) -> Run:
+    now = deployment.ask(lambda client: client.get_run(run.id))
+    assert now.state not in {"FAILED", "CANCELLED", "PAUSED"}, f"{now.state}: {now.stop_reason} {now.stop_detail}"
+    return now
+
+
+def finished(deployment: Deployment, run: Run, seconds: float = 90) -> Run:
+    """Return a run once it has succeeded."""
+
+    def ended() -> Run | None:
+        now = state(deployment, run)
+        return now if now.state == "SUCCEEDED" else None
+
+    return eventually(ended, "the run succeeds", seconds)
+
+
+def worker_of(deployment: Deployment, run: Run) -> str:
+    """Return the host that trains a run, once one does."""
+
+    def host() -> str | None:
+        attempts = deployment.ask(lambda client: client.attempts(run.id))
+        return next((one.worker_id.split("/")[0] for one in attempts if one.ended_at is None), None)
+
+    return eventually(host, "a worker has the run", 60)
+
+
+def test_simulators_reach_what_the_page_opens_and_nothing_else(deployment: Deployment) -> None:
+    opened = {
+        (name, port)
+        for sources, targets, first, last in table_of_ports()
+        if "simulators" in sources
+        for word in targets
+        for name in TABLE[word]
+        for port in range(first, last + 1)
+    }
+    servers = ("postgres", "redis", "s3", "control", *WORKERS)
+
+    assert deployment.hosts["games"].do(reached, servers, PORTS) == {each for each in opened if each[1] in PORTS}
+    assert deployment.hosts["office"].do(reached, servers, PORTS) == {("control", 7070)}
+
+
+@dataclass
+class Trained:
+    """Two runs that were trained at the same time, one by a native game, one by a Unity game."""
+
+    native: Run
+    unity: Run
+    exits: list[int]
+    """Exit codes of the games."""
+
+    def both(self) -> tuple[Run, Run]:
+        return self.native, self.unity
+
+
+@pytest.fixture(scope="module")
+def trained(deployment: Deployment) -> Trained:
+    """Train on both workers to the end."""
+    native = deployment.ask(lambda client: client.create_run(cartpole(4000), name="native"))
+    unity = deployment.ask(lambda client: client.create_run(WALKER, name="unity"))
+    build = write_build(deployment.folder, WALKING)
+    games = [deployment.simulate("games", "native"), deployment.unity("games", "unity", build)]
+    finished(deployment, native)
+    finished(deployment, unity)
+    return Trained(native, unity, [game.wait(30) for game in games])
+
+
+def test_native_and_unity_games_train_to_the_end_each_on_a_worker_of_its_own(
+    deployment: Deployment, trained: Trained
+) -> None:
+    assert trained.exits == [0, 0]
+    attempts = [deployment.ask(partial(Client.attempts, run=run.id)) for run in trained.both()]
+    assert {one.worker_id.split("/")[0] for each in attempts for one in each} == set(WORKERS)
+    for run in trained.both():
+        simulators = deployment.ask(partial(Client.simulators, run=run.id))
+        assert [(each.relayed, each.peer.split(":")[-2]) for each in simulators] == [(False, ADDRESSES["games"])]
+
+
+def test_a_checkpoint_is_downloaded_from_another_host_and_lies_in_the_bucket_alone(
+    deployment: Deployment, trained: Trained, tmp_path: Path
+) -> None:
+    run = trained.native.id
+    target = tmp_path / "CartPole.onnx"
+
+    deployment.ask(lambda client: client.download(run, "latest", "CartPole.onnx", target))
+
+    assert [each.name for each in onnxruntime.InferenceSession(target).get_outputs()]
+    stored = deployment.hosts["data"].do(_objects, deployment)
+    assert any(run in key and key.endswith("CartPole.onnx") for key in stored)
+    for host in ("control", *WORKERS):
+        left = [file for file in (deployment.folder / "volumes" / host / "artifacts").rglob("*") if file.is_file()]
+        assert not left, "a folder that only one host has"
+
+
+def _objects(deployment: Deployment) -> list[str]:
+    client: Any = deployment.s3.client()
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket="ludus")
+    return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+
+
+def test_games_behind_a_nat_play_directly_and_those_that_reach_the_gateway_alone_are_relayed(
+    deployment: Deployment, games: list[Process], tmp_path: Path
+) -> None:
+    runs = [
+        deployment.ask(partial(Client.create_run, config=config, name=name))
+        for name, config in (("outside", cartpole(6000)), ("outside-unity", WALKER))
+    ]
+    games += [deployment.simulate(host, "outside") for host in ("home", "office")]
+    games += [deployment.unity("office", "outside-unity", write_build(tmp_path, WALKING))]
+    expected = [
+        {(False, ADDRESSES["router"]), (True, ADDRESSES["control"])},
+        {(True, ADDRESSES["control"])},
+    ]
+
+    def seen() -> bool:
+        simulators = [deployment.ask(partial(Client.simulators, run=run.id)) for run in runs]
+        found = [{(one.relayed, one.peer.split(":")[-2]) for one in each if one.connected_at} for each in simulators]
+        return found == expected
+
+    eventually(seen, "two games play through the gateway, and one directly", 60)
+    for run in runs:
+        finished(deployment, run)
+    assert [game.wait(30) for game in games] == [0, 0, 0]
+
+
+def test_a_run_goes_on_with_another_worker_when_its_host_is_cut_off_and_the_host_writes_nothing_afterwards(
+    deployment: Deployment, games: list[Process]
+) -> None:
+    run = deployment.ask(lambda client: client.create_run(cartpole(10**7), name="moves"))
+    games.append(deployment.simulate("games", "moves"))
+    eventually(lambda: state(deployment, run).step >= 2000, "it has a checkpoint", 90)
+    first = worker_of(deployment, run)
+
+    deployment.switch.pull(deployment.hosts[first])
+    try:
+        eventually(lambda: state(deployment, run).epoch == 2, "another attempt", 60)
+        (second,) = set(WORKERS) - {first}
+        assert worker_of(deployment, run) == second
+        resumed = state(deployment, run).step
+        assert resumed >= 1000, "it began anew"
+        eventually(lambda: state(deployment, run).step >= resumed + 1000, "it trains on", 90)
+    finally:
+        deployment.switch.plug(deployment.hosts[first])
+
+    eventually(lambda: first in _idle(deployment), "the host is back, and has given up its attempt", 90)
+    saved = state(deployment, run).step
+    eventually(lambda: state(deployment, run).step >= saved + 1000, "it still trains", 60)
+    deployment.ask(lambda client: client.stop(run.id))
+    finished(deployment, run)
+    assert games[0].wait(30) == 0
+    attempts = deployment.ask(lambda client: client.attempts(run.id))
+    assert [(one.epoch, one.worker_id.split("/")[0]) for one in attempts] == [(1, first), (2, second)]
+    assert attempts[0].outcome == "lease_expired"
+    assert '"event": "lease_lost"' in deployment.log("worker", first), "the host tried to write"
+    events = deployment.ask(lambda client: list(client.list_events(run.id)))
+    epochs = [event.epoch for event in events if event.epoch is not None]
+    assert epochs == sorted(epochs), "an attempt that was over has written"
+    assert state(deployment, run).epoch == 2
+
+
+def _idle(deployment: Deployment) -> set[str]:
+    """Return the hosts whose slot lives and has nothing to do, and on which no trainer is left over."""
+    alive = deployment.ask(lambda client: client.workers())
+    return {
+        one.host
+        for one in alive
+        if one.run_id is None
+        and time.time() - one.heartbeat_at.timestamp() < 5
+        and deployment.healthy("worker", one.host)
+    }

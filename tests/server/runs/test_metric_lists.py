@@ -1,0 +1,223 @@
+"""Lists of runs with chosen metrics, sorted by one of them."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, update
+
+from server.db.database import Database
+from server.listing import Condition, ListQuery, Operator, Order
+from server.metrics.listed import ListedMetric
+from server.metrics.models import LatestMetric
+from server.metrics.points import MetricPoint
+from server.metrics.repository import MetricRepository
+from server.runs.models import Run
+from server.runs.repository import RunRepository
+from server.runs.states import RunState
+from server.settings import Settings
+from server.steward import Steward
+from tests.factories import RecordingBell, make_checkpoint, make_claim, make_ledger, make_run
+from tests.server.http.world import World
+
+REWARD = "Environment/Cumulative Reward"
+BY_METRIC = Order("metric")
+
+
+def listed(text: str) -> ListedMetric:
+    return ListedMetric.parse(text)
+
+
+def read(database: Database, metric: str, *, descending: bool = True, limit: int = 2, **query: Any) -> list[str]:
+    """Read the names of all pages."""
+    found: list[str] = []
+    wanted = ListQuery(Order("metric", descending), limit=limit, **query)
+    while True:
+        with database.read() as session:
+            page = RunRepository(session).list(wanted, listed(metric))
+        found += [run.name for run in page.items]
+        if page.next is None:
+            return found
+        wanted = ListQuery(wanted.order, wanted.conditions, limit, page.next)
+
+
+def measured(database: Database, name: str, **values: list[float]) -> None:
+    """Have a run record a reward for each of its behaviors, and end."""
+    ledger = make_ledger(database, name=name)
+    for behavior, series in values.items():
+        ledger.metrics([MetricPoint(behavior, REWARD, 100 * i, 1.0, value) for i, value in enumerate(series, 1)])
+    ledger.move(RunState.SUCCEEDED)
+
+
+@pytest.mark.parametrize(
+    ("text", "behavior", "key", "which"),
+    [
+        ("reward", None, "reward", "last"),
+        ("Walker:Losses/Value Loss@min", "Walker", "Losses/Value Loss", "min"),
+        ("a@max", None, "a", "max"),
+    ],
+)
+def test_a_metric_is_named_with_behavior_and_extreme(text: str, behavior: str | None, key: str, which: str) -> None:
+    found = listed(text)
+
+    assert (found.behavior, found.key, found.which) == (behavior, key, which)
+
+
+@pytest.mark.parametrize("text", ["", "a@best", ":a", "a@", "a:b:c", "\x00"])
+def test_what_is_no_metric_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a metric"):
+        listed(text)
+
+
+def test_runs_are_sorted_by_the_newest_highest_or_lowest_value_and_those_without_are_left_out(
+    database: Database,
+) -> None:
+    measured(database, "a", Walker=[5.0, 9.0, 1.0])
+    measured(database, "b", Walker=[2.0, 3.0, 4.0])
+    measured(database, "c", Walker=[8.0, float("nan"), 3.0], Other=[0.5])
+    measured(database, "infinite", Walker=[float("nan")])
+    make_run(database, name="none")
+
+    assert read(database, REWARD) == ["b", "c", "a"]
+    assert read(database, REWARD, descending=False) == ["a", "c", "b"]
+    assert read(database, f"{REWARD}@max") == ["a", "c", "b"]
+    assert read(database, f"{REWARD}@min", descending=False) == ["c", "a", "b"]
+    assert read(database, f"Walker:{REWARD}@min", descending=False) == ["a", "b", "c"]
+    assert read(database, f"Other:{REWARD}") == ["c"]
+    assert read(database, "nothing") == []
+    assert read(database, REWARD, conditions=(Condition("name", Operator.EQ, "a"),)) == ["a"]
+
+
+def test_ties_and_changing_pages_neither_skip_nor_repeat_a_run(database: Database) -> None:
+    for number in range(7):
+        measured(database, f"run-{number}", Walker=[float(number // 3)])
+
+    assert read(database, REWARD, limit=2) == [f"run-{number}" for number in reversed(range(7))]
+    assert read(database, REWARD, limit=3, descending=False) == [f"run-{number}" for number in range(7)]
+
+
+def test_what_a_later_attempt_supersedes_is_no_extreme(database: Database) -> None:
+    ledger = make_ledger(database, name="resumed")
+    ledger.metrics([MetricPoint("Walker", REWARD, 100, 1.0, 5.0)])
+    ledger.checkpoint(make_checkpoint(100, steps={"Walker": 100}))
+    ledger.metrics([MetricPoint("Walker", REWARD, 200, 1.0, 99.0)])
+    ledger.release("released", "the worker stops")
+
+    make_claim(database)
+
+    with database.read() as session:
+        (run,) = RunRepository(session).list().items
+        found = MetricRepository(session).listed([run.id], [listed(f"{REWARD}@max")])
+    assert list(found[run.id].values()) == [5.0]
+
+
+def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_steward(database: Database) -> None:
+    measured(database, "old", Walker=[7.0, 1.0, 3.0])
+    measured(database, "half", Walker=[9.0, 2.0])
+    with database.write() as session:
+        session.execute(update(LatestMetric).values(highest=None, lowest=None, extremes_step=None))
+    with database.read() as session:
+        assert len(MetricRepository(session).stale(10)) == 2
+
+    Steward(database, RecordingBell(), Settings()).tick()
+
+    assert read(database, f"{REWARD}@max") == ["half", "old"]
+    with database.read() as session:
+        assert MetricRepository(session).stale(10) == []
+
+
+def test_what_is_added_to_stale_extremes_leaves_them_stale(database: Database) -> None:
+    ledger = make_ledger(database, name="live")
+    ledger.metrics([MetricPoint("Walker", REWARD, 100, 1.0, 9.0)])
+    with database.write() as session:  # as the former release writes, which knows `value` and `step` alone
+        session.execute(update(LatestMetric).values(step=50, extremes_step=40, highest=1.0))
+
+    ledger.metrics([MetricPoint("Walker", REWARD, 200, 1.0, 2.0)])
+
+    with database.read() as session:
+        assert len(MetricRepository(session).stale(10)) == 1
+    Steward(database, RecordingBell(), Settings()).tick()
+    assert read(database, f"{REWARD}@max") == ["live"]
+    with database.read() as session:
+        (row,) = session.query(LatestMetric).all()
+        assert (row.highest, row.lowest, row.extremes_step) == (9.0, 2.0, 200)
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    """Collect what is executed."""
+    found: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if statement.startswith("SELECT"):
+            found.append(statement)
+
+    event.listen(database._reader, "before_cursor_execute", note)
+    yield found
+    event.remove(database._reader, "before_cursor_execute", note)
+
+
+def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(database: Database) -> None:
+    draw = random.Random(0)
+    keys = [REWARD, "Environment/Episode Length", *(f"Losses/{number}" for number in range(10))]
+    now = time.time()
+    with database.write() as session:
+        for start in range(0, 10_000, 2_000):
+            ids = [f"run_{number:05d}" for number in range(start, start + 2_000)]
+            common = {"kind": "train", "state": "SUCCEEDED", "config": {}, "seed": 0, "tags": []}
+            session.execute(
+                insert(Run), [{**common, "id": i, "name": i, "created_at": now, "updated_at": now} for i in ids]
+            )
+            values = [(i, key, draw.random()) for i in ids for key in keys]
+            session.execute(
+                insert(LatestMetric),
+                [
+                    {"run_id": i, "behavior": "Walker", "key": key, "step": 1, "value": value, "at": now}
+                    | {"highest": value + 1, "lowest": value - 1, "extremes_step": 1}
+                    for i, key, value in values
+                ],
+            )
+    wanted = [listed(REWARD), listed(f"{REWARD}@max"), listed("Environment/Episode Length")]
+    times = []
+
+    with statements(database) as executed:
+        for _ in range(5):
+            began = time.process_time()
+            with database.read() as session:
+                page = RunRepository(session).list(ListQuery(BY_METRIC, limit=100), wanted[1])
+                found = MetricRepository(session).listed([run.id for run in page.items], wanted)
+            times.append(time.process_time() - began)
+
+    assert len(executed) / 5 <= 3
+    assert len(found) == 100
+    ordered = [values[wanted[1]] or 0 for values in found.values()]
+    assert ordered == sorted(ordered, reverse=True)
+    assert min(times) < 0.5, "a walk through all metrics of all runs takes longer"
+
+
+def test_over_http_values_are_named_as_asked_and_pages_are_bound_to_the_metric(world: World) -> None:
+    for name, values in {"first": [1.0, 5.0], "second": [2.0, 3.0]}.items():
+        trainer = world.claim(world.create(name=f"listed-{name}", tags=["listed"])["id"]).start()
+        trainer.measure(REWARD, values)
+        trainer.finish()
+    world.create(name="listed-none", tags=["listed"])
+
+    def get(**query: Any) -> Any:
+        return world.http.get("/v1/runs", params={"filter": "tag = listed", **query})
+
+    plain = get().json()["runs"]
+    page = get(metrics=[f"{REWARD}@max", REWARD, "no"], order_by="metric desc", page_size=1).json()
+    rest = {"metrics": [f"{REWARD}@max", REWARD], "order_by": "metric desc", "page_token": page["next_page_token"]}
+
+    assert [run["metrics"] for run in plain] == [{}, {}, {}]
+    assert [(run["name"], run["metrics"]) for run in page["runs"]] == [
+        ("listed-first", {f"{REWARD}@max": 5.0, REWARD: 5.0, "no": None})
+    ]
+    assert [run["name"] for run in get(**rest).json()["runs"]] == ["listed-second"]
+    assert get(**{**rest, "metrics": [REWARD]}).json()["code"] == "invalid_page_token"
+    assert get(order_by="metric desc").json()["code"] == "invalid_query"
+    assert get(metrics="reward@best").json()["code"] == "invalid_query"
+    assert get(metrics=["x"] * 21).status_code == 422

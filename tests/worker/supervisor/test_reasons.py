@@ -1,0 +1,169 @@
+"""A run whose collectors or trainer end by themselves says why, in its stop detail and in its events."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.artifacts import FolderStore
+from server.attempts.repository import AttemptLedger
+from server.db.database import Database
+from server.events.repository import EventRepository
+from server.runs.states import RunState
+from server.settings import WorkerSettings
+from server.tls import TlsFiles
+from tests.factories import make_claim, make_run, read_run
+from tests.server.test_tls import CERTIFICATE, OTHER, PRIVATE
+from tests.worker.supervisor.supervising import Scripted
+from worker.process import WarmTrainer
+from worker.supervisor.attempt_log import AttemptLog
+from worker.supervisor.loop import Supervisor
+
+
+def fail(
+    database: Database,
+    folder: Path,
+    trainer: WarmTrainer,
+    *,
+    ticket_key: bytes | None = None,
+    tls: TlsFiles | None = None,
+    **settings: Any,
+) -> tuple[str, list[str]]:
+    """Execute a run that nothing is left to try for; return its stop detail and the messages of its events."""
+    make_run(database, name="run")
+    claim = make_claim(database)
+    store = FolderStore(folder / "artifacts")
+    ledger = AttemptLedger(database, claim, restart_budget=0)
+    worker = WorkerSettings(**settings)
+    try:
+        Supervisor(claim, ledger, store, worker, folder / "scratch", ticket_key, lambda: False, tls).run(trainer)
+    finally:
+        trainer.close()
+    run = read_run(database, "run")
+    assert run.state == RunState.FAILED
+    with database.read() as session:
+        return run.stop_detail or "", [event.message for event in EventRepository(session).page(run.id)]
+
+
+def test_collectors_that_find_no_port_fail_the_run_with_their_range(database: Database, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        message, events = fail(database, tmp_path, WarmTrainer(), port_range=(port, port))
+
+    sentence = f"collector 0 did not start: no free port to listen on: 127.0.0.1, ports ({port}, {port})"
+    assert message == f"{sentence}. The budget of 0 restarts without a new checkpoint is spent."
+    assert any(sentence in event for event in events)
+
+
+def test_collectors_that_may_not_listen_fail_the_run_with_what_they_lack(database: Database, tmp_path: Path) -> None:
+    message, _ = fail(database, tmp_path, WarmTrainer(), bind_host="0.0.0.0")
+
+    assert "listening on 0.0.0.0 needs a ticket key" in message
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "sentence"),
+    [
+        (CERTIFICATE, Path("/no/such.key"), "/no/such.key cannot be read (No such file or directory)"),
+        (PRIVATE, PRIVATE, f"{PRIVATE} holds no certificate in PEM"),
+        (OTHER, PRIVATE, f"{PRIVATE} is not the key of the certificate in {OTHER}"),
+    ],
+    ids=["missing", "no certificate", "another key"],
+)
+def test_collectors_with_bad_files_of_tls_fail_the_run_with_the_file(
+    database: Database, tmp_path: Path, certificate: Path, key: Path, sentence: str
+) -> None:
+    message, _ = fail(database, tmp_path, WarmTrainer(), tls=TlsFiles(certificate, key))
+
+    assert sentence in message
+    assert "no free port" not in message
+    (log,) = (tmp_path / "artifacts").rglob("trainer.log")
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    (failed,) = [line for line in said if line["process"] == "collector" and line["event"] == "collector_failed"]
+    assert sentence in failed["exception"], "the run's log has the traceback"
+
+
+RAISES = """
+import pathlib, socket, sys
+from server.logging import configure_logging, redirect_output
+from worker.link import TrainerLink
+job = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print).await_job()
+redirect_output(pathlib.Path(job.log_path))
+configure_logging("trainer")
+raise RuntimeError("no more room on the device")
+"""
+CRASHES = RAISES.replace(
+    'raise RuntimeError("no more room on the device")',
+    "import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)",
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        (RAISES, "ended unexpectedly (exit code 1): RuntimeError: no more room on the device"),
+        (CRASHES, "ended unexpectedly (signal SIGSEGV): Fatal Python error: Segmentation fault"),
+    ],
+    ids=["exception", "crash"],
+)
+def test_a_trainer_that_dies_fails_the_run_with_its_last_error(
+    database: Database, tmp_path: Path, program: str, sentence: str
+) -> None:
+    message, events = fail(database, tmp_path, Scripted(program))
+
+    assert sentence in message
+    assert any(sentence in event for event in events)
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["fresh", "warm"])
+def test_a_trainer_that_cannot_import_what_it_needs_fails_the_run_with_the_reason(
+    database: Database, tmp_path: Path, *, warm: bool
+) -> None:
+    (tmp_path / "torch.py").write_text('raise ImportError("libcudart.so.12: cannot open shared object file")')
+    trainer = WarmTrainer({"PYTHONPATH": str(tmp_path)})
+    if warm:
+        trainer.prepare()
+
+    message, events = fail(database, tmp_path, trainer)
+
+    sentence = "ImportError: libcudart.so.12: cannot open shared object file"
+    assert sentence in message
+    assert any(sentence in event for event in events)
+
+
+def test_a_trainer_that_leaves_no_error_points_to_its_log(database: Database, tmp_path: Path) -> None:
+    killed = f"{RAISES.partition('raise')[0]}import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
+
+    message, _ = fail(database, tmp_path, Scripted(killed))
+
+    assert "ended unexpectedly (signal SIGKILL, not sent by Ludus): its log says more" in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ([{"level": "info", "event": "started"}], None),
+        ([{"level": "error", "event": "supervisor_lost", "reason": "it is gone"}], "it is gone"),
+        ([{"level": "critical", "event": "x", "exception": "Traceback\n  File\nOSError: gone"}], "OSError: gone"),
+        ([{"level": "error", "event": "first"}, {"level": "error", "event": "second"}, {"level": "info"}], "second"),
+        (
+            ["torch.OutOfMemoryError: CUDA out of memory", "[1, 2]", "broken {", "3"],
+            "torch.OutOfMemoryError: CUDA out of memory",
+        ),
+        ([], None),
+    ],
+)
+def test_the_last_error_of_a_log_is_one_line(tmp_path: Path, lines: list[Any], error: str | None) -> None:
+    log = AttemptLog(tmp_path / "trainer.log")
+    log.path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}{os.linesep}" for line in lines))
+
+    assert log.last_error() == error
+
+
+def test_a_log_that_was_never_begun_has_no_error(tmp_path: Path) -> None:
+    assert AttemptLog(tmp_path / "trainer.log").last_error() is None

@@ -1,0 +1,83 @@
+"""A run whose simulators bring only some of its behaviors says so, and pauses."""
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from ludus.simulator import SimulatorError, connect
+from tests.worker.trainer.attempts import Keeper, Run
+from tests.worker.trainer.test_turn_based import NETWORK, TRAINERS, Board
+from worker.link import CheckpointWritten, Command, EventRecord, Finished, Message
+from worker.trainer.loop import Trainer
+
+MAX_STEPS = 64
+SECTION = {
+    "trainer_type": "ppo",
+    "hyperparameters": TRAINERS["ppo"],
+    "network_settings": NETWORK,
+    "max_steps": MAX_STEPS,
+    "time_horizon": 8,
+}
+CONFIG = {"behaviors": {"Black": SECTION, "White": SECTION}}
+WAITS = "No simulator plays White; all else has been learnt. The run waits for one that does, "
+
+
+class Stopper(Keeper):
+    """Wants the run to stop when it hears that a behavior is missing."""
+
+    def post(self, message: Message) -> None:
+        super().post(message)
+        if isinstance(message, EventRecord) and message.name == "behavior_missing":
+            self._inbox.append(Command(action="stop"))
+
+
+def end_of(folder: Path, keeper: Keeper, players: tuple[str, ...], grace: float | None) -> Finished:
+    """Train until the end with one simulator, in which these behaviors move in turn."""
+    run = Run({**CONFIG, "simulators": {"startup_grace_seconds": grace}}, folder)
+
+    def play() -> None:
+        with suppress(SimulatorError):  # a run that has paused is waited for in vain
+            connect(Board(players, 1), run="run", server=f"127.0.0.1:{run.port}", patience_seconds=1.0)
+
+    thread = threading.Thread(target=play, daemon=True)
+    thread.start()
+    finished = Trainer(run.job(), keeper, []).run()
+    thread.join(20)
+    return finished
+
+
+def test_a_run_pauses_when_no_simulator_plays_the_last_behavior_within_the_startup_grace(tmp_path: Path) -> None:
+    keeper = Keeper()
+
+    finished = end_of(tmp_path, keeper, ("Black",), 3.0)
+
+    assert (finished.outcome, finished.reason) == ("paused", "behavior_missing")
+    assert finished.detail == (
+        "no simulator has played White for 3 s (simulators.startup_grace_seconds), and all else has been learnt; "
+        "resume the run (`ludus run resume run`) and start a simulator that plays it, or end it with what it has "
+        "learnt: `ludus run stop run`"
+    )
+    (event,) = [event for event in keeper.events if event.name == "behavior_missing"]
+    assert event.message == f"{WAITS}for 3 s, and then pauses (simulators.startup_grace_seconds)"
+    assert event.data == {"behaviors": ["White"]}
+    written = [message for message in keeper.told if isinstance(message, CheckpointWritten)]
+    assert written[-1].steps == {"Black": MAX_STEPS}, "what was learnt is kept"
+
+
+def test_a_run_whose_startup_grace_is_null_says_that_it_waits_without_limit(tmp_path: Path) -> None:
+    keeper = Stopper()
+
+    finished = end_of(tmp_path, keeper, ("Black",), None)
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "user")
+    (event,) = [event for event in keeper.events if event.name == "behavior_missing"]
+    assert event.message == f"{WAITS}without limit (simulators.startup_grace_seconds)"
+
+
+def test_a_run_whose_behaviors_are_all_played_misses_none(tmp_path: Path) -> None:
+    keeper = Keeper()
+
+    finished = end_of(tmp_path, keeper, ("Black", "White"), 600.0)
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed")
+    assert "behavior_missing" not in {event.name for event in keeper.events}
