@@ -58,6 +58,9 @@ SERVICE: Final = "ludus.v1.SimulationService"
 RUN_ID: Final = "run-fake"
 RETRY_SECONDS: Final = 0.2
 LAST_WORDS_SECONDS: Final = 0.5
+LINGER_SECONDS: Final = 5.0
+"""A stream stays open for so long after Close, unless its client ends it. Real servers allow 1 s; a loaded developer's
+machine may take longer."""
 TICKET_SECONDS: Final = 60
 SHOWN: Final = 5
 """So many agents, rewards and the like are told of one message."""
@@ -288,6 +291,7 @@ class FakeServer:
         self.say(f"{name}: closed with {code.value}: {reason}{'; join again' if code.rejoin else ''}")
         message = pb.Close(code=code.value, reason=reason, rejoin=code.rejoin)
         await context.write(pb.ConnectResponse(close=message).SerializeToString())
+        await stream.linger()
 
     def greet(self, stream: "_Stream", ticket: str) -> int:
         """Take a stream whose Hello is well formed, and return its simulator's number. Raises ProtocolError."""
@@ -334,6 +338,8 @@ class _Stream:
         self._behaviour = server.behaviour
         self._name = name
         self._context = context
+        self._reading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """The next message of the client."""
         self._specs: dict[str, BehaviorSpec] = {}
         self._layouts: dict[str, BehaviorLayout] = {}
         self._players: dict[str, RandomPlayer] = {}
@@ -359,7 +365,7 @@ class _Stream:
         """Take messages until the stream ends; return why the server closes it. Raises ProtocolError."""
         opened = time.monotonic()
         superseded = asyncio.ensure_future(self.superseded.wait())
-        reading: asyncio.Future[Any] = asyncio.ensure_future(self._context.read())
+        self._reading = asyncio.ensure_future(self._context.read())
         try:
             while True:
                 left = HELLO_SECONDS - (time.monotonic() - opened) if not self.greeted else None
@@ -369,7 +375,7 @@ class _Stream:
                 answers_next = until_due is not None and (left is None or until_due <= left)
                 timeout = until_due if answers_next else left
                 done, _ = await asyncio.wait(
-                    {superseded, reading},
+                    {superseded, self._reading},
                     timeout=None if timeout is None else max(0.0, timeout),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
@@ -383,20 +389,29 @@ class _Stream:
                     continue
                 if not done:
                     raise step_timeout(self._behaviour.step_timeout_seconds) if self.greeted else hello_timeout()
-                data = reading.result()
+                data = self._reading.result()
                 if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
                     self._say("the client half-closed: it leaves")
                     return None
                 close = await self._receive(data)
                 if close is not None:
                     return close
-                reading = asyncio.ensure_future(self._context.read())
+                self._reading = asyncio.ensure_future(self._context.read())
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             self._say("the connection broke")
             return None
         finally:
             superseded.cancel()
-            reading.cancel()
+
+    async def linger(self) -> None:
+        """Read until the client ends the stream: a client whose write fails loses the messages that it has not read."""
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._reading
+                while await self._context.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
+                    pass
+        except (TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            pass  # the client has gone, or does not end the stream
 
     async def _receive(self, data: bytes) -> tuple[CloseCode, str] | None:
         request = parse_request(data, self._behaviour.max_message_bytes)

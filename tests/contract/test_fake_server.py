@@ -375,7 +375,7 @@ def test_a_malformed_join_is_refused_with_its_reason(strict: Server, fields: dic
         join(strict.address, **{"incarnation": "sim", **fields})  # type: ignore[arg-type]  # by name
 
     assert dict(raised.value.trailing_metadata())[REASON_METADATA] == reason
-    assert any(violation.startswith(f"{reason}: ") for violation in strict.violations)
+    strict.wait_for(f"VIOLATION: {reason}: ")
 
 
 def test_a_wrong_token_is_refused(strict: Server) -> None:
@@ -394,8 +394,8 @@ def test_what_a_server_ignores_is_told(strict: Server) -> None:
     with pytest.raises(StopIteration):
         simulator.receive()
 
-    assert strict.heard("ignored: the end of agents 7, which have no running episode")
-    assert strict.heard("ignored: the rewards of agents 0, whose episode begins with this decision")
+    strict.wait_for("ignored: the end of agents 7, which have no running episode")
+    strict.wait_for("ignored: the rewards of agents 0, whose episode begins with this decision")
     simulator.leave()
 
 

@@ -61,10 +61,10 @@ def revoke_elsewhere(world: World, token: dict[str, Any]) -> None:
         session.execute(update(Token).where(Token.id == token["id"]).values(revoked_at=1.0))
 
 
-def nothing_open(world: World) -> None:
-    """Wait until nothing is open with a token that holds."""
+def wait_for_open(world: World, count: int) -> None:
+    """Wait until `count` requests are open with tokens that are valid."""
     deadline = time.monotonic() + BOUND_SECONDS
-    while world.services.vigil.open:
+    while world.services.vigil.open != count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -171,8 +171,9 @@ def test_an_upload_that_was_begun_with_a_token_that_is_revoked_meanwhile_is_refu
 ) -> None:
     def body() -> Iterator[bytes]:
         yield b"x" * 1000
+        wait_for_open(world, 1)
         revoke(world, token)
-        nothing_open(world)
+        wait_for_open(world, 0)
         yield b"x" * 1000
 
     headers = {**bearer(token), "Content-Type": "application/octet-stream"}
@@ -188,4 +189,4 @@ def test_short_answers_with_a_token_that_ends_meanwhile_are_whole(world: World, 
     revoke(world, token)
 
     assert world.http.get("/v1/runs", headers=bearer(token)).status_code == 401
-    nothing_open(world)
+    wait_for_open(world, 0)
