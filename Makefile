@@ -25,7 +25,7 @@ COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-services gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
+.PHONY: help setup constraints demo test test-all test-services gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
 	deployment check-migrations api docs check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
@@ -48,7 +48,10 @@ constraints: setup ## Write constraints.txt from what is installed in .venv (aft
 demo: setup ## The main job: start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
 	@$(PY) examples/demo/demo.py
 
-test: setup ## Run the test suite (needs no PostgreSQL, Redis, Node.js or S3 server)
+test: setup ## Run the test suite: minutes (needs no PostgreSQL, Redis, Node.js or S3 server)
+	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY) and not long" $(ARGS)
+
+test-all: setup ## The same with the long tests, as CI runs it
 	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY)" $(ARGS)
 
 test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js and an S3 server (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
