@@ -92,8 +92,6 @@ class Conversation:
         """Behaviors that the present collector has not heard of yet."""
         self._work: asyncio.Task[bytes] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._hung_up = False
-        """Whether a call to the collector was broken off, which tells it that the game has gone."""
         self._warned_of_size = False
 
     @property
@@ -146,7 +144,9 @@ class Conversation:
             self._work.cancel()
             await asyncio.wait({self._work})
         if self._place is not None:
-            if not self._hung_up and not isinstance(self.outcome, SessionRefused):
+            # Also after a call that was broken off: the collector does not hear of that if it has replied, or if the
+            # call has not reached it.
+            if not isinstance(self.outcome, SessionRefused):
                 with suppress(grpc.aio.AioRpcError, TimeoutError):
                     await asyncio.wait_for(self._exchange(self._place, GOODBYE), GOODBYE_SECONDS)
             await self._give_up_place()
@@ -220,9 +220,6 @@ class Conversation:
         call = self._exchange(place, message)
         try:
             reply: bytes = await call
-        except asyncio.CancelledError:
-            self._hung_up = True
-            raise
         except grpc.aio.AioRpcError as error:
             if _too_large(error):
                 problem = doctor.message_too_large(error.details() or "")

@@ -60,7 +60,8 @@ class Session:
     closed_by_game: bool = False
     parks: bool = False
     """Whether its calls say that it may fall silent."""
-    in_flight: threading.Lock = field(default_factory=threading.Lock)
+    pending: list[grpc.ServicerContext] = field(default_factory=list)
+    """Its calls that have not been replied to."""
 
 
 Step = Callable[[Session, pb.UnityMessageProto], None]
@@ -183,8 +184,8 @@ class FakeRun:
                 session = Session(incarnation, self._collectors, parks=PARKS_METADATA in metadata)
                 self._live[incarnation] = session
                 self.sessions.append(session)
-        if not session.in_flight.acquire(blocking=False):
-            self._check(False, "two calls at once")
+        self._check(not any(call.is_active() for call in session.pending), "two calls at once")
+        session.pending.append(context)
         self._check(session.parks == (PARKS_METADATA in metadata), "some calls say that the game parks, some do not")
         try:
             session.calls += 1
@@ -192,11 +193,11 @@ class FakeRun:
             reply = self._reply(session, message).SerializeToString()
             session.replies.append(reply)
         except SessionEnds as end:
-            del self._live[incarnation]
+            self._live.pop(incarnation, None)
             context.set_trailing_metadata(((CLOSE_METADATA, end.close.SerializeToString()),))
             return GOODBYE
         finally:
-            session.in_flight.release()
+            session.pending.remove(context)
         return reply
 
     def _reply(self, session: Session, message: pb.UnityMessageProto) -> pb.UnityMessageProto:
@@ -269,16 +270,10 @@ class Game:
         return reply
 
     def introduce(self) -> pb.UnityMessageProto:
-        said = pb.UnityRLInitializationOutputProto(
-            name="AcademySingleton",
-            communication_version="1.5.0",
-            package_version="3.0.0",
-            capabilities=CAPABILITIES,
-        )
-        return self.exchange(_message(pb.UnityOutputProto(rl_initialization_output=said)))
+        return self.exchange(introduction())
 
     def get_ready(self) -> pb.UnityMessageProto:
-        return self.exchange(_message())
+        return self.exchange(make_message())
 
     def begin(self) -> Self:
         assert self.introduce().header.status == 200
@@ -287,7 +282,7 @@ class Game:
 
     def step(self, *behaviors: str, agents: int = 2, floats: int = 8, cameras: bool = False) -> pb.UnityMessageProto:
         """Ask for actions of some behaviors; those that are asked for the first time are announced, and once only."""
-        message = _message(pb.UnityOutputProto())
+        message = make_message(pb.UnityOutputProto())
         for behavior in behaviors or (BALL,):
             if behavior not in self._known:
                 self._announce(message, behavior)
@@ -323,5 +318,13 @@ class Game:
         )
 
 
-def _message(output: pb.UnityOutputProto | None = None) -> pb.UnityMessageProto:
+def introduction() -> pb.UnityMessageProto:
+    """Return a game's first call."""
+    said = pb.UnityRLInitializationOutputProto(
+        name="AcademySingleton", communication_version="1.5.0", package_version="3.0.0", capabilities=CAPABILITIES
+    )
+    return make_message(pb.UnityOutputProto(rl_initialization_output=said))
+
+
+def make_message(output: pb.UnityOutputProto | None = None) -> pb.UnityMessageProto:
     return pb.UnityMessageProto(header=pb.HeaderProto(status=200), unity_output=output)

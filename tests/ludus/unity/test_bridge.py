@@ -1,5 +1,6 @@
 """A game behind a bridge is served by the run, and lives through whatever happens to it."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 from ludus.joining import Target
 from ludus.trouble import CannotConnect
 from ludus.unity import doctor
+from ludus.unity.bridge import Conversation
 from ludus.unity.engine import EngineOverrides
 from ludus.unity.fleet import GivenUp, UnitySettings
 from ludus.unity.messages import GOODBYE
@@ -17,7 +19,19 @@ from ludus.wire.codes import CloseCode
 from ludus.wire.mlagents import unity_pb2 as pb
 from ludus.wire.side_channels import EngineConfiguration, engine_configuration, join
 from tests.ludus.unity.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
-from tests.ludus.unity.fakes import BALL, FRAMES, RUN_ID, WALL, FakeRun, Game, Session, SessionEnds
+from tests.ludus.unity.fakes import (
+    BALL,
+    FRAMES,
+    RUN_ID,
+    SECONDS,
+    WALL,
+    FakeRun,
+    Game,
+    Session,
+    SessionEnds,
+    introduction,
+    make_message,
+)
 
 
 def test_bytes_pass_unchanged_in_both_directions(editor: EditorWorld) -> None:
@@ -221,6 +235,32 @@ def test_a_game_that_vanishes_in_a_call_leaves_its_collector(editor: EditorWorld
 
     assert other.step().header.status == 200
     assert len({session.incarnation for session in editor.run.sessions}) == 2
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["replied", "not-sent"])
+def test_a_collector_that_hears_nothing_of_a_broken_call_hears_the_goodbye(run: FakeRun, arrives: bool) -> None:
+    run._on_step = gate = Gate(at=3)
+
+    async def play() -> None:
+        conversation = Conversation(Target(run.address, "balls"), lambda *_: None, lambda *_: None)
+        for message in (introduction(), make_message()):
+            await conversation.answer(message.SerializeToString())
+        step = make_message(pb.UnityOutputProto()).SerializeToString()
+        call = asyncio.ensure_future(conversation.answer(step))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the call has been begun, and nothing of it sent
+        if arrives:
+            assert await asyncio.to_thread(gate.held.wait, SECONDS)
+            gate.opened.set()
+            until(lambda: len(run.sessions[0].replies) == 3)  # this event loop stands still: it has not got the reply
+        call.cancel()
+        await asyncio.wait({call})
+        await conversation.leave()
+
+    asyncio.run(play())
+
+    assert run.sessions[0].calls == (4 if arrives else 3), "the last one is the goodbye"
+    assert run.sessions[0].closed_by_game
 
 
 def test_a_game_that_comes_without_having_said_goodbye_begins_a_new_life(editor: EditorWorld) -> None:

@@ -31,7 +31,7 @@ from ludus.wire.options import (
 )
 from worker.collector.session import CONNECTION_LOST, DISCONNECTED, Session
 from worker.collector.unity.encoding import closing_reply
-from worker.collector.unity.session import UnitySession
+from worker.collector.unity.session import OK, UnitySession
 
 log = structlog.get_logger()
 
@@ -145,6 +145,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session = self._sessions[incarnation] = self._open(context, incarnation, metadata)
             session.on_end = self._when_over(session, lambda: self._forget(incarnation, session, earlier), lambda: True)
         if session is None:
+            if message.header.status != OK:
+                return closing_reply()  # a bridge also says goodbye where we have noticed that its game has gone
             return _refused(context, CloseCode.UNEXPECTED_MESSAGE, _STRANGER)
         if not session.was_opened_with(_ticket(metadata)):
             return _refused(context, CloseCode.BAD_TICKET, _ANOTHER_TICKET)

@@ -119,7 +119,9 @@ class UnitySession(Session):
     def call(self, message: shallow.Message, size: int) -> "asyncio.Future[bytes]":
         """Take a call of `size` bytes and return its reply to come."""
         reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        if self.closed is None and self.waits:
+        if self.closed is None and self.waits and message.header.status != OK:
+            self._hear_goodbye()  # the pending call was broken off, of which we may hear later
+        elif self.closed is None and self.waits:
             code = CloseCode.UNEXPECTED_MESSAGE
             self.end(code.value, "a call came while another one was pending; players make one at a time", rejoin=False)
         self._reply = reply
@@ -220,7 +222,7 @@ class UnitySession(Session):
 
     def _receive(self, message: shallow.Message) -> None:
         if message.header.status != OK:
-            self.end(LEFT, "the player ended the conversation", rejoin=False)
+            self._hear_goodbye()
         elif self._phase is Phase.AGENTS:
             self._step(message.unity_output)
         elif self._phase is Phase.SECOND_CALL:
@@ -230,6 +232,9 @@ class UnitySession(Session):
             self._note_told()
         else:
             self._introduction(message.unity_output.rl_initialization_output)
+
+    def _hear_goodbye(self) -> None:
+        self.end(LEFT, "the player ended the conversation", rejoin=False)
 
     def _introduction(self, hello: unity.UnityRLInitializationOutputProto) -> None:
         version = hello.communication_version

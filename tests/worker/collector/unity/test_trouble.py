@@ -9,7 +9,7 @@ from tests.unity.descriptions import Behavior, Package, Sensor, Trouble
 from tests.unity.transcripts import check_transcript
 from tests.worker.collector.stack import Learner, learner
 from tests.worker.collector.unity.players import SEED, Seat, eventually, left, number_of, trouble
-from tests.worker.collector.unity.raw import Raw, agents, introduction
+from tests.worker.collector.unity.raw import GOODBYE, Raw, agents, introduction
 from worker.collector.notices import SimulatorLeft, SimulatorTrouble
 
 MEBI = 1 << 20
@@ -156,6 +156,28 @@ def test_two_calls_at_once_end_the_session(named: bool, desk: Learner) -> None:
 
     assert [each.reply().header.status for each in pending] == [400, 400]
     assert "one at a time" in left(desk, number).reason
+    raw.close()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_goodbye_while_a_call_is_pending_is_a_goodbye(named: bool, desk: Learner) -> None:
+    desk.held.add("Raw")
+    raw = Raw(desk, *(((INCARNATION_METADATA, "leaver"),) if named else ()))
+    number = raw.shake_hands()
+    pending = raw.later(agents(0))
+
+    assert raw.call(GOODBYE).header.status == 400
+
+    assert left(desk, number).code == "left"
+    assert pending.reply().header.status == 400
+    raw.close()
+
+
+def test_a_goodbye_of_a_session_that_is_over_is_no_mistake(desk: Learner) -> None:
+    raw = Raw(desk, (INCARNATION_METADATA, "long-gone"))
+
+    assert raw.call(GOODBYE).header.status == 400
+    assert raw.close_code == ""
     raw.close()
 
 
