@@ -44,7 +44,7 @@ from ludus.wire.options import (
 )
 
 CLIENT: Final = "ludus-unity"
-GOODBYE_SECONDS: Final = 1.0
+GOODBYE_SECONDS: Final = 5.0
 """How long telling the collector that a game has gone may take."""
 
 

@@ -11,7 +11,7 @@ from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
 from tests.chaos.witness import METRIC, Witness
 from tests.e2e.stack import cartpole, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(400)]
 
 log = structlog.get_logger()
 

@@ -27,7 +27,7 @@ def client(stack: LudusUp) -> Iterator[Client]:
         left = [run for run in client.list_runs(limit=10) if run.state not in {"SUCCEEDED", "FAILED", "CANCELLED"}]
         for run in left:
             client.cancel(run.id)
-            client.wait(run.id, timeout=30)
+            client.wait(run.id, timeout=60)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ludus.cli import ludus
 from ludus.records import Ladder
 from tests.e2e.stack import Player, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("stack")]
 
 TICTACTOE = "pettingzoo:classic.tictactoe_v3"
 CONFIG = {

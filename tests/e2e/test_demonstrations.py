@@ -97,6 +97,7 @@ def test_a_run_whose_demonstration_is_damaged_fails_with_the_reason(
     assert f"demonstration {demonstration} has the SHA-256" in ended.stop_detail
 
 
+@pytest.mark.long
 def test_a_run_with_gail_and_cloning_learns_from_both_and_its_model_does_what_was_shown(
     client: Client, play: Callable[..., Player], balancing: str, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_run_with_gail_and_cloning_learns_from_both_and_its_model_does_what_wa
     assert actions.tolist() == [[0], [1]]
 
 
+@pytest.mark.long
 def test_a_demonstration_that_does_not_fit_the_game_ends_its_run_and_is_named(
     client: Client, play: Callable[..., Player], tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from ludus.api import ApiError, Client
 from ludus.records import Run
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.xdist_group("stack")]
 
 Play = Callable[..., Player]
 

@@ -89,6 +89,7 @@ def test_a_candidate_passes_is_promoted_and_the_report_says_so(
     assert any(event.type == "assessment_decided" for event in client.list_events(run.id))
 
 
+@pytest.mark.long
 def test_a_candidate_that_is_not_much_stronger_fails(
     stack: LudusUp, client: Client, checkpoints: list[str], tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def kill_trainer(stack: LudusUp) -> None:
     os.kill(busiest.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_game_with_one_side_only_is_no_match(
     client: Client, play: Callable[..., Player], checkpoints: list[str]
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_game_with_one_side_only_is_no_match(
     assert "a match is between two" in (alone.stop_detail or "")
 
 
+@pytest.mark.long
 def test_an_evaluation_plays_its_episodes_and_decides(
     stack: LudusUp, client: Client, play: Callable[..., Player]
 ) -> None:

@@ -17,7 +17,7 @@ from ludus.wire import simulation_pb2 as pb
 from ludus.wire.simulation_pb2_grpc import SimulationServiceStub
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.xdist_group("stack")]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_simulator_that_asks_for_relay_plays_through_the_gateway(
         assert eventually(recorded, "the simulator is listed") == [True]
 
     client.cancel(run.id)
-    client.wait(run.id, timeout=30)
+    client.wait(run.id, timeout=60)
 
 
 def test_a_full_disk_costs_checkpoints_and_a_run_without_its_last_one_fails_by_name(
@@ -103,7 +103,7 @@ def test_nonsense_ends_one_session_by_name_while_the_others_train_on(
     (left,) = client.simulators(run.id, "left")
     assert left.leave_code == "not_finite"
     client.cancel(run.id)
-    client.wait(run.id, timeout=30)
+    client.wait(run.id, timeout=60)
 
 
 class Session:

@@ -18,6 +18,7 @@ from tests.e2e.stack import LudusUp, cartpole, environment
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "demonstrations.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.xdist_group("stack")
 def test_from_an_expert_to_its_clone_and_to_gail(stack: LudusUp, client: Client, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def likeliest(model: Path) -> list[list[int]]:
     return [list(row) for row in actions]
 
 
+@pytest.mark.long
 def test_a_run_begins_with_an_uploaded_checkpoint_and_another_with_the_runs_own(
     client: Client, demonstration: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from ludus.cli import ludus
 from ludus.cli.exits import Exit
 from tests.e2e.stack import LudusUp, Player
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("stack")]
 
 MAZES = "python:tests/toys/mazes.py"
 SHORT: dict[str, Any] = {

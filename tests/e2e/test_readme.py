@@ -21,6 +21,7 @@ def by_hand() -> str:
     return str(block)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.xdist_group("stack")
 def test_the_commands_of_the_readme_work_as_they_are_written(stack: LudusUp, tmp_path: Path) -> None:

@@ -51,40 +51,43 @@ def test_a_run_from_the_request_to_a_model_that_answers(
     assert actions.shape == (3, 1)
 
 
+@pytest.mark.long
 def test_stop_ends_a_run_with_a_checkpoint(client: Client, play: Callable[..., Player]) -> None:
     run = client.create_run(cartpole())
     play(run.id)
     wait_for_step(client, run, 600)
 
     client.stop(run.id)
-    ended = client.wait(run.id, timeout=30)
+    ended = client.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "user")
     assert client.get_checkpoint(run.id, "latest").reason == "final"
 
 
+@pytest.mark.long
 def test_cancel_ends_a_run_without_a_checkpoint(client: Client, play: Callable[..., Player]) -> None:
     run = client.create_run(cartpole(checkpoint_interval=1_000_000))
     play(run.id)
     wait_for_step(client, run, 600)
 
     client.cancel(run.id)
-    ended = client.wait(run.id, timeout=30)
+    ended = client.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("CANCELLED", "user")
     assert client.checkpoints(run.id) == []
 
 
+@pytest.mark.long
 def test_a_behavior_that_the_configuration_lacks_is_refused_by_name(
     client: Client, play: Callable[..., Player]
 ) -> None:
     run = client.create_run({"behaviors": {"SomethingElse": {}}})
     player = play(run.id)
 
-    assert player.process.wait(30) != 0
+    assert player.process.wait(60) != 0
     refusals = [event for event in client.list_events(run.id) if event.type == "behavior_refused"]
     assert "'CartPole'" in refusals[0].message
     assert "SomethingElse" in refusals[0].message
     assert client.get_run(run.id).state == "RUNNING", "it cost that simulator its session, and nobody else anything"
     client.cancel(run.id)
-    client.wait(run.id, timeout=30)
+    client.wait(run.id, timeout=60)

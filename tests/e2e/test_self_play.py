@@ -10,7 +10,7 @@ from tests.e2e.stack import LudusUp, Player, eventually
 from tests.e2e.test_board_game import CONFIG, TICTACTOE, rated
 from tests.e2e.test_faults import the
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.xdist_group("stack")]
 
 SELF_PLAY = {"save_steps": 256, "swap_steps": 64, "team_change": 512, "play_against_latest_model_ratio": 0.0}
 

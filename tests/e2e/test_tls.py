@@ -67,6 +67,7 @@ class Relayed:
             self.outcome = error
 
 
+@pytest.mark.long
 def test_a_run_is_trained_by_relayed_simulators_until_their_tokens_are_revoked(stack: LudusUp, tls: ClientTls) -> None:
     with Client(stack.api, TOKEN, tls=tls) as client:
         run = client.create_run(cartpole())

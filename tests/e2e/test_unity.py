@@ -14,7 +14,7 @@ from ludus.records import Run
 from tests.e2e.games import Games
 from tests.e2e.stack import LudusUp, eventually, wait_for_step
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
 
 PUSH_BUTTON = Path(__file__).resolve().parents[1] / "data" / "pushbutton"
 """A project of the field: its configuration, and what its author recorded."""
@@ -117,6 +117,7 @@ def test_games_live_through_the_death_of_trainer_and_worker(stack: LudusUp, clie
     assert endings == [("ended", 2), ("ended", 2)], "both were reset twice, and told the end"
 
 
+@pytest.mark.long
 def test_a_build_that_crashes_is_started_again_and_the_other_goes_on(client: Client, launch: Launch) -> None:
     def playing() -> bool:
         now = [(one.behaviors, one.agents) for one in client.simulators(run.id, "connected")]
