@@ -112,7 +112,7 @@ def killed(name: str) -> Disturbance:
     def kill(scene: Scene) -> None:
         victim = scene.cluster.service(name)
         victim.kill()
-        eventually(lambda: scene.cluster.restarted(name, victim), f"{name} is back", 30)
+        eventually(lambda: scene.cluster.restarted(name, victim), f"{name} is back", 60)
 
     return kill
 

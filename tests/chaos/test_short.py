@@ -11,7 +11,7 @@ from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
 from tests.chaos.witness import METRIC, Witness
 from tests.e2e.stack import cartpole, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ def test_a_run_that_loses_every_part_once_loses_nothing_that_was_told_and_learns
             (series,) = client.series(run, METRIC)
             assert sum(value or 0 for value in series.values[-5:]) / 5 > LEARNT
         simulators.stop()
-        eventually(lambda: len(trainers(cluster)) <= 2, "no trainer but the two warm ones is left", 20)
+        eventually(lambda: len(trainers(cluster)) <= 2, "no trainer but the two warm ones is left", 60)
     finally:
         if witness is not None:
             witness.stop()

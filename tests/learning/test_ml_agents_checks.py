@@ -70,6 +70,8 @@ TWO_BOARDS: dict[str, Any] = {**MATCH3, "sees": (BOARD, BOARD)}
 
 ALWAYS: tuple[pytest.MarkDecorator, ...] = ()
 """Part of `make test`."""
+LONG = (pytest.mark.long,)
+"""Part of `make test-all`."""
 LEARN = (pytest.mark.learning,)
 """Part of `make learn-quick`."""
 HOURS = (pytest.mark.learning, pytest.mark.hours, pytest.mark.timeout(1800))
@@ -132,10 +134,10 @@ CHECKS = (
     #     variant           trainer actions       steps   bar  when
     Check("simple",         "ppo",  DISCRETE,      3_000, 0.9, ALWAYS),
     Check("simple",         "ppo",  CONTINUOUS,    3_000, 0.9, ALWAYS),
-    Check("simple",         "sac",  DISCRETE,      1_000, 0.9, ALWAYS),
+    Check("simple",         "sac",  DISCRETE,      1_000, 0.9, LONG),
     Check("simple",         "sac",  CONTINUOUS,    1_000, 0.9, ALWAYS),
     Check("simple",         "poca", DISCRETE,      3_000, 0.9, ALWAYS, team=True),
-    Check("simple",         "poca", CONTINUOUS,    3_000, 0.9, ALWAYS, team=True),
+    Check("simple",         "poca", CONTINUOUS,    3_000, 0.9, LONG, team=True),
     Check("2d",             "ppo",  TWO_BRANCHES, 10_000, 0.9, LEARN, step=0.8, hyper=WIDE),
     Check("2d",             "ppo",  TWO_COLUMNS,  10_000, 0.9, LEARN, step=0.8, hyper=WIDE),
     Check("2d",             "sac",  TWO_BRANCHES,  3_000, 0.8, LEARN, step=0.8, hyper={"buffer_init_steps": 2000}),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ludus.spec import ActionSpec
-from tests.learning.test_ml_agents_checks import ALWAYS, CONTINUOUS, DISCRETE, LEARN, NAMES
+from tests.learning.test_ml_agents_checks import CONTINUOUS, DISCRETE, LEARN, LONG, NAMES
 from tests.toys.walk import HYPERPARAMETERS
 from tests.toys.walkers import Walkers
 from tests.worker.selfplay.match_day import train
@@ -61,9 +61,9 @@ NEVER_SWAPPED = {**LATEST, "save_steps": 2000, "swap_steps": 4000}
 TURNS = {**LATEST, "save_steps": 10_000, "swap_steps": 10_000, "team_change": 400}
 UNTRAINED_TURNS = {**UNTRAINED, "save_steps": 5000, "swap_steps": 5000, "team_change": 2000}
 CHECKS = (
-    Check("symmetric",        SYMMETRIC,  DISCRETE,   2500, SWAPPED,         True,  ALWAYS),
+    Check("symmetric",        SYMMETRIC,  DISCRETE,   2500, SWAPPED,         True,  LONG),
     Check("symmetric",        SYMMETRIC,  CONTINUOUS, 2500, SWAPPED,         True,  LEARN),
-    Check("symmetric-fails",  SYMMETRIC,  DISCRETE,   2500, NEVER_SWAPPED,   False, ALWAYS),
+    Check("symmetric-fails",  SYMMETRIC,  DISCRETE,   2500, NEVER_SWAPPED,   False, LONG),
     Check("symmetric-fails",  SYMMETRIC,  CONTINUOUS, 2500, NEVER_SWAPPED,   False, LEARN),
     Check("asymmetric",       ASYMMETRIC, DISCRETE,   4000, TURNS,           True,  LEARN),
     Check("asymmetric",       ASYMMETRIC, CONTINUOUS, 4000, TURNS,           True,  LEARN),
