@@ -84,6 +84,7 @@ def test_a_clone_run_learns_from_an_uploaded_demonstration(client: Client, demon
     assert caught.value.errors[0].path == "behaviors.Walker.demonstrations[0]"
 
 
+@pytest.mark.long
 def test_a_run_whose_demonstration_is_damaged_fails_with_the_reason(
     stack: LudusUp, client: Client, demonstration: str
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_checkpoint_of_other_networks_ends_the_run_with_their_names(client: Cl
     assert [attempt.outcome for attempt in client.attempts(ended.id)] == ["invalid_config"], "it is not tried again"
 
 
+@pytest.mark.long
 def test_a_run_whose_checkpoint_is_damaged_fails_with_the_reason(
     stack: LudusUp, client: Client, demonstration: str
 ) -> None:

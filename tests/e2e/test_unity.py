@@ -137,6 +137,7 @@ def test_a_build_that_crashes_is_started_again_and_the_other_goes_on(client: Cli
     assert finish(client, run).state == "SUCCEEDED"
 
 
+@pytest.mark.long
 def test_a_behavior_that_is_not_configured_is_named_by_command_and_events_alike(client: Client, launch: Launch) -> None:
     run = client.create_run(walking())
 
