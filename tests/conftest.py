@@ -24,6 +24,21 @@ POSTGRESQL_ONLY = [pytest.param("postgresql", marks=[pytest.mark.postgres, NEEDS
 BACKENDS = ["sqlite", *(POSTGRESQL_ONLY if POSTGRES_URL else [])]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep each `xdist_group` in one process with `--dist loadgroup`, which goes by the end of a test's id.
+
+    xdist 3.8 appends the group to an attribute that pytest 9.2 no longer has.
+    """
+    if not config.getoption("loadgroup", default=False):  # only xdist's processes have it
+        return
+    for item in items:
+        groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
+        suffix = f"@{'_'.join(groups)}"
+        if groups and not item.nodeid.endswith(suffix):
+            item._id = type(item.id).parse(f"{item.nodeid}{suffix}")
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Let no test that configures structlog decide where the loggers of later ones write."""
