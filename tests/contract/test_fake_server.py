@@ -102,12 +102,11 @@ class Server:
             ("--reset-every", "7", "--parameter", "gravity=2"),
             ["sent: Reset 3, environment parameters {'gravity': 5.0}"],
         ),
-        (("--split",), []),
-        (("--unknown-messages",), []),
-        (("--delay", "0.01"), []),
-        (("--wait", "3"), ["answered: wait, 3 of 3"]),
-        (("--relay",), ["answered: assignment of simulator 0, 127.0.0.1:1", "asks for relay"]),
-        (("--token", "secret"), []),
+        (("--split", "--unknown-messages", "--delay", "0.01"), []),
+        (
+            ("--wait", "3", "--relay", "--token", "secret"),
+            ["answered: wait, 3 of 3", "answered: assignment of simulator 0, 127.0.0.1:1", "asks for relay"],
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
