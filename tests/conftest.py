@@ -29,6 +29,20 @@ POSTGRESQL_ONLY = [pytest.param("postgresql", marks=[pytest.mark.postgres, NEEDS
 BACKENDS = ["sqlite", *(POSTGRESQL_ONLY if POSTGRES_URL else [])]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say of which group a test is, as pytest-xdist's scheduler reads it: at the end of the test's id.
+
+    pytest-xdist 3.8 writes it where pytest 9.2 no longer looks: every process had tests of every group.
+    """
+    if not config.getoption("loadgroup", False):
+        return
+    for item in items:
+        group = "_".join(sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")}))
+        if group and not item.nodeid.endswith(f"@{group}"):
+            item._id = type(item.id).parse(f"{item.nodeid}@{group}")
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Let no test that configures structlog decide where the loggers of later ones write."""
