@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import URL
 
@@ -16,6 +17,10 @@ from server.db.database import Database
 from server.db.migrate import upgrade_database
 from server.db.models import Base
 from tests.factories import RecordingBell
+
+# How long an example takes says what else the machine does, not whether it is right.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
 NEEDS_POSTGRESQL = pytest.mark.skipif(not POSTGRES_URL, reason="needs LUDUS_TEST_POSTGRES_URL")

@@ -36,6 +36,8 @@ STEADY_SECONDS: Final = 60.0
 """A process that lived this long has recovered: its crashes are counted anew."""
 STOP_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 0.1
+LAST_WORDS_SECONDS: Final = 1.0
+"""How long what an ended process has said is waited for; it ends later where the game left a process that holds on."""
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,7 @@ class Child:
         self._token = token
         self._notices = notices
         self._process: subprocess.Popen[str] | None = None
+        self._listener: threading.Thread | None = None
         self._crashes = 0
         self._started_at = 0.0
         self._start_at = 0.0
@@ -252,7 +255,8 @@ class Child:
             env=environment,
         )
         self._started_at = time.monotonic()
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
+        self._listener.start()
 
     def tick(self, restarts: int) -> None:
         """Look after the process: note its end, start it again when it is time."""
@@ -264,7 +268,7 @@ class Child:
             return
         code = self._process.poll()
         if code is not None:
-            self._process = None
+            self._let_go()
             self._ended(code, restarts)
 
     def stop(self) -> None:
@@ -281,6 +285,16 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Hear the last words of a process that has ended: the command may end right after it."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._listener is not None
+        self._process.stdin.close()
+        self._listener.join(LAST_WORDS_SECONDS)
+        self._process = self._listener = None
 
     def _ended(self, code: int, restarts: int) -> None:
         if code in set(Exit):

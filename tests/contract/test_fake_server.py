@@ -1,7 +1,9 @@
 """`ludus fake-server` plays the server for authors of clients: it serves good ones, and names what the others get wrong
 as a real server does."""
 
+import asyncio
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,10 @@ from typing import Self
 import grpc
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from ludus.cli import ludus
+from ludus.fake_server import Behaviour, FakeServer
 from ludus.simulator import CannotConnect, CloseCode, SessionRefused, connect
 from ludus.wire import simulation_pb2 as pb
 from ludus.wire.contract import MAX_UNADMITTED_STEPS
@@ -97,12 +102,11 @@ class Server:
             ("--reset-every", "7", "--parameter", "gravity=2"),
             ["sent: Reset 3, environment parameters {'gravity': 5.0}"],
         ),
-        (("--split",), []),
-        (("--unknown-messages",), []),
-        (("--delay", "0.01"), []),
-        (("--wait", "3"), ["answered: wait, 3 of 3"]),
-        (("--relay",), ["answered: assignment of simulator 0, 127.0.0.1:1", "asks for relay"]),
-        (("--token", "secret"), []),
+        (("--split", "--unknown-messages", "--delay", "0.01"), []),
+        (
+            ("--wait", "3", "--relay", "--token", "secret"),
+            ["answered: wait, 3 of 3", "answered: assignment of simulator 0, 127.0.0.1:1", "asks for relay"],
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -223,11 +227,35 @@ def test_each_mistake_has_the_name_that_a_real_server_gives_it(strict: Server, m
     culprit = opened(strict)
 
     spoil(culprit)
-    close = culprit.closed()
+    close = closed(culprit)
 
     assert close.code == code
     strict.wait_for(f": {code}: {close.reason}")
     culprit.leave()
+
+
+def test_a_stream_whose_client_does_not_end_it_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ludus.fake_server.LINGER_SECONDS", 0.2)
+    listening, over = queue.SimpleQueue[FakeServer](), threading.Event()
+
+    async def serve() -> None:
+        async with FakeServer(Behaviour(), str, host="127.0.0.1", port=0) as server:
+            listening.put(server)
+            await asyncio.to_thread(over.wait, SECONDS)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        server = listening.get(timeout=SECONDS)
+        culprit = Simulator(f"127.0.0.1:{server.port}")
+
+        culprit.step([0])  # and no Hello before
+
+        assert culprit.closed().code == "step_before_hello"
+        culprit.leave()
+    finally:
+        over.set()
+        thread.join(SECONDS)
 
 
 def test_asking_while_one_waits_is_named() -> None:
@@ -240,12 +268,22 @@ def test_asking_while_one_waits_is_named() -> None:
 
         culprit.step([1, 2])
 
-        assert culprit.closed().code == "decision_pending"
+        assert closed(culprit).code == "decision_pending"
         culprit.leave()
         assert server.interrupt() == 1
     assert server.violations[-1].endswith(
         "decision_pending: agent 1 asks for a decision while its last one is unanswered"
     )
+
+
+def closed(culprit: Simulator) -> pb.Close:
+    """Return the Close, and end the stream as clients do then; the server ends it, too."""
+    while not (response := culprit.receive()).HasField("close"):
+        pass
+    culprit.half_close()
+    with pytest.raises(StopIteration):
+        culprit.receive()
+    return response.close
 
 
 def play_against(server: Server) -> Simulator:
@@ -262,7 +300,7 @@ def test_messages_are_read_while_an_answer_is_delayed() -> None:
 
         culprit.step([1, 2])
 
-        assert culprit.closed().code == "decision_pending"
+        assert closed(culprit).code == "decision_pending"
         culprit.leave()
         assert server.interrupt() == 1
 
@@ -274,7 +312,7 @@ def test_more_steps_than_allowed_before_the_first_answer_are_named() -> None:
         for agent in range(MAX_UNADMITTED_STEPS + 1):
             culprit.step([agent])
 
-        assert culprit.closed().code == "decision_pending"
+        assert closed(culprit).code == "decision_pending"
         culprit.leave()
         assert server.interrupt() == 1
     assert server.violations[-1].endswith("more than 64 steps came before the first answer")
@@ -316,7 +354,7 @@ def test_a_first_message_that_is_no_hello_is_named(strict: Server) -> None:
 
     culprit.step([0])
 
-    assert culprit.closed().code == "step_before_hello"
+    assert closed(culprit).code == "step_before_hello"
     culprit.leave()
 
 
@@ -344,7 +382,7 @@ def test_a_newer_stream_of_an_incarnation_ends_the_older_one(strict: Server) -> 
 
     newer.hello(SPEC, ticket=join(strict.address, older.incarnation).assignment.ticket)
 
-    assert older.closed().code == "superseded"
+    assert closed(older).code == "superseded"
     newer.play([0], 1)
     newer.leave()
     older.leave()
@@ -355,7 +393,7 @@ def test_a_client_that_falls_silent_is_named() -> None:
         culprit = opened(server)
         culprit.play([0], 1)
 
-        assert culprit.closed().code == "step_timeout"
+        assert closed(culprit).code == "step_timeout"
         culprit.leave()
 
 
@@ -428,15 +466,9 @@ def test_a_game_that_sends_nan_is_refused_and_the_command_fails() -> None:
     ],
 )
 def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], problem: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ludus.cli", "fake-server", "--port", "0", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = CliRunner().invoke(ludus, ["fake-server", "--port", "0", *arguments])
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert problem in " ".join(done.stderr.split())
 
 
@@ -457,7 +489,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 def test_the_proto_files_can_be_had_without_the_repository(tmp_path: Path) -> None:
     folder = tmp_path / "contract"
 
-    subprocess.run([sys.executable, "-m", "ludus.cli", "proto", str(folder)], timeout=SECONDS, check=True)
+    assert CliRunner().invoke(ludus, ["proto", str(folder)]).exit_code == 0
 
     proto = Path(__file__).parents[2] / "proto"
     written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())

@@ -41,7 +41,7 @@ class ServerProcess:
         """End the process with a signal and return its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def close(self) -> None:
         """End everything."""

@@ -2,6 +2,8 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,51 +16,77 @@ from ludus.demonstrations import read
 EXAMPLE = Path(__file__).parents[2] / "examples" / "imitation" / "imitation.py"
 
 
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+pytestmark = pytest.mark.xdist_group("imitation example")
+"""One process: the experiments are made once."""
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
     mpl.use("Agg")
     spec = importlib.util.spec_from_file_location("imitation_example", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    for name, value in {"EXPERT_EPISODES": 12, "PAIRS": 8, "CLONE_STEPS": 120, "GAIL_EPISODES": 12}.items():
-        monkeypatch.setattr(module, name, value)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        for name, value in {"EXPERT_EPISODES": 12, "PAIRS": 8, "CLONE_STEPS": 120, "GAIL_EPISODES": 12}.items():
+            patch.setattr(module, name, value)
+        yield module
 
 
-def test_equal_seeds_give_equal_returns_and_files(example: Any, tmp_path: Path) -> None:
-    said: list[str] = []
-    one = example.experiment(tmp_path / "one", seed=3, say=said.append)
-    other = example.experiment(tmp_path / "other", seed=3, say=said.append)
+@dataclass(frozen=True)
+class Made:
+    """What an experiment leaves."""
 
-    assert one == other
-    assert {name: len(returns) for name, returns in one.items()} == {"expert": 12, "clone": 12, "gail": 12}
-    pairs = read(tmp_path / "one" / "pairs.npz")
+    returns: dict[str, list[float]]
+    folder: Path
+    said: list[str]
+    drawn: list[tuple[str, str, str]]
+    """Title and labels of each picture."""
+
+
+@pytest.fixture(scope="module")
+def twice(example: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Made]:
+    """Make the same experiment two times."""
+    made = []
+    for _ in range(2):
+        said: list[str] = []
+        drawn = []
+        close = example.plt.close
+
+        def look(figure: Any) -> None:
+            (axes,) = figure.axes
+            drawn.append((axes.get_title(), axes.get_xlabel(), axes.get_ylabel()))  # noqa: B023  of this turn
+            close(figure)  # noqa: B023
+
+        folder = tmp_path_factory.mktemp("imitation") / "made"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(example.plt, "close", look)
+            made.append(Made(example.experiment(folder, seed=3, say=said.append), folder, said, drawn))
+    return made
+
+
+def test_equal_seeds_give_equal_returns_and_files(twice: list[Made]) -> None:
+    one, other = twice
+
+    assert one.returns == other.returns
+    assert {name: len(returns) for name, returns in one.returns.items()} == {"expert": 12, "clone": 12, "gail": 12}
+    pairs = read(one.folder / "pairs.npz")
     assert pairs.steps == 8
-    assert pairs.rewards.tolist() == read(tmp_path / "other" / "pairs.npz").rewards.tolist()
-    assert read(tmp_path / "one" / "trajectory.npz").complete.tolist() == [True]
-    assert said[-1] == f"Pictures and demonstrations are in {tmp_path / 'other'}."
+    assert pairs.rewards.tolist() == read(other.folder / "pairs.npz").rewards.tolist()
+    assert read(one.folder / "trajectory.npz").complete.tolist() == [True]
+    assert other.said[-1] == f"Pictures and demonstrations are in {other.folder}."
 
 
-def test_both_pictures_have_titles_and_labels(example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = []
-    close = example.plt.close
+def test_both_pictures_have_titles_and_labels(twice: list[Made]) -> None:
+    made = twice[0]
 
-    def look(figure: Any) -> None:
-        (axes,) = figure.axes
-        drawn.append((axes.get_title(), axes.get_xlabel(), axes.get_ylabel()))
-        close(figure)
-
-    monkeypatch.setattr(example.plt, "close", look)
-    example.experiment(tmp_path, seed=1, say=lambda _: None)
-
-    assert drawn == [
+    assert made.drawn == [
         ("Behavioral cloning of 8 decisions on CartPole", "gradient steps", "return"),
         ("GAIL from 8 decisions on CartPole", "episodes", "return"),
     ]
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("cloning.png", "gail.png"))
+    assert all((made.folder / name).read_bytes().startswith(b"\x89PNG") for name in ("cloning.png", "gail.png"))
 
 
 def test_the_progress_bar_shows_the_mean_of_the_last_ten(example: Any, capsys: pytest.CaptureFixture[str]) -> None:

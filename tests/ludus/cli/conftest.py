@@ -1,6 +1,7 @@
 """The command line against a real server."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,22 @@ from ludus.cli import ludus
 from tests.server.http.world import World
 
 Invoke = Callable[..., Result]
+
+LOOKS = (
+    "ludus.api.lifecycle.LOOK_SECONDS",
+    "ludus.api.runs.PAUSED_LOOK_SECONDS",
+    "ludus.cli.assess.LOOK_SECONDS",
+    "ludus.cli.follow.REFRESH_SECONDS",
+    "ludus.cli.learn_run.POLL_SECONDS",
+    "ludus.cli.mirror.POLL_SECONDS",
+)
+"""How often commands look at what they wait for: users have time, tests don't."""
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pause in LOOKS:
+        monkeypatch.setattr(pause, 0.1)
 
 
 @pytest.fixture
@@ -23,6 +40,12 @@ def cli(world: World) -> Invoke:
         return result
 
     return invoke
+
+
+def printed() -> str:
+    """Return what the command that runs now has printed so far; for threads beside it."""
+    output = getattr(sys.stdout, "buffer", None)
+    return output.getvalue().decode() if hasattr(output, "getvalue") else ""
 
 
 def as_json(result: Result) -> Any:

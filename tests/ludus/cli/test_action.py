@@ -1,11 +1,17 @@
-"""The composite GitHub Action: its own shell commands, read from its file, run against an embedded server."""
+"""The composite GitHub Action: its own shell commands, read from its file.
+
+They run against a server whose trainer does as told, and, in the long tests, against an embedded stack that trains.
+"""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -16,6 +22,7 @@ import yaml
 from tests.e2e.stack import LudusUp, environment
 from tests.e2e.test_board_game import CONFIG as BOARD_GAME
 from tests.e2e.test_board_game import TICTACTOE
+from tests.server.http.world import World
 
 ROOT = Path(__file__).parents[3]
 ACTION = ROOT / ".github/actions/train/action.yml"
@@ -92,8 +99,8 @@ class Runner:
 
 
 def whole_stack(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that trains."""
-    for mark in (pytest.mark.e2e, pytest.mark.xdist_group("action"), pytest.mark.timeout(300)):
+    """Mark a test that trains. All are run by one process, which starts one stack."""
+    for mark in (pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("action"), pytest.mark.timeout(300)):
         test = mark(test)
     return test
 
@@ -140,19 +147,6 @@ def test_the_action_trains_judges_gates_and_keeps_the_model(stack: LudusUp, tmp_
 
 
 @whole_stack
-def test_a_requirement_that_is_not_met_fails_the_action_and_leaves_its_report(stack: LudusUp, tmp_path: Path) -> None:
-    (tmp_path / "my game.yaml").write_text(CONFIG)
-    runner = Runner(tmp_path, CONTEXT, **inputs(stack, require="reward>=475"))
-
-    runner.run()
-
-    assert runner.failed.startswith("Wait for its end: 6")
-    assert ET.parse(tmp_path / "ludus/wait.xml").getroot().get("failures") == "1"
-    assert "**not met**" in runner.summary.read_text()
-    assert not (tmp_path / "ludus/model").exists()
-
-
-@whole_stack
 def test_the_gate_of_the_action_judges_the_policy_that_was_trained(stack: LudusUp, tmp_path: Path) -> None:
     section = BOARD_GAME["behaviors"]["tictactoe"] | {"self_play": {"save_steps": 256, "team_change": 512}}  # type: ignore[index]
     (tmp_path / "my game.yaml").write_text(yaml.safe_dump({"behaviors": {"tictactoe": section}}))
@@ -175,11 +169,64 @@ def test_the_gate_of_the_action_judges_the_policy_that_was_trained(stack: LudusU
         assert client.get_alias("present").checkpoint_id == first.output("checkpoint"), "nothing is promoted"
 
 
-@whole_stack
-def test_what_is_written_into_inputs_is_never_run(stack: LudusUp, tmp_path: Path) -> None:
+@contextmanager
+def trained(world: World, name: str, scratch: Path) -> Iterator[None]:
+    """Have a trainer take the run of this name, reach a reward of 20 and save a model."""
+
+    def train() -> None:
+        while not (runs := world.http.get("/v1/runs", params={"filter": f"name = {name}"}).json()["runs"]):
+            time.sleep(0.05)
+        trainer = world.claim(runs[0]["id"]).start()
+        trainer.measure("Environment/Cumulative Reward", [20.0])
+        trainer.save(512, {"CartPole.onnx": b"a model"}, scratch)
+        trainer.finish()
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    yield
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def told(world: World, **others: str) -> dict[str, str]:
+    return {"server": world.server, "config": "my game.yaml", "install": "no", **others}
+
+
+def test_the_action_launches_waits_judges_and_keeps_the_model(world: World, tmp_path: Path) -> None:
+    (tmp_path / "my game.yaml").write_text(CONFIG)
+    context = {**CONTEXT, "run_id": "1"}
+    runner = Runner(tmp_path, context, **told(world, tags="ci\nbranch/main", require="reward>=20\nreward<475"))
+
+    with trained(world, "game-1-1", tmp_path):
+        runner.run()
+
+    assert not runner.failed
+    run = world.http.get(f"/v1/runs/{runner.output('run')}").json()
+    assert (run["name"], run["tags"], run["state"]) == ("game-1-1", ["branch/main", "ci"], "SUCCEEDED")
+    (checkpoint,) = world.http.get(f"/v1/runs/{run['id']}/checkpoints").json()["checkpoints"]
+    assert runner.output("checkpoint") == checkpoint["id"]
+    assert (tmp_path / "ludus/model/CartPole.onnx").read_bytes() == b"a model"
+    assert ET.parse(tmp_path / "ludus/wait.xml").getroot().get("tests") == "3"
+    assert "| reward\\>=20 | met |" in runner.summary.read_text()
+
+
+def test_a_requirement_that_is_not_met_fails_the_action_and_leaves_its_report(world: World, tmp_path: Path) -> None:
+    (tmp_path / "my game.yaml").write_text(CONFIG)
+    runner = Runner(tmp_path, {**CONTEXT, "run_id": "2"}, **told(world, require="reward>=475"))
+
+    with trained(world, "game-2-1", tmp_path):
+        runner.run()
+
+    assert runner.failed.startswith("Wait for its end: 6")
+    assert ET.parse(tmp_path / "ludus/wait.xml").getroot().get("failures") == "1"
+    assert "**not met**" in runner.summary.read_text()
+    assert not (tmp_path / "ludus/model").exists()
+
+
+def test_what_is_written_into_inputs_is_never_run(world: World, tmp_path: Path) -> None:
     evil = "\"; touch pwned; echo $(touch pwned) `touch pwned` '; touch pwned #"
     names = {name for name in action()["inputs"] if name not in {"server", "install"}}
-    runner = Runner(tmp_path, CONTEXT, server=stack.api, install="no", **dict.fromkeys(names, evil))
+    runner = Runner(tmp_path, CONTEXT, server=world.server, install="no", **dict.fromkeys(names, evil))
 
     runner.run()
 

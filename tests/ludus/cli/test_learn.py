@@ -61,10 +61,11 @@ def trained(world: World, work: Callable[[Trainer], None]) -> Iterator[None]:
     begun = threading.Event()
     thread = threading.Thread(target=wait_and_work, daemon=True)
     thread.start()
-    begun.wait(10)
+    assert begun.wait(60)
     yield
-    thread.join(10)
+    thread.join(60)
     assert not failures, failures
+    assert not thread.is_alive(), "the trainer has not finished"
 
 
 # what was typed, and what the file says
@@ -505,7 +506,7 @@ def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke,
     def pause(trainer: Trainer) -> None:
         trainer.finish(RunState.PAUSING, reason=StopReason.USER)
         trainer.finish(RunState.PAUSED, reason=StopReason.USER, detail="paused on request")
-        time.sleep(3)
+        time.sleep(1)  # ten looks
         world.http.post(f"/v1/runs/{trainer.run_id}:resume").raise_for_status()
         work(world.claim(trainer.run_id).start(), folder)
 

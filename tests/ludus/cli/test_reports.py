@@ -179,7 +179,10 @@ def test_a_time_out_says_where_the_run_is_and_skips_what_was_not_judged(cli: Inv
         (["evaluate", "nightly/latest"], "evaluate"),
     ],
 )
-def test_a_server_that_is_not_there_is_reported(arguments: list[str], kind: str, junit: Path, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_reported(
+    arguments: list[str], kind: str, junit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ludus.api.patience.PATIENCE_SECONDS", 0.5)
     summary = tmp_path / "summary.md"
     files = ["--junit", str(junit), "--summary", str(summary)]
 
@@ -238,7 +241,7 @@ def test_an_interrupted_wait_and_even_a_killed_one_leave_a_report(
 
     process.send_signal(number)
 
-    assert process.wait(20) == INTERRUPTED
+    assert process.wait(60) == INTERRUPTED
     assert (before, "was killed" in unfinished) == ("error", True)
     assert outcomes(junit)[run] == ("error", "interrupted (Ctrl-C or SIGTERM)")
 
@@ -255,7 +258,7 @@ def test_a_gate_that_is_interrupted_cancels_its_run_and_says_so(world: World, ju
 
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(20) == INTERRUPTED
+    assert process.wait(60) == INTERRUPTED
     assert world.http.get(f"/v1/runs/{runs[0]['id']}").json()["state"] == "CANCELLED"
     assert outcomes(junit)[second][0] == "error"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
 from server.runs.states import RunState, StopReason
-from tests.ludus.cli.conftest import Invoke, as_json
+from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.http.world import CARTPOLE, World
 
 REWARD = "Environment/Cumulative Reward"
@@ -250,10 +250,12 @@ def test_watch_in_a_file_has_a_line_for_each_event_and_each_summary_and_no_contr
     trainer = world.claim(world.create()["id"]).start()
 
     def train() -> None:
+        deadline = time.monotonic() + 60
         for number in range(3):
-            time.sleep(1.5)
             trainer.measure(REWARD, [float(number)], first=100 * (number + 1))
-        time.sleep(3)  # nothing new: nothing to say
+            while f"CartPole reward {number}" not in printed() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        time.sleep(1)  # nothing new: nothing to say
         trainer.finish()
 
     thread = threading.Thread(target=train)
@@ -286,7 +288,7 @@ def test_what_stays_with_a_run_ends_with_its_token(
     trainer = world.claim(world.create()["id"]).start()
     trainer.write_log("trainer.log", b"line\n", tmp_path)
     token = world.http.post("/v1/tokens", json={"name": "watcher", "scopes": ["read"]}).json()
-    threading.Timer(1.0, world.http.delete, (f"/v1/tokens/{token['id']}",)).start()
+    threading.Timer(0.5, world.http.delete, (f"/v1/tokens/{token['id']}",)).start()
 
     result = cli("run", *command, trainer.run_id, "--token", token["token"])
 

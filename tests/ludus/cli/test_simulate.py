@@ -35,13 +35,22 @@ def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
     )
 
 
-def run(*arguments: str, **environment: str) -> tuple[int, str]:
-    process = start(*arguments, **environment)
-    _, errors = process.communicate(timeout=SECONDS)
-    return process.returncode, errors
+Run = Callable[..., tuple[int, str]]
 
 
-def test_every_process_plays_all_its_environments_until_the_run_is_finished() -> None:
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command here, and the processes that it starts as ever; return its exit code and all that was said."""
+
+    def invoke(*arguments: str, **environment: str) -> tuple[int, str]:
+        result = CliRunner().invoke(simulate, arguments, env=environment)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stderr + capfd.readouterr().err  # tracebacks come from the processes themselves
+
+    return invoke
+
+
+def test_every_process_plays_all_its_environments_until_the_run_is_finished(run: Run) -> None:
     with FakeServer(finish_after(30), finish_after(30), token="secret") as server:
         code, errors = run(
             CARTPOLE,
@@ -71,14 +80,13 @@ def test_every_process_plays_all_its_environments_until_the_run_is_finished() ->
 @pytest.mark.parametrize(
     ("options", "environment"),
     [
-        ([], {SIMULATOR_TOKEN: "secret"}),
         ([], {CLIENT_TOKEN: "secret"}),
         ([], {CLIENT_TOKEN: "another", SIMULATOR_TOKEN: "secret"}),
         (["--token", "secret"], {CLIENT_TOKEN: "another", SIMULATOR_TOKEN: "another"}),
     ],
 )
 def test_the_token_comes_from_the_command_line_or_the_more_specific_variable(
-    options: list[str], environment: dict[str, str]
+    run: Run, options: list[str], environment: dict[str, str]
 ) -> None:
     with FakeServer(finish_after(3), token="secret") as server:
         code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address, *options, **environment)
@@ -86,7 +94,7 @@ def test_the_token_comes_from_the_command_line_or_the_more_specific_variable(
     assert code == 0, errors
 
 
-def test_a_process_that_crashes_is_started_again(tmp_path: Path) -> None:
+def test_a_process_that_crashes_is_started_again(run: Run, tmp_path: Path) -> None:
     crashes = tmp_path / "crashes"
     crashes.write_text("1")
     with FakeServer(forever, finish_after(10)) as server:
@@ -101,7 +109,10 @@ def test_a_process_that_crashes_is_started_again(tmp_path: Path) -> None:
     assert "process 0: crashed; starting it again in 1 s" in errors
 
 
-def test_a_process_that_crashes_too_often_is_given_up(tmp_path: Path) -> None:
+def test_a_process_that_crashes_too_often_is_given_up(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ludus.cli.simulate.FIRST_PAUSE_SECONDS", 0.1)
     crashes = tmp_path / "crashes"
     crashes.write_text("9")
     with FakeServer(forever, forever) as server:
@@ -131,15 +142,13 @@ def closing(code: CloseCode) -> Script:
     return script
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [(CloseCode.RUN_FAILED, 4), (CloseCode.RUN_CANCELLED, 5), (CloseCode.NOT_FINITE, 1)]
-)
-def test_the_exit_code_says_how_the_run_ended(code: CloseCode, expected: int) -> None:
+@pytest.mark.parametrize(("code", "expected"), [(CloseCode.RUN_FAILED, 4), (CloseCode.RUN_CANCELLED, 5)])
+def test_the_exit_code_says_how_the_run_ended(run: Run, code: CloseCode, expected: int) -> None:
     with FakeServer(closing(code)) as server:
         assert run(CARTPOLE, "--run", "cartpole", "--server", server.address)[0] == expected
 
 
-def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_renames_it() -> None:
+def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_renames_it(run: Run) -> None:
     with FakeServer(closing(CloseCode.BEHAVIOR_NOT_CONFIGURED)) as server:
         code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address)
 
@@ -147,7 +156,7 @@ def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_
     assert "; --behavior NAME gives the game's behavior another name" in errors
 
 
-def test_processes_that_say_the_same_are_heard_once() -> None:
+def test_processes_that_say_the_same_are_heard_once(run: Run) -> None:
     def no_such_run(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"There is no run {request.run!r}.")
 
@@ -158,7 +167,7 @@ def test_processes_that_say_the_same_are_heard_once() -> None:
     assert errors.count("There is no run 'nothing'.") == 1
 
 
-def test_a_gateway_out_of_reach_has_an_exit_code() -> None:
+def test_a_gateway_out_of_reach_has_an_exit_code(run: Run) -> None:
     code, errors = run(CARTPOLE, "--run", "cartpole", "--server", "127.0.0.1:1", "--patience", "0")
 
     assert code == 3
@@ -230,7 +239,7 @@ def test_what_cannot_be_simulated_is_a_usage_error(source: str, problem: str) ->
 
 
 class TestPettingZoo:
-    def test_every_player_of_every_game_is_an_agent_and_can_be_recorded(self, tmp_path: Path) -> None:
+    def test_every_player_of_every_game_is_an_agent_and_can_be_recorded(self, run: Run, tmp_path: Path) -> None:
         record = tmp_path / "shown.npz"
         with FakeServer(finish_after(40)) as server:
             code, errors = run(
@@ -248,7 +257,7 @@ class TestPettingZoo:
         assert shown.action_masks is not None
         assert int(shown.complete.sum()) == peer.episodes
 
-    def test_a_scripted_team_is_played_in_the_simulator_and_its_games_are_counted(self) -> None:
+    def test_a_scripted_team_is_played_in_the_simulator_and_its_games_are_counted(self, run: Run) -> None:
         with FakeServer(finish_after(60)) as server:
             code, errors = run(
                 TICTACTOE,
@@ -283,16 +292,17 @@ class TestPettingZoo:
             yield peer.close()
 
         with FakeServer(seeding) as server:
-            code, errors = run(
+            process = start(
                 "pettingzoo:noting:Noting",
                 *("--run", "t", "--server", server.address, "--seed-parameter", "opening"),
                 PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path.cwd())]),
             )
+            _, errors = process.communicate(timeout=SECONDS)
 
-        assert code == 0, errors
+        assert process.returncode == 0, errors
         assert seen.read_text().splitlines() == ["7 None", "9 {'gravity': 2.0}"]
 
-    def test_a_parameter_that_is_no_seed_ends_the_simulator_with_a_sentence(self) -> None:
+    def test_a_parameter_that_is_no_seed_ends_the_simulator_with_a_sentence(self, run: Run) -> None:
         def half(peer: Peer) -> Iterator[pb.ConnectResponse]:
             peer.hello()
             yield peer.welcome({"opening": 0.5})
@@ -365,7 +375,7 @@ def test_a_missing_gymnasium_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestRecording:
-    def test_what_every_process_played_is_a_demonstration_at_the_end(self, tmp_path: Path) -> None:
+    def test_what_every_process_played_is_a_demonstration_at_the_end(self, run: Run, tmp_path: Path) -> None:
         with FakeServer(finish_after(60), finish_after(60)) as server:
             code, errors = run(
                 CARTPOLE,
@@ -385,10 +395,8 @@ class TestRecording:
         path = tmp_path / "shown.npz"
         with FakeServer(forever) as server:
             process = start(CARTPOLE, "--run", "cartpole", "--server", server.address, "--record", str(path))
-            ended = 0
-            while ended < 20:
-                time.sleep(0.05)
-                ended = sum(peer.episodes for peer in server.streams)
+            until(lambda: sum(peer.episodes for peer in server.streams) >= 20)
+            ended = sum(peer.episodes for peer in server.streams)
             for child in psutil.Process(process.pid).children():
                 child.kill()
             process.kill()
@@ -396,7 +404,7 @@ class TestRecording:
 
         assert read(path).complete.sum() >= ended
 
-    def test_it_goes_on_with_a_file_that_exists(self, tmp_path: Path) -> None:
+    def test_it_goes_on_with_a_file_that_exists(self, run: Run, tmp_path: Path) -> None:
         path = tmp_path / "shown.npz"
         steps = []
         for _ in range(2):
@@ -432,29 +440,29 @@ class TestPythonGames:
     @pytest.mark.parametrize(
         ("source", "options", "running"),
         [
-            (f"python:{MAZES}:Maze", ("--envs", "3"), {"Maze": {0, 1, 2}}),
+            (f"python:{MAZES}:Maze", ("--envs", "3", "--count", "2"), {"Maze": {0, 1, 2}}),
             ("tests.toys.mazes:Maze", ("--behavior", "Runner"), {"Runner": {0}}),
             (f"python:{MAZES}:Race", ("--teams", "0,1"), {"Race?team=0": {0}, "Race?team=1": {1}}),
             (f"python:{MAZES}:Crowd", ("--env-arg", "walkers=3"), {"Walker": {0, 1, 2, 3}}),
         ],
     )
     def test_a_game_of_ones_own_plays_in_supervised_processes_and_is_recorded(
-        self, tmp_path: Path, source: str, options: tuple[str, ...], running: dict[str, set[int]]
+        self, run: Run, tmp_path: Path, source: str, options: tuple[str, ...], running: dict[str, set[int]]
     ) -> None:
-        record = tmp_path / "shown.npz"
+        several = "--count" in options
         with FakeServer(finish_after(80), finish_after(80)) as server:
             code, errors = run(
-                source, "--run", "m", "--count", "2", "--server", server.address, "--record", str(record), *options
+                source, "--run", "m", "--server", server.address, "--record", str(tmp_path / "shown.npz"), *options
             )
 
         assert code == 0, errors
         assert server.violations == []
-        assert len(server.incarnations) == 2
+        assert len(server.incarnations) == 1 + several
         assert all(peer.running == running for peer in server.streams)
-        for index in range(2):
-            assert read(record.with_stem(f"shown-{index}")).action_masks is not None
+        for name in ["shown-0.npz", "shown-1.npz"] if several else ["shown.npz"]:
+            assert read(tmp_path / name).action_masks is not None
 
-    def test_a_team_of_ones_own_game_can_be_scripted(self) -> None:
+    def test_a_team_of_ones_own_game_can_be_scripted(self, run: Run) -> None:
         with FakeServer(finish_after(60)) as server:
             code, errors = run(
                 *(f"python:{MAZES}:Race", "--run", "m", "--server", server.address, "--scripted", "1=random")
@@ -464,7 +472,7 @@ class TestPythonGames:
         assert set(server.streams[0].running) == {"Race?team=0"}
         assert {stat.key for stat in server.stats} == {"Environment/Win", "Environment/Draw", "Environment/Loss"}
 
-    def test_a_crash_shows_the_games_traceback_and_not_that_of_ludus(self, tmp_path: Path) -> None:
+    def test_a_crash_shows_the_games_traceback_and_not_that_of_ludus(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "broken.py").write_text(
             "from tests.toys.mazes import Maze\n"
             "class Broken(Maze):\n"
@@ -498,7 +506,7 @@ class TestPythonGames:
         ],
     )
     def test_a_game_that_answers_as_in_openai_gym_ends_with_a_sentence_and_no_restart(
-        self, tmp_path: Path, method: str, expected: str
+        self, run: Run, tmp_path: Path, method: str, expected: str
     ) -> None:
         (tmp_path / "old.py").write_text(f"from tests.toys.mazes import Maze\nclass Old(Maze):\n    {method}")
         with FakeServer(forever) as server:
@@ -522,7 +530,7 @@ class TestPythonGames:
         assert result.exit_code == 2
         assert "write def reset(self, *, seed=None, options=None)" in " ".join(result.output.split())
 
-    def test_a_simulator_of_a_queued_run_says_that_it_waits_and_for_what(self) -> None:
+    def test_a_simulator_of_a_queued_run_says_that_it_waits_and_for_what(self, run: Run) -> None:
         def queued(server: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
             if len(server.joins) < 3:
                 return pb.JoinResponse(

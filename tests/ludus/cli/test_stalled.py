@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import text
 
 from ludus.api import Client, RunStalled, WaitTimedOut
+from ludus.api.runs import LONG_POLL_SECONDS
 from ludus.cli.exits import Exit
 from server.runs.states import RunState, StopReason
 from server.scheduling.repository import WaitingRuns
 from server.scheduling.turn import Obstacle
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import save_checkpoints
-from tests.ludus.cli.conftest import Invoke, as_json
+from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.http.world import CARTPOLE, World
 from tests.server.standstill.test_standstill import age
 
@@ -69,8 +70,9 @@ STALLS = {
 @pytest.mark.parametrize("command", ["wait", "watch", "watch --json"])
 @pytest.mark.parametrize("stall", STALLS)
 def test_what_stays_with_a_run_ends_at_once_with_a_code_of_its_own_and_says_what_to_do(
-    cli: Invoke, world: World, command: str, stall: str
+    cli: Invoke, world: World, command: str, stall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ludus.api.runs.STALL_LOOK_SECONDS", LONG_POLL_SECONDS)  # the first look has to see it
     make, said = STALLS[stall]
     run = make(world)
     began = time.monotonic()
@@ -78,7 +80,7 @@ def test_what_stays_with_a_run_ends_at_once_with_a_code_of_its_own_and_says_what
     result = cli("run", *command.split(), run)
 
     assert result.exit_code == Exit.STALLED == 10
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < LONG_POLL_SECONDS
     assert f"run {run} {said.format(run=run)}" in result.stderr
     if command == "watch --json":
         assert json.loads(result.stdout.splitlines()[0])["type"] == "run_created", "the past comes first"
@@ -103,7 +105,7 @@ def test_a_wait_that_was_told_to_keep_waiting_does(cli: Invoke, world: World, ma
 
 def test_a_watch_that_was_told_to_keep_waiting_sees_the_end(cli: Invoke, world: World) -> None:
     run = paused(world)
-    threading.Timer(3.0, world.http.post, (f"/v1/runs/{run}:cancel",)).start()
+    threading.Timer(1.0, world.http.post, (f"/v1/runs/{run}:cancel",)).start()
 
     assert cli("run", "watch", run, "--keep-waiting").exit_code == Exit.RUN_CANCELLED
 
@@ -117,7 +119,7 @@ def test_a_pipeline_that_waits_before_its_simulators_have_come_waits_on(cli: Inv
         trainer.ledger.simulator_connected("late", number=0, collector=0)
         trainer.finish()
 
-    threading.Timer(1.0, play).start()
+    threading.Timer(0.3, play).start()
 
     assert cli("run", "wait", trainer.run_id).exit_code == Exit.OK
 
@@ -131,7 +133,7 @@ def test_a_pause_that_returning_simulators_end_in_the_same_moment_does_not_end_t
         world.http.post(f"/v1/runs/{run}:resume").raise_for_status()
         world.claim(run).start().finish()
 
-    threading.Timer(1.5, wake).start()
+    threading.Timer(0.5, wake).start()
 
     assert cli("run", "wait", run, "--timeout", "30s").exit_code == Exit.OK
 
@@ -180,9 +182,15 @@ def test_what_a_run_waits_for_stands_in_show_list_and_watch(cli: Invoke, world: 
     holder = world.claim(world.create(name="holder")["id"]).run_id
     waiting = world.create(name="waiting")["id"]
     said = "A free slot: the only slot that can train it is held by run holder (STARTING, no simulator has joined for "
-    threading.Timer(3.0, world.http.post, (f"/v1/runs/{waiting}:cancel",)).start()
+
+    def cancel() -> None:
+        while said not in printed():
+            time.sleep(0.05)
+        time.sleep(1.0)  # ten looks
+        world.http.post(f"/v1/runs/{waiting}:cancel")
 
     shown, listed = cli("run", "show", waiting).stdout, cli("run", "list", "--state", "queued").stdout
+    threading.Thread(target=cancel, daemon=True).start()
     watched = cli("run", "watch", waiting).stdout
 
     assert said in shown

@@ -139,13 +139,13 @@ def test_what_a_mirror_prints_has_lines_and_times_that_do_not_depend_on_when_it_
     summarise(trainer, 100)
 
     first = cli("run", "mirror", "printed", str(tmp_path / "printed"), "--once")
-    time.sleep(1.5)
+    time.sleep(0.5)
     cli("run", "tag", "printed", "seen")  # the run is "updated" now
     summarise(trainer, 200)
     second = cli("run", "mirror", "printed", str(tmp_path / "printed"), "--once")
 
     assert "name CartPole: \n\ttrainer_type:\tppo\n" in first.stdout
-    assert elapsed(second.stdout) - elapsed(first.stdout) > 1.4
+    assert elapsed(second.stdout) - elapsed(first.stdout) > 0.4
 
 
 def elapsed(printed: str) -> float:
@@ -165,7 +165,7 @@ def test_a_mirror_follows_a_live_run_and_goes_on_after_an_interruption(world: Wo
         return subprocess.Popen(command, env={**os.environ, "LUDUS_SERVER": world.server}, stderr=subprocess.DEVNULL)
 
     def until(count: int, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(points(tmp_path / "live").get(REWARD, ())) < count:
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -174,14 +174,14 @@ def test_a_mirror_follows_a_live_run_and_goes_on_after_an_interruption(world: Wo
     first = start()
     until(1, first)
     first.send_signal(signal.SIGINT)
-    assert first.wait(20) == INTERRUPTED
+    assert first.wait(60) == INTERRUPTED
     trainer.measure(REWARD, [2.0], first=200)
     second = start()
     until(2, second)
     trainer.measure(REWARD, [3.0], first=300)
     trainer.finish(RunState.CANCELLED)
 
-    assert second.wait(30) == Exit.RUN_CANCELLED
+    assert second.wait(60) == Exit.RUN_CANCELLED
     assert points(tmp_path / "live") == {REWARD: [(100, 1.0), (200, 2.0), (300, 3.0)]}
 
 

@@ -39,6 +39,15 @@ def build(tmp_path: Path) -> Path:
     return file
 
 
+def play(run: FakeRun, folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run the command here to its end; return its exit code and what it said. Builds are processes all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = CliRunner().invoke(unity, arguments, env={SERVER_VARIABLE: run.address})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stderr
+
+
 def start(run: FakeRun, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "ludus.cli", "unity", *arguments],
@@ -82,9 +91,8 @@ def test_the_exit_code_says_how_the_run_ended(
 ) -> None:
     ends_with(run, code)
 
-    process = start(run, tmp_path, "balls", "--env", str(build), "--base-port", str(free_port()))
+    outcome, errors = play(run, tmp_path, "balls", "--env", str(build), "--base-port", str(free_port()))
 
-    outcome, errors = finish(process)
     assert outcome == expected, errors
     assert "the run is over" in errors
     assert "Traceback" not in errors
@@ -94,11 +102,11 @@ def test_everything_behind_env_args_goes_to_the_build(run: FakeRun, build: Path,
     ends_with(run, CloseCode.RUN_FINISHED)
     typed = ("--no-graphics", "--base-port", str(port := free_port()), "--logs", "kept", "--label", "my desk")
 
-    process = start(
+    code, errors = play(
         run, tmp_path, "balls", "--env", "Game", *typed, "--env-args", "--report", "report", "--quit-at", "1000"
     )
 
-    assert finish(process)[0] == 0
+    assert code == 0, errors
     (game,) = reported(tmp_path)
     assert game["arguments"] == [
         *("-nographics", "-batchmode", "--mlagents-port", str(port)),
@@ -111,7 +119,7 @@ def test_everything_behind_env_args_goes_to_the_build(run: FakeRun, build: Path,
 def test_player_logs_are_kept_where_ml_agents_keeps_them(run: FakeRun, build: Path, tmp_path: Path) -> None:
     ends_with(run, CloseCode.RUN_FINISHED)
 
-    finish(start(run, tmp_path, "my run/3", "--env", str(build), "--base-port", str(free_port())))
+    play(run, tmp_path, "my run/3", "--env", str(build), "--base-port", str(free_port()))
 
     assert "last words" in (tmp_path / "results" / "my_run_3" / "run_logs" / "Player-0.log").read_text()
 
@@ -153,7 +161,7 @@ def test_a_gateway_out_of_reach_has_an_exit_code_and_no_game_is_started(
 ) -> None:
     typed = ("--server", "127.0.0.1:1", "--patience", "0", "--env-args", "--report", "report")
 
-    code, errors = finish(start(run, tmp_path, "balls", "--env", str(build), *typed))
+    code, errors = play(run, tmp_path, "balls", "--env", str(build), *typed)
 
     assert code == 3
     assert errors.count("nothing listens at 127.0.0.1:1") == 1
@@ -163,11 +171,11 @@ def test_a_gateway_out_of_reach_has_an_exit_code_and_no_game_is_started(
 def test_a_token_is_sent(run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.token, run.ended = "secret", "SUCCEEDED"
 
-    assert finish(start(run, tmp_path, "balls", "--token", "secret"))[0] == 0
+    assert play(run, tmp_path, "balls", "--token", "secret")[0] == 0
     monkeypatch.setenv(CLIENT_TOKEN, "secret")
-    assert finish(start(run, tmp_path, "balls"))[0] == 0
+    assert play(run, tmp_path, "balls")[0] == 0
     monkeypatch.setenv(SIMULATOR_TOKEN, "wrong")
-    code, errors = finish(start(run, tmp_path, "balls"))
+    code, errors = play(run, tmp_path, "balls")
     assert code == 1
     assert "does not accept the token in LUDUS_SIMULATOR_TOKEN" in errors
 
@@ -210,7 +218,7 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: list[str], problem: st
 
 
 def test_a_build_that_is_not_there_is_named(run: FakeRun, tmp_path: Path) -> None:
-    code, errors = finish(start(run, tmp_path, "balls", "--env", "Gone"))
+    code, errors = play(run, tmp_path, "balls", "--env", "Gone")
 
     assert code == 1
     assert "there is no build Gone" in errors

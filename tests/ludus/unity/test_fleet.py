@@ -5,7 +5,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,13 @@ class Builds:
 
     def finish_after(self, steps: int) -> None:
         """Finish the run once so many steps were made, by all games together."""
+        self.finish_when(lambda: self.run.steps >= steps)
+
+    def finish_when(self, condition: Callable[[], bool]) -> None:
+        """Finish the run as soon as the condition holds."""
 
         def on_step(_session: Session, _message: pb.UnityMessageProto) -> None:
-            if self.run.steps >= steps:
+            if condition():
                 raise SessionEnds(CloseCode.RUN_FINISHED)
 
         self.run._on_step = on_step
@@ -121,7 +125,7 @@ def test_a_port_that_is_taken_is_skipped(builds: Builds, caplog: pytest.LogCaptu
 def test_a_build_that_crashes_is_started_again_and_no_other_is_reset(
     builds: Builds, caplog: pytest.LogCaptureFixture
 ) -> None:
-    builds.finish_after(300)
+    builds.finish_when(lambda: len(builds.run.sessions) == 3 and builds.run.sessions[-1].calls > 10)
     with builds.playing("--crash-once-at", "20", num_envs=2, restarts_rate_limit_n=3) as playing:
         assert playing.result().finished
 
@@ -158,7 +162,7 @@ def test_a_build_that_crashes_too_often_is_given_up(builds: Builds, caplog: pyte
 
 
 def test_the_others_play_on_when_one_build_is_given_up(builds: Builds) -> None:
-    builds.finish_after(200)
+    builds.finish_after(100)
     # Only one of the processes crashes, and it may not be started again.
     with builds.playing("--crash-once-at", "20", num_envs=2, max_lifetime_restarts=0) as playing:
         assert playing.result().finished
@@ -242,7 +246,7 @@ def test_a_player_that_follows_unity_step_by_step_lives_through_it_too(run: Fake
     settings = UnitySettings(
         Target(run.address, "balls"),
         env=env,
-        env_args=("--behaviors", behaviors, "--steps", "400", "--pace", "0.01"),
+        env_args=("--behaviors", behaviors, "--steps", "150", "--pace", "0.01"),
         base_port=free_port(),
         logs=tmp_path / "logs",
         max_lifetime_restarts=0,
@@ -256,7 +260,7 @@ def test_a_player_that_follows_unity_step_by_step_lives_through_it_too(run: Fake
             playing.result()
 
     summary = json.loads((tmp_path / "logs" / "Player-0.out").read_text().splitlines()[-1])
-    assert (summary["ending"], summary["steps"], summary["resets"]) == ("left", 400, 1)
+    assert (summary["ending"], summary["steps"], summary["resets"]) == ("left", 150, 1)
     assert sorted(run.sessions[1].known) == sorted(run.sessions[0].known)
     assert len(run.sessions[0].known) == 2
 
