@@ -4,9 +4,12 @@ An interpreter of their own would first import torch, which takes longer than mo
 process itself is tested with one (`tests.worker.trainer.test_alone`).
 """
 
+import gc
 import json
+import logging
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from structlog._config import BoundLoggerLazyProxy
 
 from server.training.config import review
 from worker.link import CheckpointCommitted, CheckpointWritten, Command, Finished, Job, Message, Order, describe
@@ -97,6 +101,9 @@ TrainAlone = Callable[..., int]
 def alone() -> Iterator[TrainAlone]:
     """Do what `python -m worker.trainer` does with these words, in this process; return the exit code."""
     handler = signal.getsignal(signal.SIGINT)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    hooks = sys.excepthook, threading.excepthook
 
     def train(*words: str) -> int:
         try:
@@ -106,8 +113,16 @@ def alone() -> Iterator[TrainAlone]:
             return error.code
 
     yield train
-    signal.signal(signal.SIGINT, handler)  # a trainer that runs alone asks for it
+    # A process does this once, and for good.
+    signal.signal(signal.SIGINT, handler)
     torch.set_num_threads(1)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    sys.excepthook, threading.excepthook = hooks
+    logging.captureWarnings(capture=False)
+    for kept in gc.get_objects():
+        if type(kept) is BoundLoggerLazyProxy:
+            vars(kept).pop("bind", None)  # it keeps the logger that it made first
 
 
 def reports(trainer: Alone) -> Iterator[dict[str, Any]]:
