@@ -26,12 +26,12 @@ from worker.supervisor.reports import played
 
 MOVES = {ROCK: "ckpt_" + "r" * 26, PAPER: "ckpt_" + "p" * 26, SCISSORS: "ckpt_" + "s" * 26}
 MOVE_OF = {name: move for move, name in MOVES.items()}
-MATCHES = 2000
+MATCHES = 1000
 
 
 def section(**overrides: Any) -> dict[str, Any]:
     """Return a configuration that plays much and learns as good as nothing."""
-    self_play = {"save_steps": 10**6, "team_change": 10**6, "play_against_latest_model_ratio": 0.0, "swap_steps": 4}
+    self_play = {"save_steps": 10**6, "team_change": 10**6, "play_against_latest_model_ratio": 0.0, "swap_steps": 2}
     return {
         "hyperparameters": {**HYPERPARAMETERS["ppo"], "learning_rate": 1e-12, "buffer_size": 64},
         "network_settings": {"hidden_units": 4, "num_layers": 1},
