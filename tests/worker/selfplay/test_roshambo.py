@@ -72,8 +72,8 @@ def opponents_of(matches: list[Match]) -> list[int]:
     [
         # Rock's shares of points against rock (twice: its own snapshot), paper, scissors are 1/2, 0, 1.
         ("pfsp_hard", {ROCK: 2 * 0.25 / 1.5, PAPER: 1.0 / 1.5}),
-        ("pfsp_variance", {ROCK: 1.0}),
-        ("uniform", {ROCK: 0.5, PAPER: 0.25, SCISSORS: 0.25}),
+        pytest.param("pfsp_variance", {ROCK: 1.0}, marks=pytest.mark.long),
+        pytest.param("uniform", {ROCK: 0.5, PAPER: 0.25, SCISSORS: 0.25}, marks=pytest.mark.long),
     ],
 )
 def test_rock_meets_whom_the_selection_prefers_and_the_ladder_shows_who_beats_whom(
