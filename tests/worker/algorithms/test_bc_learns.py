@@ -51,7 +51,9 @@ def test_the_walk_is_learnt_within_500_steps(trainer: str, discrete: bool, tmp_p
     assert last_returns(tmp_path, trainer, cloning=True, discrete=discrete) >= BAR
 
 
-@pytest.mark.parametrize("discrete", [True, pytest.param(False, marks=pytest.mark.long)], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(
+    "discrete", [True, pytest.param(False, marks=pytest.mark.long)], ids=["discrete", "continuous"]
+)
 def test_it_is_learnt_from_pictures_too(discrete: bool, tmp_path: Path) -> None:
     assert last_returns(tmp_path, "ppo", cloning=True, discrete=discrete, picture=True) >= BAR
 

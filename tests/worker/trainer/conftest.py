@@ -109,8 +109,7 @@ def alone() -> Iterator[TrainAlone]:
         try:
             return main(list(words))
         except SystemExit as error:
-            assert isinstance(error.code, int)
-            return error.code
+            return int(error.code or 0)
 
     yield train
     # A process does this once, and for good.

@@ -24,9 +24,7 @@ SAC = {"trainer_type": "sac", "hyperparameters": {"batch_size": 16, "steps_per_u
 
 
 @pytest.fixture
-def log_of(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], alone: TrainAlone
-) -> LogOf:
+def log_of(tmp_path: Path, capfd: pytest.CaptureFixture[str], alone: TrainAlone) -> LogOf:
     """Train `Echo` alone; return level, event and the rest of each line of the trainer's log."""
 
     def train(document: dict[str, Any]) -> list[tuple[str, str, str]]:
