@@ -1,5 +1,6 @@
 """Tests of the worker run torch on one thread, with the shapes in signatures checked at every call."""
 
+import structlog
 import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -12,3 +13,7 @@ torch.set_num_threads(1)
 # The first call into torch's kernels, and a busy machine, take longer than any deadline that would mean something.
 settings.register_profile("worker", deadline=None, max_examples=50)
 settings.load_profile("worker")
+
+# What fails on purpose is logged with its traceback. Rich ones, with the tensors in them, take seconds.
+plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])

@@ -85,6 +85,8 @@ class Cell(NamedTuple):
 
 
 CELLS = [Cell(*cell) for cell in product(HYPERPARAMETERS, SIGNALS, ACTIONS, SEES, MEMORIES)]
+HALF = {("vector", "plain"), ("visual", "lstm")}
+"""Observations and memories of the cells that `make test` has: each of both beside everything else."""
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +139,13 @@ def differences(one: Algorithm, other: Algorithm) -> float:
     return float(np.abs(one.flat_weights() - other.flat_weights()).max())
 
 
-@pytest.mark.parametrize("cell", CELLS, ids="-".join)
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(cell, marks=[] if (cell.sees, cell.memory) in HALF else pytest.mark.long, id="-".join(cell))
+        for cell in CELLS
+    ],
+)
 def test_every_variant_builds_learns_survives_a_checkpoint_and_exports(
     cell: Cell, shown: dict[tuple[str, str], Demonstrations], tmp_path: Path
 ) -> None:

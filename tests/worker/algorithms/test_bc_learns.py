@@ -46,12 +46,14 @@ def last_returns(folder: Path, trainer: str, *, cloning: bool, seed: int = 1, **
 
 
 @pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("trainer", ["ppo", "poca", "sac"])
+@pytest.mark.parametrize("trainer", ["ppo", "poca", pytest.param("sac", marks=pytest.mark.long)])
 def test_the_walk_is_learnt_within_500_steps(trainer: str, discrete: bool, tmp_path: Path) -> None:
     assert last_returns(tmp_path, trainer, cloning=True, discrete=discrete) >= BAR
 
 
-@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(
+    "discrete", [True, pytest.param(False, marks=pytest.mark.long)], ids=["discrete", "continuous"]
+)
 def test_it_is_learnt_from_pictures_too(discrete: bool, tmp_path: Path) -> None:
     assert last_returns(tmp_path, "ppo", cloning=True, discrete=discrete, picture=True) >= BAR
 

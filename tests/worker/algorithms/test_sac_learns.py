@@ -151,8 +151,8 @@ def test_a_cue_is_remembered_with_a_memory_only(network: dict[str, Any]) -> None
     ("game", "rounds", "bar"),
     [
         pytest.param(Errand(agents=16), 60, 0.9, id="goal"),  # by chance 1/3
-        pytest.param(Market(agents=16), 40, 0.8, id="entities"),
-        pytest.param(Spotlight(20, agents=16), 60, 0.9, id="picture"),
+        pytest.param(Market(agents=16), 40, 0.8, id="entities", marks=pytest.mark.long),
+        pytest.param(Spotlight(20, agents=16), 60, 0.9, id="picture", marks=pytest.mark.long),
     ],
 )
 def test_every_kind_of_observation_is_learnt_from(game: Drill, rounds: int, bar: float) -> None:

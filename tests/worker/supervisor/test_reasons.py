@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from server.artifacts import FolderStore
 from server.attempts.repository import AttemptLedger
@@ -19,18 +20,18 @@ from server.tls import TlsFiles
 from tests.factories import make_claim, make_run, read_run
 from tests.server.test_tls import CERTIFICATE, OTHER, PRIVATE
 from tests.worker.supervisor.supervising import Scripted
+from tests.worker.trainer.attempts import Keeper
+from worker.link import Job
 from worker.process import WarmTrainer
 from worker.supervisor.attempt_log import AttemptLog
 from worker.supervisor.loop import Supervisor
+from worker.trainer.__main__ import _execute
 
 
 def fail(
     database: Database,
     folder: Path,
     trainer: WarmTrainer,
-    *,
-    ticket_key: bytes | None = None,
-    tls: TlsFiles | None = None,
     **settings: Any,
 ) -> tuple[str, list[str]]:
     """Execute a run that nothing is left to try for; return its stop detail and the messages of its events."""
@@ -40,7 +41,7 @@ def fail(
     ledger = AttemptLedger(database, claim, restart_budget=0)
     worker = WorkerSettings(**settings)
     try:
-        Supervisor(claim, ledger, store, worker, folder / "scratch", ticket_key, lambda: False, tls).run(trainer)
+        Supervisor(claim, ledger, store, worker, folder / "scratch", None, lambda: False).run(trainer)
     finally:
         trainer.close()
     run = read_run(database, "run")
@@ -60,10 +61,19 @@ def test_collectors_that_find_no_port_fail_the_run_with_their_range(database: Da
     assert any(sentence in event for event in events)
 
 
-def test_collectors_that_may_not_listen_fail_the_run_with_what_they_lack(database: Database, tmp_path: Path) -> None:
-    message, _ = fail(database, tmp_path, WarmTrainer(), bind_host="0.0.0.0")
+def last_word(folder: Path, **settings: Any) -> str:
+    """Train in this process, as a supervisor lets a process of its own train; return why it could not begin."""
+    document = {"behaviors": {"Walker": {}}, "torch_settings": {"device": "cpu"}}
+    job = Job(run_id="run", epoch=1, config=document, seed=1, scratch=str(folder), **settings)
+    threads = torch.get_num_threads()
+    finished = _execute(job, Keeper(), [])
+    torch.set_num_threads(threads)
+    assert finished.outcome == "lost"
+    return finished.detail or ""
 
-    assert "listening on 0.0.0.0 needs a ticket key" in message
+
+def test_collectors_that_may_not_listen_end_the_attempt_with_what_they_lack(tmp_path: Path) -> None:
+    assert "listening on 0.0.0.0 needs a ticket key" in last_word(tmp_path, bind_host="0.0.0.0")
 
 
 @pytest.mark.parametrize(
@@ -75,15 +85,16 @@ def test_collectors_that_may_not_listen_fail_the_run_with_what_they_lack(databas
     ],
     ids=["missing", "no certificate", "another key"],
 )
-def test_collectors_with_bad_files_of_tls_fail_the_run_with_the_file(
-    database: Database, tmp_path: Path, certificate: Path, key: Path, sentence: str
+def test_collectors_with_bad_files_of_tls_end_the_attempt_with_the_file(
+    tmp_path: Path, certificate: Path, key: Path, sentence: str
 ) -> None:
-    message, _ = fail(database, tmp_path, WarmTrainer(), tls=TlsFiles(certificate, key))
+    path = tmp_path / "trainer.log"
 
-    assert sentence in message
-    assert "no free port" not in message
-    (log,) = (tmp_path / "artifacts").rglob("trainer.log")
-    said = [json.loads(line) for line in log.read_text().splitlines()]
+    detail = last_word(tmp_path, **TlsFiles(certificate, key).named(), log_path=str(path))
+
+    assert sentence in detail
+    assert "no free port" not in detail
+    said = [json.loads(line) for line in path.read_text().splitlines()]
     (failed,) = [line for line in said if line["process"] == "collector" and line["event"] == "collector_failed"]
     assert sentence in failed["exception"], "the run's log has the traceback"
 

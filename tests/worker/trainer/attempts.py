@@ -117,7 +117,7 @@ def playing(game: Wanderers, run: Run) -> Iterator[None]:
     thread = threading.Thread(target=play, daemon=True)
     thread.start()
     yield
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive(), "the game was told that the run is over"
 
 

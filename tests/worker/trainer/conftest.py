@@ -1,52 +1,132 @@
-"""Trainer processes that end with their test."""
+"""Trainers that run alone, in threads of the test's process, and end with their test.
 
+An interpreter of their own would first import torch, which takes longer than most of them train. What is said of the
+process itself is tested with one (`tests.worker.trainer.test_alone`).
+"""
+
+import gc
 import json
-import subprocess
+import logging
+import queue
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import torch
+from structlog._config import BoundLoggerLazyProxy
 
-from tests.e2e.stack import environment
+from server.training.config import review
+from worker.link import CheckpointCommitted, CheckpointWritten, Command, Finished, Job, Message, Order, describe
+from worker.trainer.__main__ import _execute, main
 
-StartTrainer = Callable[..., "subprocess.Popen[str]"]
+
+class Alone:
+    """A trainer in a thread. It has nobody but this to tell, and a checkpoint counts as stored."""
+
+    def __init__(self, document: dict[str, Any], scratch: Path) -> None:
+        config, _ = review(document, local=True)
+        seed = config.seed or 0
+        self._job = Job(
+            run_id="alone",
+            epoch=1,
+            config=config.with_seed(seed).model_dump(mode="json"),
+            seed=seed,
+            scratch=str(scratch),
+        )
+        self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._inbox: list[Order] = []
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._train, daemon=True)
+        self._thread.start()
+
+    def _train(self) -> None:
+        self._told.put(_execute(self._job, self, []))
+
+    def post(self, message: Message) -> None:
+        """Take a report."""
+        self._told.put(message)
+        if isinstance(message, CheckpointWritten):
+            self._inbox.append(CheckpointCommitted(folder=message.folder))
+
+    def commands(self) -> list[Order]:
+        """Return what the trainer has not heard."""
+        taken, self._inbox = self._inbox, []
+        return taken
+
+    def reports(self) -> Iterator[dict[str, Any]]:
+        """Yield what the trainer tells, to its last word."""
+        while True:
+            message = self._told.get()
+            yield json.loads(describe(message))
+            if isinstance(message, Finished):
+                return
+
+    def stop(self) -> None:
+        """Ask the trainer to finish with a checkpoint."""
+        self._inbox.append(Command(action="stop"))
+
+    def end(self) -> None:
+        """End the trainer, if the test did not wait for its end."""
+        self._inbox.append(Command(action="cancel"))
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+StartTrainer = Callable[[dict[str, Any]], Alone]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[StartTrainer]:
     """Start trainers from documents; they end with the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Alone] = []
 
-    def run(document: dict[str, Any], **variables: str) -> "subprocess.Popen[str]":
-        config = tmp_path / "config.yaml"
-        config.write_text(yaml.safe_dump(document))
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "worker.trainer", str(config), "--scratch", str(tmp_path / "scratch")],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env={**environment(), **variables},
-            )
-        )
+    def run(document: dict[str, Any]) -> Alone:
+        started.append(Alone(document, tmp_path / "scratch"))
         return started[-1]
 
     yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    for trainer in started:
+        trainer.end()
+    torch.set_num_threads(1)
 
 
-def reports(trainer: "subprocess.Popen[str]") -> Iterator[dict[str, Any]]:
+TrainAlone = Callable[..., int]
+
+
+@pytest.fixture
+def alone() -> Iterator[TrainAlone]:
+    """Do what `python -m worker.trainer` does with these words, in this process; return the exit code."""
+    handler = signal.getsignal(signal.SIGINT)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    hooks = sys.excepthook, threading.excepthook
+
+    def train(*words: str) -> int:
+        try:
+            return main(list(words))
+        except SystemExit as error:
+            return int(error.code or 0)
+
+    yield train
+    # A process does this once, and for good.
+    signal.signal(signal.SIGINT, handler)
+    torch.set_num_threads(1)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    sys.excepthook, threading.excepthook = hooks
+    logging.captureWarnings(capture=False)
+    for kept in gc.get_objects():
+        if type(kept) is BoundLoggerLazyProxy:
+            vars(kept).pop("bind", None)  # it keeps the logger that it made first
+
+
+def reports(trainer: Alone) -> Iterator[dict[str, Any]]:
     """Yield what a trainer tells its superior, until it ends."""
-    assert trainer.stdout is not None
-    for line in trainer.stdout:
-        yield json.loads(line)
+    return trainer.reports()
 
 
 def points_of(messages: list[dict[str, Any]], key: str) -> dict[int, float]:

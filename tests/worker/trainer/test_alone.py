@@ -2,20 +2,24 @@
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ludus.simulator import Actions, ActionSpec, BehaviorSpec, Ending, ObservationSpec, Simulation, Start, Turn, connect
 from ludus.wire.codes import CloseCode
 from server.errors import InvalidConfig
 from tests.e2e.stack import environment
-from tests.worker.trainer.conftest import StartTrainer, reports
+from tests.worker.trainer.conftest import StartTrainer, TrainAlone, reports
+from tests.worker.trainer.test_clone import document, show
 from worker.trainer.__main__ import main, run_alone
 
 PPO = {"batch_size": 32, "num_epoch": 1}
@@ -60,7 +64,7 @@ class HideAndSeek(Simulation):
 
 
 def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_one(start: StartTrainer) -> None:
-    document = {
+    config = {
         "seed": 1,
         "behaviors": {
             "Hider": {
@@ -78,7 +82,7 @@ def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_o
             },
         },
     }
-    trainer = start(document)
+    trainer = start(config)
     game = HideAndSeek()
     endings: list[Ending] = []
     messages: list[dict[str, Any]] = []
@@ -123,19 +127,6 @@ def test_a_device_that_the_worker_lacks_fails_the_run_before_training(start: Sta
     assert re.match(rf"torch_settings.{key} is cuda:999; this worker has \d+ GPUs?; .*set cpu", finished["detail"])
 
 
-def run(folder: Path, document: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Run a trainer that is not expected to begin."""
-    config = folder / "config.yaml"
-    config.write_text(document)
-    return subprocess.run(
-        [sys.executable, "-m", "worker.trainer", str(config), "--scratch", str(folder / "scratch"), *options],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -145,13 +136,18 @@ def run(folder: Path, document: str, *options: str) -> "subprocess.CompletedProc
     ids=["mistakes", "not supported yet"],
 )
 def test_a_configuration_that_cannot_be_run_is_told_in_full_and_nothing_starts(
-    tmp_path: Path, text: str, named: list[str]
+    tmp_path: Path, alone: TrainAlone, capsys: pytest.CaptureFixture[str], text: str, named: list[str]
 ) -> None:
-    done = run(tmp_path, text)
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
 
-    assert done.returncode == 2
-    assert all(name in done.stderr for name in named)
-    assert "Traceback" not in done.stderr
+    code = alone(str(config), "--scratch", str(tmp_path / "scratch"))
+
+    said = capsys.readouterr().err
+    assert code == 2
+    assert all(name in said for name in named)
+    assert "Traceback" not in said
+    assert not (tmp_path / "scratch").exists()
 
 
 def test_uploaded_demonstrations_are_refused_where_there_is_no_server_to_get_them_from(tmp_path: Path) -> None:
@@ -176,40 +172,79 @@ def test_a_port_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], port
     assert f"argument --port: must be a port, 0 to 65535, but is '{port}'" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_said_without_a_traceback(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said_without_a_traceback(
+    tmp_path: Path, alone: TrainAlone, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("behaviors: {A: {}}")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        done = run(tmp_path, "behaviors: {A: {}}", f"--port={port}")
+        code = alone(str(config), "--scratch", str(tmp_path / "scratch"), f"--port={port}")
 
-    assert done.returncode == 1
-    finished = json.loads(done.stdout.splitlines()[-1])
+    said = capfd.readouterr()
+    assert code == 1
+    finished = json.loads(said.out.splitlines()[-1])
     assert (finished["outcome"], finished["detail"]) == (
         "lost",
         f"collector 0 did not start: no free port to listen on: 127.0.0.1, ports ({port}, {port})",
     )
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in said.out + said.err
 
 
-def test_a_trainer_that_is_done_leaves_its_memory_to_the_kernel(tmp_path: Path) -> None:
-    # Collecting torch's modules takes most of a second, and the run would not be over before.
-    config = tmp_path / "config.yaml"
-    config.write_text("{behaviors: {A: {}}, torch_settings: {device: 'cuda:999'}}")
+@dataclass
+class Interrupted:
+    """What is left of a trainer that was a process of its own, and got a Ctrl-C while it learnt."""
+
+    exit_code: int
+    finished: dict[str, Any]
+    checkpoints: list[dict[str, Any]]
+    frozen: int
+    """Objects that are not collected when the process ends."""
+    others: int
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    """Run a clone, which would learn for hours, until it has learnt something."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    config = folder / "config.yaml"
+    clone = document(show(folder / "expert.npz"), max_steps=10_000_000, evaluation_episodes=0)
+    config.write_text(yaml.safe_dump(clone))
     program = (
         "import atexit, gc, runpy; "
         "atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects()))); "
         "runpy.run_module('worker.trainer', run_name='__main__', alter_sys=True)"
     )
-
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(config), "--scratch", str(tmp_path)],
-        capture_output=True,
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(config), "--scratch", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
         env=environment(),
-        check=False,
-    )
+    ) as trainer:
+        assert trainer.stdout is not None
+        messages: list[dict[str, Any]] = []
+        for line in trainer.stdout:
+            if not line.startswith("{"):
+                break
+            messages.append(json.loads(line))
+            if messages[-1]["type"] == "metrics":
+                trainer.send_signal(signal.SIGINT)
+    frozen, others = map(int, line.split())
+    checkpoints = [message for message in messages if message["type"] == "checkpoint_written"]
+    return Interrupted(trainer.returncode, messages[-1], checkpoints, frozen, others)
 
-    assert done.returncode == 1
-    frozen, others = map(int, done.stdout.splitlines()[-1].split())
-    assert frozen > 100_000
-    assert others < 1000
+
+def test_ctrl_c_ends_a_trainer_with_a_checkpoint_of_what_it_has_learnt(interrupted: Interrupted) -> None:
+    assert interrupted.exit_code == 0
+    assert (interrupted.finished["outcome"], interrupted.finished["reason"]) == ("succeeded", "user")
+    (checkpoint,) = interrupted.checkpoints
+    assert 0 < checkpoint["step"] < 10_000_000
+    assert (Path(checkpoint["folder"]) / "Echo.onnx").exists()
+
+
+def test_a_trainer_that_is_done_leaves_its_memory_to_the_kernel(interrupted: Interrupted) -> None:
+    # Collecting torch's modules takes most of a second, and the run would not be over before.
+    assert interrupted.frozen > 100_000
+    assert interrupted.others < 1000

@@ -25,6 +25,7 @@ def compiling(cache: Path, **variables: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler here")
 def test_updates_are_compiled_while_training_goes_on_and_stay_the_same(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """`debug: true` logs the trainer's every step; without it the log has state changes alone."""
 
-import json
 import re
-import subprocess
-import sys
+import socket
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,49 +14,44 @@ import yaml
 
 from ludus.simulator import connect
 from ludus.trouble import SimulatorError
-from tests.e2e.stack import environment
+from tests.worker.trainer.conftest import TrainAlone
 from tests.worker.trainer.test_clone import Echo
+
+LogOf = Callable[[dict[str, Any]], list[tuple[str, str, str]]]
 
 PPO = {"hyperparameters": {"batch_size": 32, "buffer_size": 64}, "max_steps": 256, "checkpoint_interval": 128}
 SAC = {"trainer_type": "sac", "hyperparameters": {"batch_size": 16, "steps_per_update": 64}, "max_steps": 256}
 
 
-def log_of(folder: Path, document: dict[str, Any]) -> list[tuple[str, str, str]]:
+@pytest.fixture
+def log_of(tmp_path: Path, capfd: pytest.CaptureFixture[str], alone: TrainAlone) -> LogOf:
     """Train `Echo` alone; return level, event and the rest of each line of the trainer's log."""
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(document))
-    players: list[threading.Thread] = []
 
-    def play(address: str) -> None:
-        with suppress(SimulatorError):
-            connect(Echo(), run="alone", server=address, patience_seconds=5.0)
+    def train(document: dict[str, Any]) -> list[tuple[str, str, str]]:
+        config = tmp_path / "config.yaml"
+        config.write_text(yaml.safe_dump(document))
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
 
-    with (
-        (folder / "log").open("w") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "worker.trainer", str(config), "--scratch", str(folder / "scratch")],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment(),
-        ) as trainer,
-    ):
-        assert trainer.stdout is not None
-        for line in trainer.stdout:
-            message = json.loads(line)
-            if message["type"] == "listening" and not players:
-                players.append(threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True))
-                players[0].start()
-    assert trainer.returncode == 0
-    players[0].join(10)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", (folder / "log").read_text())
-    found = re.findall(r"^\S+ \[(\w+) *\] (\w+) +(.*process=trainer.*)$", plain, re.MULTILINE)
-    return [(level, event, rest) for level, event, rest in found]
+        def play() -> None:
+            with suppress(SimulatorError):
+                connect(Echo(), run="alone", server=f"127.0.0.1:{port}", patience_seconds=60.0)
+
+        player = threading.Thread(target=play, daemon=True)
+        player.start()
+        assert alone(str(config), "--scratch", str(tmp_path / "scratch"), "--port", str(port)) == 0
+        player.join(60)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", capfd.readouterr().err)
+        found = re.findall(r"^\S+ \[(\w+) *\] (\w+) +(.*process=trainer.*)$", plain, re.MULTILINE)
+        return [(level, event, rest) for level, event, rest in found]
+
+    return train
 
 
 @pytest.mark.parametrize(("section", "metric"), [(PPO, "Losses/Policy Loss"), (SAC, "Losses/Q1 Loss")])
-def test_every_step_of_the_trainer_is_logged(tmp_path: Path, section: dict[str, Any], metric: str) -> None:
-    lines = log_of(tmp_path, {"seed": 1, "debug": True, "behaviors": {"Echo": section}})
+def test_every_step_of_the_trainer_is_logged(log_of: LogOf, section: dict[str, Any], metric: str) -> None:
+    lines = log_of({"seed": 1, "debug": True, "behaviors": {"Echo": section}})
 
     debug = [(event, rest) for level, event, rest in lines if level == "debug"]
     count = Counter(event for event, _ in debug)
@@ -73,8 +67,8 @@ def test_every_step_of_the_trainer_is_logged(tmp_path: Path, section: dict[str, 
     assert "lengths=[5" in notices, "columns that are short are logged as they are"
 
 
-def test_without_debug_no_step_is_logged(tmp_path: Path) -> None:
-    lines = log_of(tmp_path, {"seed": 1, "behaviors": {"Echo": PPO}})
+def test_without_debug_no_step_is_logged(log_of: LogOf) -> None:
+    lines = log_of({"seed": 1, "behaviors": {"Echo": PPO}})
 
     assert "behavior_admitted" in {event for _, event, _ in lines}
     assert "debug" not in {level for level, _, _ in lines}

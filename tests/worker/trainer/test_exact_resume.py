@@ -96,7 +96,14 @@ SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "poca")
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", ["ppo", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ppo",
+        pytest.param("sac", marks=pytest.mark.long),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    ],
+)
 def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> None:
     config = document(trainers(show(tmp_path / "shown.npz"))[name])
     grouped = name == "poca"

@@ -19,7 +19,7 @@ SAC = {"batch_size": 16, "buffer_size": 256, "steps_per_update": 8}
 
 def play(address: str) -> None:
     with suppress(SimulatorError):
-        connect(HideAndSeek(), run="alone", server=address, patience_seconds=5.0)
+        connect(HideAndSeek(), run="alone", server=address, patience_seconds=1.0)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -63,7 +63,6 @@ def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start
 
     assert player is not None
     player.join(10)
-    trainer.wait(30)
     events = {message["name"]: message for message in messages if message["type"] == "event"}
     assert messages[-1]["outcome"] == "succeeded", messages[-1]
     assert "processes_not_used" not in events
@@ -73,6 +72,7 @@ def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start
     assert not processes_of(tmp_path / "scratch" / "group-")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrainer, tmp_path: Path) -> None:
     learning = {"hyperparameters": PPO, "network_settings": NETWORK, "summary_freq": 64}
@@ -84,16 +84,20 @@ def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrai
     trainer = start(document)
     messages: list[dict[str, Any]] = []
     player: threading.Thread | None = None
+    helpers: list[psutil.Process] = []
 
     for message in reports(trainer):
         messages.append(message)
         if message["type"] == "listening" and player is None:
             player = threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True)
             player.start()
-        if message["type"] == "metrics":
-            for helper in processes_of(tmp_path / "scratch" / "group-"):
+        if message["type"] == "metrics" and not helpers:
+            helpers = processes_of(tmp_path / "scratch" / "group-")
+            for helper in helpers:
                 helper.kill()
 
-    trainer.wait(30)
+    assert player is not None
+    player.join(30)
+    assert len(helpers) == 1
     assert messages[-1]["outcome"] == "lost"
     assert not processes_of(tmp_path / "scratch" / "group-")
