@@ -57,7 +57,7 @@ def once_each(printed: list[list[str]], runs: int) -> None:
 
 
 def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -> None:
-    once_each(contest(database_url, 100, workers=3), 100)
+    once_each(contest(database_url, 60, workers=2), 60)
 
 
 @pytest.mark.slow
