@@ -16,6 +16,7 @@ from server.db.database import Database
 from server.db.migrate import upgrade_database
 from server.db.models import Base
 from tests.factories import RecordingBell
+from tests.migrated import migrated_file
 
 POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
 NEEDS_POSTGRESQL = pytest.mark.skipif(not POSTGRES_URL, reason="needs LUDUS_TEST_POSTGRES_URL")
@@ -34,15 +35,9 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_template() -> Path:
     """Return a migrated SQLite file that tests copy."""
-    path = tmp_path_factory.mktemp("template") / "ludus.db"
-    database = Database(f"sqlite:///{path}", synchronous="NORMAL")
-    upgrade_database(database)
-    with database.engine.connect() as connection:
-        connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    database.close()
-    return path
+    return migrated_file()
 
 
 @contextmanager

@@ -227,6 +227,7 @@ def second(told: tuple[Told, Told]) -> Told:
     return told[1]
 
 
+@pytest.mark.xdist_group("projects apart")
 @pytest.mark.parametrize("resource", TABLE)
 def test_a_project_is_told_the_same_whether_or_not_another_one_has_the_same_names(
     alone: Told, second: Told, resource: str
@@ -235,6 +236,7 @@ def test_a_project_is_told_the_same_whether_or_not_another_one_has_the_same_name
     assert "acme" not in str(second.answers[resource])
 
 
+@pytest.mark.xdist_group("projects apart")
 def test_all_else_succeeds_so_that_the_answers_are_worth_comparing(alone: Told) -> None:
     codes = {
         resource: [code for answer in answers for code in re.findall(r'"code":"(\w+)","request_id"', answer)]
