@@ -15,7 +15,7 @@ def migrated_file() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="ludus-migrated-")
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "ludus.db"
-    database = Database(f"sqlite:///{path}", synchronous="NORMAL")
+    database = Database(f"sqlite:///{path}", synchronous="OFF")
     upgrade_database(database)
     with database.engine.connect() as connection:
         connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -78,7 +78,7 @@ class GatewayThread:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'ludus.db'}", synchronous="NORMAL")
+    database = Database(f"sqlite:///{tmp_path / 'ludus.db'}", synchronous="OFF")
     Base.metadata.create_all(database.engine)
     yield database
     database.close()

@@ -34,7 +34,7 @@ CARTPOLE: dict[str, Any] = {"behaviors": {"CartPole": {"trainer_type": "ppo", "m
 def build_services(home: Path, *, limits: StreamLimits | None = None, **settings: Any) -> Services:
     """Build what an application works with, on a migrated database in `home`."""
     chosen = Settings(home=home, **settings)
-    database = Database.from_settings(chosen.database)
+    database = Database.from_settings(chosen.database.model_copy(update={"synchronous": "OFF"}))  # no plug is pulled
     file = Path(database.url.database or "")
     if database.url.get_backend_name() == "sqlite" and not file.exists():
         shutil.copy(migrated_file(), file)

@@ -122,7 +122,7 @@ def test_hundreds_that_are_open_cost_one_query_per_look_and_none_when_nothing_is
 
 def test_a_database_that_is_away_throws_nobody_out(tmp_path: Path) -> None:
     here, away = tmp_path / "here", tmp_path / "away"
-    database = Database(f"sqlite:///{here / 'ludus.db'}", synchronous="NORMAL")
+    database = Database(f"sqlite:///{here / 'ludus.db'}", synchronous="OFF")
     Base.metadata.create_all(database.engine)
     vigil = TokenVigil(database, seconds=0.05)
     token_id = made(database)
