@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 POSIX_ONLY = ["fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"]
 ENVIRONMENTS = ("ludus.adapters.", "ludus.cli.simulate_process")
@@ -57,13 +55,6 @@ print(json.dumps(report))
 """
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Import everything in one process, what is light first, and return what it found."""
-    found: dict[str, Any] = json.loads(run_isolated(IMPORT_EVERYTHING, cwd=tmp_path_factory.mktemp("imports")))
-    return found
-
-
 def run_isolated(program: str, *, cwd: Path) -> str:
     """Run a program without any environment variable, in an empty folder."""
     done = subprocess.run(
@@ -78,24 +69,16 @@ def run_isolated(program: str, *, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.xdist_group("imports")
-@pytest.mark.parametrize("package", ["ludus", "server", "worker"])
-def test_importing_every_module_with_an_empty_environment_does_no_work(report: dict[str, Any], package: str) -> None:
-    """No thread, child, file, signal handler, log handler or change of the environment."""
-    assert report["states"][package] == report["clean"]
+def test_importing_everything_with_an_empty_environment_does_no_work_and_takes_in_nothing_heavy(tmp_path: Path) -> None:
+    """No thread, child, file, signal handler, log handler or change of the environment. What is light comes first."""
+    report: dict[str, Any] = json.loads(run_isolated(IMPORT_EVERYTHING, cwd=tmp_path))
 
-    files = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
-    assert len(set(report["modules"][package])) >= len(files), "a folder lacks its __init__.py"
-
-
-@pytest.mark.xdist_group("imports")
-def test_importing_the_web_application_imports_neither_torch_nor_onnx(report: dict[str, Any]) -> None:
-    assert report["heavy in the API"] == []
-
-
-@pytest.mark.xdist_group("imports")
-def test_ludus_imports_only_what_the_light_installation_has(report: dict[str, Any]) -> None:
     assert report["heavy in ludus"] == []
+    assert report["heavy in the API"] == []
+    for package in ("ludus", "server", "worker"):
+        assert report["states"][package] == report["clean"], package
+        files = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
+        assert len(set(report["modules"][package])) >= len(files), "a folder lacks its __init__.py"
 
 
 def test_the_import_rules_hold() -> None:
