@@ -64,11 +64,11 @@ faults: setup ## Kill every part of a running stack and interrupt it: what was a
 	@$(PYTEST) -m "faults and not s3 and not slow" $(ARGS)
 
 chaos: setup ## The same to a deployment on PostgreSQL and Redis with two workers, to the servers and the network too (minutes)
-	@$(ONE_THREAD) $(PYTEST) -m chaos -p no:randomly $(ARGS)
+	@$(ONE_THREAD) $(PYTEST) -m chaos --randomly-dont-reorganize $(ARGS)
 
 learn: setup ## Does everything learn, to stated bars? Hours in all; goes on where it was interrupted (ARGS='-k pendulum')
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,learn]'
-	@$(PYTEST) -m learning -p no:randomly $(ARGS)
+	@$(PYTEST) -m learning --randomly-dont-reorganize $(ARGS)
 
 learn-quick: setup ## Those of the learning tests that CI runs: minutes
 	@$(PYTEST) -n $(CORES) --dist loadgroup -m "learning and not hours" $(ARGS)
@@ -115,7 +115,7 @@ docs: setup ## Write the generated documentation (settings, configuration, .env.
 	@$(PY) docs/generate.py
 
 deployment: setup ## Start the roles of docker-compose.yml on hosts that are network namespaces, and train (root; PostgreSQL, Redis, juicefs)
-	@$(PYTEST) tests/deployment -p no:randomly $(ARGS)
+	@$(PYTEST) tests/deployment --randomly-dont-reorganize $(ARGS)
 
 containers: setup ## Build the images and run docker-compose.yml itself (needs Docker, or Podman's socket in DOCKER_HOST)
 	@$(COMPOSE_SECRETS) docker compose build

@@ -135,7 +135,10 @@ def test_ctrl_c_saves_everything_and_resume_goes_on_from_there_learning_or_not(
     learns: list[Learn], tmp_path: Path
 ) -> None:
     def begin(max_steps: int, *arguments: str) -> Learn:
-        learn = Learn(tmp_path, cartpole(max_steps), "--run-id", "stopped", "--remote-env", *arguments)
+        # It learns so slowly that episodes stay short: an episode ends before each summary.
+        hyperparameters = {"batch_size": 64, "buffer_size": 512, "num_epoch": 2, "learning_rate": 1e-6}
+        config = cartpole(max_steps, hyperparameters=hyperparameters)
+        learn = Learn(tmp_path, config, "--run-id", "stopped", "--remote-env", *arguments)
         learns.append(learn)
         learn.play()
         return learn
