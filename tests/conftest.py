@@ -17,6 +17,7 @@ from server.db.database import Database
 from server.db.migrate import upgrade_database
 from server.db.models import Base
 from tests.factories import RecordingBell
+from tests.migrated import migrated_file
 
 # How long an example takes says what else the machine does, not whether it is right.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,15 +55,9 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_template() -> Path:
     """Return a migrated SQLite file that tests copy."""
-    path = tmp_path_factory.mktemp("template") / "ludus.db"
-    database = Database(f"sqlite:///{path}", synchronous="NORMAL")
-    upgrade_database(database)
-    with database.engine.connect() as connection:
-        connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    database.close()
-    return path
+    return migrated_file()
 
 
 @contextmanager
@@ -109,8 +104,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    """Return a connection to an empty, migrated database."""
-    database = Database(database_url, synchronous="NORMAL")
+    """Return a connection to an empty, migrated database, which waits for no disk: no test pulls the plug."""
+    database = Database(database_url, synchronous="OFF")
     yield database
     database.close()
 

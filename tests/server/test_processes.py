@@ -96,8 +96,8 @@ def test_the_warden_sweeps_when_the_other_end_of_its_pipe_closes_and_holds_the_l
 
     warden.stdin.close()
 
-    assert warden.wait(timeout=10) == 0
-    assert sleeper.wait(timeout=1) == -signal.SIGKILL
+    assert warden.wait(timeout=30) == 0
+    assert sleeper.wait(timeout=30) == -signal.SIGKILL
     assert sleeper.stdout is not None
     sleeper.stdout.close()
     FileLock.take(tmp_path / "lock", "second").release()

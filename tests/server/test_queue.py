@@ -50,10 +50,11 @@ def wait_for(outputs: list[Path], count: int, seconds: float) -> list[str]:
     return heard(outputs)
 
 
-def test_four_consumers_hear_3000_rings_once_each(settings: Settings) -> None:
+@pytest.mark.parametrize(("listening", "count"), [(2, 500), pytest.param(4, 3000, marks=pytest.mark.long)])
+def test_consumers_hear_every_ring_once(settings: Settings, listening: int, count: int) -> None:
     doorbell = Doorbell(make_celery(settings))
-    rings = [f"run_{number}" for number in range(3000)]
-    with consumers(settings.home, 4) as outputs:
+    rings = [f"run_{number}" for number in range(count)]
+    with consumers(settings.home, listening) as outputs:
         for ring in rings:
             doorbell.ring(ring)
         wait_for(outputs, len(rings), 90)

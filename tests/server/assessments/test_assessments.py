@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from server.attempts.repository import AttemptLedger
-from server.runs.repository import RunQueue
-from tests.factories import give_up, make_checkpoint, make_run, save_checkpoints
+from tests.factories import claim_run, give_up, make_checkpoint, make_run, save_checkpoints
 from tests.server.http.world import World
 
 NETWORK = {"hidden_units": 48, "num_layers": 3}
@@ -91,9 +90,7 @@ def test_a_run_judges_one_thing_and_learns_nothing(http: httpx.Client, saved: li
 def test_a_checkpoint_whose_files_are_gone_is_refused_with_its_path(world: World, http: httpx.Client) -> None:
     database = world.services.database
     run_id = make_run(database, name="forgotten", config=CONFIG).id
-    claim = RunQueue(database).claim("host/1/2", 600, hint=run_id)
-    assert claim is not None
-    ledger = AttemptLedger(database, claim)
+    ledger = AttemptLedger(database, claim_run(database, run_id))
     gone = ledger.checkpoint(make_checkpoint(100, path="runs/b/100"))
     give_up(database, gone)
 

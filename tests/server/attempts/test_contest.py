@@ -14,7 +14,7 @@ from tests.factories import make_run
 
 def contest(url: str, runs: int, workers: int) -> list[list[str]]:
     """Let so many processes claim so many runs; return the lines that each has printed."""
-    database = Database(url, synchronous="NORMAL")
+    database = Database(url, synchronous="OFF")
     columns = [column.name for column in type(make_run(database)).__table__.columns]
     chosen = ", ".join({"id": "'run_' || i", "owner": "'owner' || (i % 5)"}.get(name, name) for name in columns)
     numbers = f"WITH RECURSIVE numbers(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM numbers WHERE i < {runs})"
@@ -57,7 +57,7 @@ def once_each(printed: list[list[str]], runs: int) -> None:
 
 
 def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -> None:
-    once_each(contest(database_url, 100, workers=3), 100)
+    once_each(contest(database_url, 60, workers=2), 60)
 
 
 @pytest.mark.slow

@@ -352,6 +352,8 @@ class Life(RuleBasedStateMachine):
 
 
 LIMITS = settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEWER = settings(LIMITS, max_examples=10)
+"""Each run of the tests tries others."""
 
 
 def test_any_order_of_events_is_a_legal_life(sqlite_template: Path) -> None:
@@ -364,7 +366,7 @@ def test_any_order_of_events_is_a_legal_life(sqlite_template: Path) -> None:
         def close(self) -> None:
             shutil.rmtree(self._folder)
 
-    run_state_machine_as_test(OnSQLite, settings=LIMITS)
+    run_state_machine_as_test(OnSQLite, settings=FEWER)
 
 
 @pytest.mark.postgres

@@ -74,12 +74,12 @@ def test_a_recovering_run_resumes_from_its_newest_checkpoint(database: Database)
 
 def test_contested_claims_have_one_winner_each(database_url: str) -> None:
     """8 workers with connections of their own fight for 24 runs."""
-    database = Database(database_url, synchronous="NORMAL")
+    database = Database(database_url, synchronous="OFF")
     runs = {make_run(database).id for _ in range(24)}
     start = threading.Barrier(8)
 
     def work(number: int) -> list[str]:
-        own = Database(database_url, synchronous="NORMAL")
+        own = Database(database_url, synchronous="OFF")
         start.wait()
         claimed = []
         while (claim := RunQueue(own).claim(f"worker-{number}", 10)) is not None:

@@ -15,7 +15,7 @@ from server.runs.states import RunState
 from tests.factories import make_ledger, read_run
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [pytest.param(2, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.slow)])
 def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
     database = Database(database_url)
     make_ledger(database, name="contended")
@@ -23,10 +23,21 @@ def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
     arguments = [sys.executable, "-m", "tests.server.db.writer", database_url, run.id, str(run.epoch)]
     writers = [
         subprocess.Popen(
-            [*arguments, str(number), str(seconds)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
+            [*arguments, str(number), str(seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
         )
         for number in range(4)
     ]
+    for number, writer in enumerate(writers):
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == f"ready {number}\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
     said = [line.split(maxsplit=1) for writer in writers for line in writer.communicate()[0].splitlines()]
 
     assert [writer.returncode for writer in writers] == [0] * 4

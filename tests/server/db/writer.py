@@ -26,6 +26,8 @@ def main(url: str, run_id: str, epoch: str, writer: str, seconds: str) -> None:
     """Write events and metrics of one attempt, runs, and their pauses, as fast as the database takes them."""
     database = Database(url)
     ledger = AttemptLedger(database, Claim(run_id, int(epoch), RunKind.TRAIN, "run", {}, 0, None, "worker"))
+    say("ready", writer)
+    sys.stdin.readline()  # everybody begins together
     end = time.monotonic() + float(seconds)
     number = 0
     while time.monotonic() < end:

@@ -42,7 +42,7 @@ class Receiver:
         """Return the ids of the messages that came, in order."""
         return [each.headers["webhook-id"] for each in self.received]
 
-    def wait_for(self, count: int, seconds: float = 20.0) -> list[Received]:
+    def wait_for(self, count: int, seconds: float = 60.0) -> list[Received]:
         """Return the first requests, once so many have come."""
         deadline = time.monotonic() + seconds
         while len(self.received) < count:

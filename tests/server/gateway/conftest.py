@@ -41,7 +41,7 @@ class GatewayThread:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
         self.channel = grpc.insecure_channel(self.address, client_options("127.0.0.1"))
         self.stub = rpc.SimulationServiceStub(self.channel)  # type: ignore[no-untyped-call]
         return self
@@ -60,7 +60,7 @@ class GatewayThread:
     ) -> pb.JoinResponse:
         request = pb.JoinRequest(run=run, incarnation=incarnation, **{"protocol_version": 1, **fields})
         metadata = [("authorization", f"Bearer {token}")] if token else []
-        response: pb.JoinResponse = self.stub.Join(request, metadata=metadata, timeout=10)
+        response: pb.JoinResponse = self.stub.Join(request, metadata=metadata, timeout=60)
         return response
 
     def _run(self) -> None:
@@ -78,7 +78,7 @@ class GatewayThread:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'ludus.db'}", synchronous="NORMAL")
+    database = Database(f"sqlite:///{tmp_path / 'ludus.db'}", synchronous="OFF")
     Base.metadata.create_all(database.engine)
     yield database
     database.close()

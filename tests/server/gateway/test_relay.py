@@ -112,7 +112,7 @@ def test_a_simulator_that_goes_away_ends_its_collectors_stream(gateway: GatewayT
         next(call)
         call.cancel()
 
-        assert collector.ended.wait(5)
+        assert collector.ended.wait(30)
         gone.set()
 
 

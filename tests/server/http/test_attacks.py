@@ -11,6 +11,7 @@ import socket
 import time
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,7 @@ def test_an_override_is_screened_like_the_document(world: World) -> None:
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "env_settings.env_path")
 
 
+@cache
 def bomb(size: int, name: str, method: int = zipfile.ZIP_DEFLATED, *, said: int | None = None) -> bytes:
     """Return an archive whose only entry unpacks to `size` zeros, and says `said` instead."""
     packed = io.BytesIO()
@@ -148,14 +150,15 @@ def bomb(size: int, name: str, method: int = zipfile.ZIP_DEFLATED, *, said: int 
     return packed.getvalue()
 
 
-@pytest.mark.parametrize("said", [None, 100])
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 @pytest.mark.parametrize(
-    ("path", "name"),
+    ("path", "name", "method", "said"),
     [
-        ("/v1/demonstrations", "continuous.npy"),
-        ("/v1/demonstrations", "demonstration.json"),
-        ("/v1/checkpoints", "x/data.pkl"),
+        ("/v1/demonstrations", "continuous.npy", zipfile.ZIP_DEFLATED, None),
+        ("/v1/demonstrations", "continuous.npy", zipfile.ZIP_DEFLATED, 100),
+        ("/v1/demonstrations", "demonstration.json", zipfile.ZIP_DEFLATED, None),
+        ("/v1/demonstrations", "demonstration.json", zipfile.ZIP_BZIP2, 100),
+        ("/v1/checkpoints", "x/data.pkl", zipfile.ZIP_DEFLATED, None),
+        ("/v1/checkpoints", "x/data.pkl", zipfile.ZIP_BZIP2, 100),
     ],
 )
 def test_a_zip_bomb_is_refused_and_takes_neither_memory_nor_disk(
@@ -163,6 +166,7 @@ def test_a_zip_bomb_is_refused_and_takes_neither_memory_nor_disk(
 ) -> None:
     content = bomb(100 << 20, name, method, said=said)
     assert len(content) < FILE_BYTES
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
     before = _peak_kib()
 
     answer = world.http.post(path, content=content, headers=FILE)

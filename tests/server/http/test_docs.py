@@ -52,7 +52,9 @@ def test_the_browser_is_told_to_ask_nobody_else_and_to_run_no_other_script(world
     assert not any("http" in sources or "*" in sources for sources in policy.values())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("world", ["boss"], ids=["with tokens"], indirect=True)
 def test_a_browser_shows_the_operations_without_a_word_to_anybody_else(world: World, tmp_path: Path) -> None:
     log = tmp_path / "net.json"
     command = [

@@ -9,15 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from sqlalchemy import update
 
-from server.http.middleware import LAST_WORD_SECONDS
+from server.http import middleware
 from server.tokens import vigil
 from server.tokens.models import Token
 from tests.server.http.test_streams import eventually_open, flood, messages, stalled_reader
 from tests.server.http.world import World, open_world
 
-BOUND_SECONDS = 10.0
+BOUND_SECONDS = 30.0
 """So much later at the latest everything has ended."""
 BIG = bytes(range(256)) * (1 << 18)
 """64 MiB: more than what is on its way between two sockets."""
@@ -27,6 +28,7 @@ BIG = bytes(range(256)) * (1 << 18)
 def _looks_often() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vigil, "LOOK_SECONDS", 0.5)
+        patch.setattr(middleware, "LAST_WORD_SECONDS", 0.3)
         yield
 
 
@@ -152,11 +154,17 @@ def test_a_download_is_broken_off_and_not_resumed(world: World, token: dict[str,
     trainer.save(100, {"buffer.npz": BIG}, tmp_path)
     path = f"/v1/runs/{trainer.run_id}/checkpoints/latest/files/buffer.npz"
 
-    with world.http.stream("GET", path, headers=bearer(token)) as answer:
+    with (
+        structlog.testing.capture_logs() as lines,
+        world.http.stream("GET", path, headers=bearer(token)) as answer,
+    ):
         blocks = answer.iter_raw(1 << 16)
         arrived = [next(blocks)]
         revoke(world, token)
-        time.sleep(LAST_WORD_SECONDS + 1)  # nothing is taken meanwhile, so that the answer cannot be complete
+        deadline = time.monotonic() + BOUND_SECONDS
+        while not any(line["event"] == "answer_broken_off" for line in lines):
+            assert time.monotonic() < deadline  # nothing is taken meanwhile, so that the answer cannot be complete
+            time.sleep(0.02)
         with pytest.raises(httpx.TransportError):
             arrived.extend(blocks)
 

@@ -4,7 +4,7 @@ range is refused with a sentence that says where it stands and what would be in 
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 from urllib.parse import quote
@@ -166,22 +166,45 @@ def schema_of(route: str, name: str) -> str:
     return json.dumps([each["schema"] for each in OPERATIONS[route]["parameters"] if each["name"] == name])
 
 
+def first_of_each_kind(kinds: Iterable[tuple[Hashable, Hashable]]) -> set[Hashable]:
+    """Take pairs of something and its kind, and return the first of each kind: it is asked with every value.
+
+    The others of its kind go the same way to the same checks, and are asked with few values.
+    """
+    found: dict[Hashable, Hashable] = {}
+    for each, kind in kinds:
+        found.setdefault(kind, each)
+    return set(found.values())
+
+
+PARAMETERS = first_of_each_kind(
+    ((route, each["in"], each["name"]), (each["in"], each["name"], schema_of(route, each["name"])))
+    for route, operation in OPERATIONS.items()
+    for each in operation.get("parameters", [])
+)
+
+
 @pytest.mark.parametrize("route", OPERATIONS)
 def test_no_parameter_makes_a_route_fail(world: World, route: str) -> None:
     texts = [quote(text[:8000], safe="") for text in TEXTS]
     for name in names_of(route, "path"):
-        for value in ["%ff%fe", *texts, *OUT_OF_ANY_RANGE]:
+        thorough = (route, "path", name) in PARAMETERS
+        for value in ["%ff%fe", *texts, *OUT_OF_ANY_RANGE] if thorough else ["%00", OUT_OF_ANY_RANGE[0]]:
             sentence_of(ask(world, route, path_of(route, **{name: value})))
     queries = names_of(route, "query")
     for name in queries:
         whole = '"integer"' in schema_of(route, name)
         others = "".join(f"&{each}={REQUIRED[each]}" for each in REQUIRED if each != name and each in queries)
-        for value in ["%ff%fe", *(NUMBERS if whole else texts), "1e400", "%00"]:
+        thorough = (route, "query", name) in PARAMETERS
+        every = ["%ff%fe", *(NUMBERS if whole else texts), "1e400", "%00"]
+        for value in every if thorough else [OUT_OF_ANY_RANGE[0] if whole else "%00"]:
             said = sentence_of(ask(world, route, f"{path_of(route)}?{name}={value}{others}"))
             if whole and value in OUT_OF_ANY_RANGE and not LENIENT.search(schema_of(route, name)):
                 assert re.search(rf"query {name}\b.*\d", said), (name, value, said)
     for name in names_of(route, "header"):
-        for text in [b"x" * 2000, b"\xff", b"9223372036854775808", b"bytes=9223372036854775808-", b"-1", b"NaN"]:
+        thorough = (route, "header", name) in PARAMETERS
+        every_header = [b"x" * 2000, b"\xff", b"9223372036854775808", b"bytes=9223372036854775808-", b"-1", b"NaN"]
+        for text in every_header if thorough else [b"\xff"]:
             sentence_of(ask(world, route, headers={name: text}))  # type: ignore[dict-item]  # bytes as they are sent
 
 
@@ -206,16 +229,30 @@ def with_value(body: Any, place: Sequence[str | int], value: str) -> str:
     return "[" + ", ".join(parts.values()) + "]"
 
 
+def value_at(body: Any, place: Sequence[str | int]) -> Any:
+    """Return the value at a place of a body."""
+    for key in place:
+        body = body[key]
+    return body
+
+
+VALUES = first_of_each_kind(
+    ((route, place), (place[-1:], type(value_at(base, place))))
+    for route, base in BASES.items()
+    for place in places(base)
+)
+
+
 @pytest.mark.parametrize("route", BASES)
 def test_no_value_in_a_body_makes_a_route_fail(world: World, route: str) -> None:
     base = json.loads(json.dumps(BASES[route]).replace("DEMONSTRATION", str(NAMES["demonstration"][0])))
     for place in places(base):
-        original = base
-        for key in place:
-            original = original[key]
+        original = value_at(base, place)
         number = isinstance(original, int | float) and not isinstance(original, bool)
-        texts = [*TEXTS, HALF_A_CHARACTER] if isinstance(original, str) else []
-        for value in [*(NUMBERS if number else OUT_OF_ANY_RANGE), *map(json.dumps, texts), "null", "[]", "{}"]:
+        thorough = (route, place) in VALUES
+        texts = ([*TEXTS, HALF_A_CHARACTER] if thorough else [TEXTS[0]]) if isinstance(original, str) else []
+        numbers = (NUMBERS if thorough else OUT_OF_ANY_RANGE) if number else OUT_OF_ANY_RANGE[-1:]
+        for value in [*numbers, *map(json.dumps, texts), "null", *(["[]", "{}"] if thorough else [])]:
             content = with_value(base, place, value)
             answer = ask(world, route, content=content, headers={"Content-Type": "application/json"})
             said = sentence_of(answer)
@@ -263,6 +300,13 @@ def literals(field: Field) -> list[str]:
     return ['"\U0010ffff"', '"%"', '"*"', f'"{"x" * 1500}"', '""', '"9223372036854775808"']
 
 
+FIELDS = first_of_each_kind(
+    ((route, name), (field.read, field.operators))
+    for route, form in FORMS.items()
+    for name, field in form.filters.items()
+)
+
+
 @pytest.mark.parametrize("route", FORMS)
 def test_no_filter_makes_a_list_fail_and_numbers_out_of_range_are_refused_with_the_range(
     world: World, route: str
@@ -271,6 +315,9 @@ def test_no_filter_makes_a_list_fail_and_numbers_out_of_range_are_refused_with_t
         values = literals(field)
         # Values are checked before the operator matters; what a comparison by size does to them, two of them show.
         asked = [(Operator.EQ, value) for value in values] + [(Operator.LT, value) for value in values[2:4]]
+        if (route, name) not in FIELDS:  # the column beneath is another one: the numbers that it cannot hold are asked
+            numeric = field.read in {integer, time}
+            asked = [(Operator.EQ, values[2]), (Operator.LT, values[0])] if numeric else asked[:1]
         for operator, value in asked:
             if operator not in field.operators:
                 continue
@@ -284,12 +331,14 @@ def test_no_filter_makes_a_list_fail_and_numbers_out_of_range_are_refused_with_t
 def test_no_forged_page_token_makes_a_list_fail(world: World, route: str) -> None:
     form = FORMS[route]
     hostile: list[Any] = [2**31, 2**63, -(2**63) - 1, 10**400, 1e308, float("nan"), "\x00", "\ud800", None, True, ""]
+    few: list[Any] = [2**63, 10**400, float("nan"), "\x00", None]
     for order in form.orders:
         query = json.dumps([form.name, "", [order]])
+        thorough = order == form.default.field
         # The second value is the key, which is the same in every order: with one text or number before it, it is read.
-        keysets = [[value, "x"] for value in hostile]
-        if order == form.default.field:
-            keysets += [[valid, value] for value in hostile for valid in ("x", 1)]
+        keysets = [[value, "x"] for value in (hostile if thorough else few)]
+        if thorough:
+            keysets += [[valid, value] for value in few for valid in ("x", 1)]
         for keyset in keysets:
             sentence_of(ask(world, route, params={"order_by": order, "page_token": encode_token(keyset, query)}))
 

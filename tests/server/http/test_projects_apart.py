@@ -3,7 +3,6 @@ them first, and where none has, and the answers must be alike.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -211,30 +210,33 @@ def act(world: World, project: str, folder: Path) -> Told:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """What a project is told on a server that it has for itself."""
-    home = tmp_path_factory.mktemp("alone")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Told, Told]:
+    """What a project is told that a server has alone, and what another one is told that does the same after it."""
+    home = tmp_path_factory.mktemp("apart")
     with open_world(home, token="boss") as world:
-        yield act(world, "beta", home / "beta")
+        return act(world, "acme", home / "acme"), act(world, "globex", home / "globex")
 
 
-@pytest.fixture(scope="module")
-def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """What it is told where another project has done the same before."""
-    home = tmp_path_factory.mktemp("second")
-    with open_world(home, token="boss") as world:
-        act(world, "alpha", home / "alpha")
-        yield act(world, "beta", home / "beta")
+@pytest.fixture
+def alone(told: tuple[Told, Told]) -> Told:
+    return told[0]
 
 
+@pytest.fixture
+def second(told: tuple[Told, Told]) -> Told:
+    return told[1]
+
+
+@pytest.mark.xdist_group("projects apart")
 @pytest.mark.parametrize("resource", TABLE)
 def test_a_project_is_told_the_same_whether_or_not_another_one_has_the_same_names(
     alone: Told, second: Told, resource: str
 ) -> None:
     assert second.answers[resource] == alone.answers[resource]
-    assert "alpha" not in str(second.answers[resource])
+    assert "acme" not in str(second.answers[resource])
 
 
+@pytest.mark.xdist_group("projects apart")
 def test_all_else_succeeds_so_that_the_answers_are_worth_comparing(alone: Told) -> None:
     codes = {
         resource: [code for answer in answers for code in re.findall(r'"code":"(\w+)","request_id"', answer)]

@@ -207,14 +207,14 @@ def test_a_live_run_is_told_its_users_wish(world: World) -> None:
 def test_a_wait_ends_when_the_run_gets_there(world: World) -> None:
     run = world.create()
     trainer = world.claim(run["id"])
+    before = time.monotonic()
     timer = threading.Timer(0.5, trainer.start)
     timer.start()
 
-    before = time.monotonic()
-    answer = world.http.get(f"/v1/runs/{run['id']}", params={"wait": "RUNNING,terminal", "timeout": 10})
+    answer = world.http.get(f"/v1/runs/{run['id']}", params={"wait": "RUNNING,terminal", "timeout": 25})
 
     assert answer.json()["state"] == "RUNNING"
-    assert 0.4 < time.monotonic() - before < 3
+    assert 0.5 <= time.monotonic() - before < 20
     timer.join()
 
 
@@ -222,7 +222,7 @@ def test_a_wait_ends_with_the_run_whatever_it_waited_for(world: World) -> None:
     run = world.create()
     threading.Timer(0.3, world.claim(run["id"]).finish, [RunState.FAILED], {"reason": StopReason.DIVERGED}).start()
 
-    answer = world.http.get(f"/v1/runs/{run['id']}", params={"wait": "PAUSED", "timeout": 10}).json()
+    answer = world.http.get(f"/v1/runs/{run['id']}", params={"wait": "PAUSED", "timeout": 25}).json()
 
     assert (answer["state"], answer["stop_reason"]) == ("FAILED", "diverged")
 
@@ -243,13 +243,12 @@ def test_waits_beyond_the_limit_are_told_to_come_back_and_the_api_stays_quick(wo
     answers: list[httpx.Response] = []
 
     def wait() -> None:
-        with httpx.Client(base_url=world.server, timeout=30) as http:
-            answers.append(http.get(f"/v1/runs/{run['id']}", params={"wait": "terminal", "timeout": 20}))
+        answers.append(world.http.get(f"/v1/runs/{run['id']}", params={"wait": "terminal", "timeout": 25}))
 
     threads = [threading.Thread(target=wait) for _ in range(limit + 3)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 20
     while len(answers) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     before = time.monotonic()

@@ -175,7 +175,7 @@ def test_a_client_that_stalls_is_dropped_and_disturbs_nobody(tmp_path: Path) -> 
         flood(trainer, megabytes=8)
         eventually_open(world, 1)
         trainer.finish()
-        healthy.join(30)
+        healthy.join(60)
 
         assert seen == list(range(1, len(seen) + 1))
         assert len(seen) > 80
@@ -220,6 +220,7 @@ def test_a_stopping_server_lets_its_watchers_go(tmp_path: Path) -> None:
             eventually_open(world, 1)
             before = time.monotonic()
 
-        follower.join(5)
-        assert time.monotonic() - before < 3
+        follower.join(30)
+        assert not follower.is_alive()
+        assert time.monotonic() - before < 8
         assert not any(line == "event: end" for line in read)

@@ -123,7 +123,7 @@ def test_closing_wakes_all_watchers_and_ends_the_thread() -> None:
 
         tailer.close()
 
-        assert woken.wait(2)
+        assert woken.wait(30)
         assert tailer.closed
     eventually(lambda: not tailer.running)
 

@@ -1,5 +1,6 @@
 """A real API: the application behind uvicorn on a free port, on a migrated SQLite file, and workers that do as told."""
 
+import shutil
 import socket
 import sys
 import threading
@@ -25,6 +26,7 @@ from server.runs.states import RunState
 from server.serve import ApiServer, uvicorn_config
 from server.settings import Settings
 from tests.factories import RecordingBell
+from tests.migrated import migrated_file
 
 CARTPOLE: dict[str, Any] = {"behaviors": {"CartPole": {"trainer_type": "ppo", "max_steps": 10000}}}
 
@@ -32,8 +34,12 @@ CARTPOLE: dict[str, Any] = {"behaviors": {"CartPole": {"trainer_type": "ppo", "m
 def build_services(home: Path, *, limits: StreamLimits | None = None, **settings: Any) -> Services:
     """Build what an application works with, on a migrated database in `home`."""
     chosen = Settings(home=home, **settings)
-    database = Database.from_settings(chosen.database)
-    upgrade_database(database)
+    database = Database.from_settings(chosen.database.model_copy(update={"synchronous": "OFF"}))  # no plug is pulled
+    file = Path(database.url.database or "")
+    if database.url.get_backend_name() == "sqlite" and not file.exists():
+        shutil.copy(migrated_file(), file)
+    else:
+        upgrade_database(database)
     return Services.build(
         chosen, database=database, bell=RecordingBell(), artifacts=FolderStore(chosen.storage.root), limits=limits
     )

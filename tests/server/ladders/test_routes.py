@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from server.attempts.repository import AttemptLedger
-from server.runs.repository import RunQueue
-from tests.factories import make_run
+from tests.factories import claim_run, make_run
 from tests.server.http.world import World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
 
@@ -16,11 +15,9 @@ from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
 def run(world: World) -> str:
     """Play eight matches in a run, rate them, and return the run's id."""
     database = world.services.database
-    run_id = make_run(database, name="played", config=SELF_PLAY, priority=1).id  # before those that other tests queue
-    claim = RunQueue(database).claim("host/1/1", 600, hint=run_id)
-    assert claim is not None
+    run_id = make_run(database, name="played", config=SELF_PLAY).id
     outcomes = ["win", "draw", "loss", "win"] * 2
-    AttemptLedger(database, claim).matches(
+    AttemptLedger(database, claim_run(database, run_id)).matches(
         [make_match(number, outcome, number % 2) for number, outcome in enumerate(outcomes, 1)]  # type: ignore[arg-type]
     )
     rate_all(database)

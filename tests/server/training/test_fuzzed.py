@@ -89,7 +89,7 @@ BESIDE = st.none() | st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(FLAT | DOCUMENT, BESIDE, BESIDE)
 def test_any_document_is_upgraded_or_refused(document: dict[str, Any], curriculum: Any, sampler: Any) -> None:
     problems = []
@@ -103,7 +103,7 @@ def test_any_document_is_upgraded_or_refused(document: dict[str, Any], curriculu
     assert {problem.code for problem in problems} <= CODES.keys()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(DOCUMENT, st.dictionaries(KEY | st.just("behaviors.A.max_steps"), VALUE, max_size=2))
 def test_any_document_is_resolved_or_refused(document: dict[str, Any], overrides: dict[str, Any]) -> None:
     problems = []
