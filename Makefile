@@ -98,7 +98,7 @@ types: setup ## Check types (mypy strict)
 imports: setup ## Check the import rules (import-linter)
 	@$(BIN)/lint-imports --no-logo
 
-protos: setup ## Generate ludus/wire from the .proto files
+protos: setup ## Generate ludus/protocol from the .proto files
 	@$(PY) proto/generate.py
 
 check-generated: setup ## Fail if a generated file is out of date

@@ -11,14 +11,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PROGRAM = """
 import sys
-import ludus.simulator, ludus.api, ludus.spec, ludus.wire.codec, ludus.demonstrations
+import ludus.sdk.simulator, ludus.client, ludus.protocol.spec, ludus.protocol.codec, ludus.demonstrations
 heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker", "pydantic"} & set(sys.modules)
 sys.exit(f"the SDK imported {sorted(heavy)}" if heavy else 0)
 """
 
 PLAYED = """
 import subprocess, sys
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, connect
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, connect
 
 class Game(Simulation):
     behaviors = (BehaviorSpec("Game", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,))),)
@@ -54,7 +54,7 @@ def check_contents(wheel: Path) -> None:
     if strangers:
         sys.exit(f"the wheel holds more than `ludus`: {sorted(strangers)[:10]}")
     protos = {f"ludus/proto/{name}" for name in ("README.md", "ludus/v1/simulation.proto", "mlagents/unity.proto")}
-    missing = {"ludus/wire/simulation_pb2.py", "ludus/py.typed", "ludus/cli/__init__.py", *protos} - set(names)
+    missing = {"ludus/protocol/simulation_pb2.py", "ludus/py.typed", "ludus/cli/__init__.py", *protos} - set(names)
     if missing:
         sys.exit(f"the wheel lacks {sorted(missing)}")
 

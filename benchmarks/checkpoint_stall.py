@@ -30,9 +30,9 @@ import yaml
 
 from benchmarks.alone import environment
 from benchmarks.replay import VECTORS, segment
-from ludus.simulator import Actions, BehaviorSpec, Simulation, Start, Turn, connect
-from worker.checkpoint import bytes_of, copied, save
+from ludus.sdk.simulator import Actions, BehaviorSpec, Simulation, Start, Turn, connect
 from worker.experience.replay import ReplayBuffer
+from worker.trainer.checkpoint import bytes_of, copied, save
 
 BAR_SECONDS = 0.05
 AGENTS, EPISODE, PAUSE_SECONDS, WINDOW_SECONDS = 12, 200, 0.01, 1.0

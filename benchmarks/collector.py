@@ -27,16 +27,16 @@ import grpc.aio
 import numpy as np
 import uvloop
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.codec import array_to_tensor, spec_to_message
-from worker.collector.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
-from worker.collector.pool import CollectorPool
-from worker.collector.programs import PolicyProgram
-from worker.collector.service import METHOD
-from worker.collector.settings import CollectorSettings
-from worker.experience.arena import Arena
-from worker.networks.layout import ActorLayout
+from ludus.collector.arena import Arena
+from ludus.collector.layout import ActorLayout
+from ludus.collector.service import METHOD
+from ludus.collector.settings import CollectorSettings
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import array_to_tensor, spec_to_message
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.pool import CollectorPool
+from worker.collectors.programs import PolicyProgram
 
 NETWORK = {"hidden_units": 128, "num_layers": 2, "normalize": True}
 ROUND = 12_000

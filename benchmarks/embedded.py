@@ -20,10 +20,10 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ludus.api import Client
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
-from server.db.database import Database
-from server.db.ids import new_id
+from ludus.client import Client
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from server.kit.db.database import Database
+from server.kit.db.ids import new_id
 from server.runs.models import Run, RunTag
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually
 

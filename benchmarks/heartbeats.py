@@ -15,9 +15,9 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from server.attempts.repository import AttemptLedger, RunQueue
-from server.db.database import Database
-from server.db.migrate import upgrade_database
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
+from server.runs.attempts.repository import AttemptLedger, RunQueue
 from server.runs.service import RunService
 from server.workers.repository import WorkerInfo, WorkerRegistry
 

@@ -27,16 +27,16 @@ import structlog
 import uvicorn
 from sqlalchemy import text
 
-from server.attempts.repository import AttemptLedger, RunQueue
-from server.db.database import Database
-from server.db.migrate import upgrade_database
-from server.http.app import create_app
-from server.http.services import Services
+from server.app.app import create_app
+from server.app.serve import ApiServer
+from server.app.services import Services
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
+from server.kit.settings import Settings
+from server.ladders.ratings.rater import PAUSE_SECONDS, Rater
 from server.ladders.refs import PlayedMatch, PlayedSeat
-from server.ratings.rater import PAUSE_SECONDS, Rater
+from server.runs.attempts.repository import AttemptLedger, RunQueue
 from server.runs.service import RunService
-from server.serve import ApiServer
-from server.settings import Settings
 
 MATCHES = 100_000
 SNAPSHOTS = 200

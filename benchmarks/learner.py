@@ -22,11 +22,11 @@ from pathlib import Path
 import gymnasium
 import torch
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.config import PPOConfig
-from worker.algorithms.ppo import PPO
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.config import PPOConfig
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
+from worker.learning.algorithms.ppo import PPO
 
 AGENTS, STEPS, BATCH, EPOCHS, UNITS, HORIZON = 12, 1000, 64, 3, 128, 64
 CPU = torch.device("cpu")

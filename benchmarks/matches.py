@@ -23,18 +23,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import structlog
 
-from ludus.simulation import Simulation, Start
-from ludus.simulator import connect
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.trouble import SimulatorError
-from ludus.turn import Actions, Turn
-from server.attempts.repository import AttemptLedger, RunQueue
-from server.db.database import Database
-from server.db.migrate import upgrade_database
-from server.ratings.rater import PAUSE_SECONDS, Rater
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.simulator import connect
+from ludus.sdk.steps import Actions, Turn
+from server.config.config import resolve
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
+from server.ladders.ratings.rater import PAUSE_SECONDS, Rater
+from server.runs.attempts.repository import AttemptLedger, RunQueue
 from server.runs.service import RunService
-from server.training.config import resolve
-from worker.link import (
+from worker.host.supervisor.reports import played
+from worker.trainer.link import (
     CheckpointCommitted,
     CheckpointWritten,
     Command,
@@ -45,7 +46,6 @@ from worker.link import (
     Order,
     Progress,
 )
-from worker.supervisor.reports import played
 from worker.trainer.loop import Trainer
 
 SIDE, LENGTH, WIDTH = 8, 100, 8

@@ -25,10 +25,10 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.config import PPOConfig, SACConfig
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.config import PPOConfig, SACConfig
 from tests.worker.rollouts import random_rollout
-from worker.build import Demonstrations, build_algorithm
+from worker.learning.build import Demonstrations, build_algorithm
 
 HERE = Path(__file__).resolve().parent / "peers"
 SPEC = BehaviorSpec("3DBall", (ObservationSpec((8,)),), ActionSpec(continuous_size=2))

@@ -23,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from benchmarks.collector import CONTINUOUS, DISCRETE, HORIZON, NETWORK, ROUND, Scenario, run_client
-from worker.collector.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered, SimulatorLeft
-from worker.collector.pool import CollectorPool
-from worker.collector.programs import Opposition, PolicyProgram
-from worker.collector.settings import CollectorSettings
-from worker.experience.arena import Arena
-from worker.networks.acting import make_policy, make_stacked
-from worker.networks.layout import ActorLayout
-from worker.networks.policy import FloatArray
+from ludus.collector.arena import Arena
+from ludus.collector.layout import ActorLayout
+from ludus.collector.policy import FloatArray
+from ludus.collector.settings import CollectorSettings
+from worker.collectors.acting import make_policy, make_stacked
+from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered, SimulatorLeft
+from worker.collectors.pool import CollectorPool
+from worker.collectors.programs import Opposition, PolicyProgram
 
 POLICIES = 8
 TEAM = 1

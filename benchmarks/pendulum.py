@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.config import SACConfig
-from worker.algorithms.sac import SAC
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.config import SACConfig
+from worker.collectors.acting import make_policy
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
-from worker.networks.acting import make_policy
-from worker.rewards.extrinsic import ExtrinsicReward
-from worker.rewards.signals import NamedSignal, SignalSet
+from worker.learning.algorithms.sac import SAC
+from worker.learning.rewards.extrinsic import ExtrinsicReward
+from worker.learning.rewards.signals import NamedSignal, SignalSet
 
 ENVIRONMENT, TORQUE, GAMMA, STARTS = "Pendulum-v1", 2.0, 0.99, 20
 SPEC = BehaviorSpec("Pendulum", (ObservationSpec((3,)),), ActionSpec(1))

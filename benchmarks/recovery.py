@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ludus.api import Client
+from ludus.client import Client
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 
 INTERVAL = 10_000

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.experience.replay import ReplayBuffer
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
 
 CAPACITY, COUNT, HORIZON = 1_000_000, 256, 1000
 PICTURE = (3, 84, 84)

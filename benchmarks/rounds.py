@@ -21,13 +21,13 @@ import numpy as np
 import psutil
 
 from benchmarks.collector import CONTINUOUS, HORIZON, Scenario, run_client
-from worker.collector.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
-from worker.collector.pool import CollectorPool
-from worker.collector.programs import PolicyProgram
-from worker.collector.settings import CollectorSettings
-from worker.experience.arena import Arena
-from worker.experience.segments import Segment
-from worker.networks.layout import ActorLayout
+from ludus.collector.arena import Arena
+from ludus.collector.layout import ActorLayout
+from ludus.collector.segments import Segment
+from ludus.collector.settings import CollectorSettings
+from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.pool import CollectorPool
+from worker.collectors.programs import PolicyProgram
 
 NETWORK = {"hidden_units": 128, "num_layers": 2}
 SCENARIO = Scenario("1 x 12 continuous", 1, 12, CONTINUOUS)
@@ -47,7 +47,7 @@ class Learner:
         self._weights = np.random.default_rng(0).standard_normal(ActorLayout.of(SCENARIO.spec, NETWORK).flat_size)
 
     def handle(self, notice: object) -> None:
-        """Do what `worker.learner` does, but for the learning."""
+        """Do what `worker.trainer.learner` does, but for the learning."""
         name = SCENARIO.spec.behavior
         match notice:
             case BehaviorAnnounced():
@@ -83,7 +83,7 @@ def measure(size: int, seconds: float) -> tuple[float, float, dict[str, float]]:
     client.start()
     answers.recv()
     learner = Learner(size)
-    (collector,) = [child for child in psutil.Process().children() if "worker.collector" in child.cmdline()]
+    (collector,) = [child for child in psutil.Process().children() if "ludus.collector" in child.cmdline()]
     try:
         for _ in range(2):  # the first turn warms up
             before, learner.seconds = learner.rounds, defaultdict(float)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import insert, text
 
-from server.db.database import Database
-from server.db.migrate import upgrade_database
-from server.listing import Condition, ListQuery, Operator, Order
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
+from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.runs.models import Run, RunTag
 from server.runs.repository import RunRepository
 

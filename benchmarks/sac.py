@@ -24,13 +24,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.config import SACConfig
-from worker.algorithms.sac import SAC
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.config import SACConfig
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
-from worker.rewards.extrinsic import ExtrinsicReward
-from worker.rewards.signals import NamedSignal, SignalSet
+from worker.learning.algorithms.sac import SAC
+from worker.learning.rewards.extrinsic import ExtrinsicReward
+from worker.learning.rewards.signals import NamedSignal, SignalSet
 
 OBSERVATIONS, COLUMNS, CAPACITY, HORIZON = 8, 2, 200_000, 1000
 STEPS_PER_UPDATE = 10

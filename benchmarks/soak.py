@@ -19,8 +19,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ludus.api import ApiError, Client
-from server.processes import marked
+from ludus.client import ApiError, Client
+from server.kit.processes import marked
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually
 
 ALLOWED_GROWTH = 1.05

@@ -28,14 +28,14 @@ import httpx
 import numpy as np
 import psutil
 
-from server.db.database import Database
-from server.db.migrate import upgrade_database
-from server.db.projects import DEFAULT
-from server.events.repository import Note, record
+from server.access.tokens.principal import Scope, everything
+from server.access.tokens.service import TokenService
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
+from server.kit.db.projects import DEFAULT
+from server.runs.events.repository import Note, record
 from server.runs.models import Run
 from server.runs.service import RunService
-from server.tokens.principal import Scope, everything
-from server.tokens.service import TokenService
 
 RUNS = 10
 """Runs that are listened to; the listeners are spread over them."""

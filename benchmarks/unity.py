@@ -144,10 +144,10 @@ def serve_echo(port: int, agents: int) -> None:
     import numpy as np  # noqa: PLC0415
     import uvloop  # noqa: PLC0415
 
-    from ludus.spec import ActionSpec  # noqa: PLC0415
-    from ludus.wire.options import EXCHANGE  # noqa: PLC0415
-    from worker.collector.service import make_server  # noqa: PLC0415
-    from worker.collector.unity.encoding import ActionEncoder, step_reply  # noqa: PLC0415
+    from ludus.collector.service import make_server  # noqa: PLC0415
+    from ludus.collector.unity.encoding import ActionEncoder, step_reply  # noqa: PLC0415
+    from ludus.protocol.options import EXCHANGE  # noqa: PLC0415
+    from ludus.protocol.spec import ActionSpec  # noqa: PLC0415
 
     encoder = ActionEncoder("3DBall?team=0", ActionSpec(2))
     reply = step_reply([encoder.encode(np.zeros((agents, 2), np.float32), np.zeros((agents, 0), np.int32))])

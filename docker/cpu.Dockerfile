@@ -30,7 +30,7 @@ COPY migrations migrations
 USER ludus
 VOLUME /var/lib/ludus
 EXPOSE 8080 7070
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["python", "-m", "server.health", "api"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["python", "-m", "server.app.health", "api"]
 ENTRYPOINT ["ludus"]
 CMD ["server"]
 
@@ -45,6 +45,6 @@ ARG COMMIT=""
 ENV LUDUS_WORKER__COMMIT=$COMMIT
 USER ludus
 VOLUME /var/lib/ludus
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.health", "worker"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.app.health", "worker"]
 ENTRYPOINT ["ludus"]
 CMD ["worker"]

@@ -34,6 +34,6 @@ ARG COMMIT=""
 ENV LUDUS_WORKER__COMMIT=$COMMIT
 USER ludus
 VOLUME /var/lib/ludus
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.health", "worker"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "server.app.health", "worker"]
 ENTRYPOINT ["ludus"]
 CMD ["worker"]

@@ -19,9 +19,9 @@ from pathlib import Path
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from server.config import reference
+from server.kit.settings import Settings
 from server.runs.states import TERMINAL, TRANSITIONS
-from server.settings import Settings
-from server.training import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 110
@@ -139,7 +139,7 @@ def tree_page() -> str:
 
 def openapi() -> str:
     """`tests/golden/openapi.json`: the HTTP API as its clients see it."""
-    from server.http.app import create_app  # noqa: PLC0415  the other pages don't need the web framework
+    from server.app.app import create_app  # noqa: PLC0415  the other pages don't need the web framework
 
     return json.dumps(create_app(Settings()).openapi(), indent=2, sort_keys=True) + "\n"
 

@@ -7,7 +7,7 @@ import random
 import sys
 from types import SimpleNamespace
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
 
 WIDTH, MOST, ENERGY, DAY = 20, 8, 15, 100
 

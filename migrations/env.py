@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that `server.db.migrate` hands over.
+"""Runs migrations on the connection that `server.kit.db.migrate` hands over.
 
 For writing one: `alembic -x url=sqlite:////tmp/ludus.db revision --autogenerate -m "..."` (the database at head).
 """
@@ -6,8 +6,8 @@ For writing one: `alembic -x url=sqlite:////tmp/ludus.db revision --autogenerate
 from alembic import context
 from sqlalchemy import Connection
 
-from server.db.database import Database
-from server.db.models import Base
+from server.app.models import Base
+from server.kit.db.database import Database
 
 
 def run(connection: Connection) -> None:

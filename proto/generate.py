@@ -1,6 +1,6 @@
-"""Generate the Python stubs in ludus/wire/ from the .proto files. `--check` fails if the committed ones differ.
+"""Generate the Python stubs in ludus/protocol/ from the .proto files. `--check` fails if the committed ones differ.
 
-Mapping the folders of the sources to package paths makes the stubs import `ludus.wire` as they are.
+Mapping the folders of the sources to package paths makes the stubs import `ludus.protocol` as they are.
 """
 
 import argparse
@@ -17,12 +17,12 @@ PROTO = ROOT / "proto"
 
 
 def generate(target: Path) -> list[Path]:
-    """Write the stubs below `target`/ludus/wire and return their paths."""
+    """Write the stubs below `target`/ludus/protocol and return their paths."""
     wire = target / "ludus" / "wire"
     (wire / "mlagents").mkdir(parents=True, exist_ok=True)
-    service = (f"--grpc_python_out={target}", "ludus/wire/simulation.proto")
+    service = (f"--grpc_python_out={target}", "ludus/protocol/simulation.proto")
     compile_protos(target, f"-Iludus/wire={PROTO / 'ludus' / 'v1'}", *service)
-    messages = sorted(f"ludus/wire/mlagents/{path.name}" for path in (PROTO / "mlagents").glob("*.proto"))
+    messages = sorted(f"ludus/protocol/mlagents/{path.name}" for path in (PROTO / "mlagents").glob("*.proto"))
     compile_protos(target, f"-Iludus/wire/mlagents={PROTO / 'mlagents'}", *messages)
     return sorted([*wire.glob("simulation_pb2*"), *(wire / "mlagents").glob("*_pb2*")])
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from server.errors import LudusError
-from server.logging import configure_logging
-from server.ports import CannotStart
+from ludus.logging import configure_logging
+from server.kit.errors import LudusError
+from server.kit.ports import CannotStart
 
 if TYPE_CHECKING:
-    from server.embedded import Ready
-    from server.settings import Settings
+    from server.embedded.stack import Ready
+    from server.kit.settings import Settings
 
 STOP_SECONDS = 30.0
 
@@ -26,7 +26,7 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
     from pydantic import ValidationError  # noqa: PLC0415
     from pydantic_settings import SettingsError  # noqa: PLC0415
 
-    from server.settings import Settings  # noqa: PLC0415
+    from server.kit.settings import Settings  # noqa: PLC0415
 
     try:
         return Settings(**overrides)  # type: ignore[arg-type]  # pydantic validates the groups' mappings
@@ -40,7 +40,7 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
 
 
 def _mistake(kind: str, path: tuple[int | str, ...], message: str) -> str:
-    from server.settings import Settings  # noqa: PLC0415
+    from server.kit.settings import Settings  # noqa: PLC0415
 
     variable = "LUDUS_" + "__".join(str(part).upper() for part in path)
     if kind != "extra_forbidden":
@@ -104,8 +104,8 @@ def up(
     """
     if not sys.platform.startswith("linux"):
         raise click.ClickException("The server runs on Linux: on this system use WSL2 or Docker (docker-compose.yml).")
-    from server.console import Console  # noqa: PLC0415
-    from server.embedded import Stack  # noqa: PLC0415
+    from server.embedded.console import Console  # noqa: PLC0415
+    from server.embedded.stack import Stack  # noqa: PLC0415
 
     overrides: dict[str, Any] = {} if home is None else {"home": home}
     for group, field, value in (("api", "port", port), ("gateway", "port", gateway_port), ("worker", "slots", slots)):
@@ -135,7 +135,7 @@ def server(fd: int | None) -> None:
     """Serve the HTTP API alone."""
     settings = load_settings()
     _configure_logging("api", settings)
-    from server.serve import serve_api  # noqa: PLC0415
+    from server.app.serve import serve_api  # noqa: PLC0415
 
     with told():
         serve_api(settings, fd)
@@ -157,7 +157,7 @@ def steward() -> None:
     """Run the steward alone: reaper, reconciler, retention. Any number of them may run."""
     settings = load_settings()
     _configure_logging("steward", settings)
-    from server.steward import main as run_steward  # noqa: PLC0415
+    from server.controller.controller import main as run_steward  # noqa: PLC0415
 
     with told():
         run_steward(settings)
@@ -168,7 +168,7 @@ def migrate() -> None:
     """Bring the database to this version's schema."""
     settings = load_settings()
     _configure_logging("migrate", settings)
-    from server.db.migrate import upgrade  # noqa: PLC0415
+    from server.kit.db.migrate import upgrade  # noqa: PLC0415
 
     with told():
         upgrade(settings.database)
@@ -194,7 +194,7 @@ def create_token(
 
     Needs the settings of the server (LUDUS_DATABASE__URL, LUDUS_HOME), or --home or --database in their place.
     """
-    from server.tokens.bootstrap import create_first_token  # noqa: PLC0415
+    from server.access.tokens.bootstrap import create_first_token  # noqa: PLC0415
 
     overrides: dict[str, Any] = {} if home is None else {"home": home}
     if database is not None:

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import URL
 
-from server.db.database import Database
-from server.db.migrate import upgrade_database
-from server.db.models import Base
+from server.app.models import Base
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
 from tests.factories import RecordingBell
 from tests.migrated import migrated_file
 

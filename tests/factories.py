@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
-from server.attempts.claim import Claim
-from server.attempts.repository import AttemptLedger, RunQueue
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
-from server.db.database import Database
+from server.kit.db.database import Database
+from server.runs.attempts.claim import Claim
+from server.runs.attempts.repository import AttemptLedger, RunQueue
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.service import RunService

@@ -14,9 +14,9 @@ from typing import Any, NoReturn, Self
 import grpc
 import numpy as np
 
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire import simulation_pb2_grpc as rpc
-from ludus.wire.codec import (
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol import simulation_pb2_grpc as rpc
+from ludus.protocol.codec import (
     ActionBatch,
     BehaviorBatch,
     BehaviorLayout,
@@ -27,7 +27,7 @@ from ludus.wire.codec import (
     encode_actions,
     spec_from_message,
 )
-from ludus.wire.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
+from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
 
 Script = Callable[["Peer"], Iterator[pb.ConnectResponse]]
 Joiner = Callable[["FakeServer", pb.JoinRequest, grpc.ServicerContext], pb.JoinResponse]

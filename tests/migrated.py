@@ -5,8 +5,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from server.db.database import Database
-from server.db.migrate import upgrade_database
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
 
 
 @cache

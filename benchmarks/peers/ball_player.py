@@ -19,9 +19,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ludus.wire.mlagents import agent_pb2 as agent
-from ludus.wire.mlagents import unity_pb2 as unity
-from ludus.wire.options import EXCHANGE
+from ludus.protocol.mlagents import agent_pb2 as agent
+from ludus.protocol.mlagents import unity_pb2 as unity
+from ludus.protocol.options import EXCHANGE
 
 NAME = "3DBall?team=0"
 HORIZON = 1000

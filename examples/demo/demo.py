@@ -23,11 +23,11 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from ludus.adapters.gymnasium import make_simulation
-from ludus.api import TERMINAL_STATES, ApiError, Client
+from ludus.client import TERMINAL_STATES, ApiError, Client
 from ludus.play.episodes import SEED_PARAMETER, play_episode
 from ludus.play.model import ModelPlayer
-from ludus.records import Run
-from server.processes import MARK, sweep
+from ludus.schemas import Run
+from server.kit.processes import MARK, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "server" / "training" / "presets" / "cartpole.yaml"
@@ -57,7 +57,7 @@ def background(mark: str, *command: str, descriptors: tuple[int, ...] = (), log:
     """
     output = None if log is None else log.open("wb")
     process = subprocess.Popen(
-        [sys.executable, "-m", "server.child", str(os.getpid()), *command],
+        [sys.executable, "-m", "server.embedded.child", str(os.getpid()), *command],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

@@ -30,15 +30,15 @@ import numpy as np
 import torch
 from matplotlib import pyplot as plt
 
+from ludus.collector.policy import Policy
+from ludus.collector.segments import Ending
 from ludus.demonstrations import Demonstration, inspect, write
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.config import CloneConfig, PPOConfig
-from worker.algorithms.algorithm import Algorithm
-from worker.build import Demonstrations, build_algorithm, build_clone
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.config import CloneConfig, PPOConfig
+from worker.collectors.acting import make_policy
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
-from worker.networks.acting import make_policy
-from worker.networks.policy import Policy
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.build import Demonstrations, build_algorithm, build_clone
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")

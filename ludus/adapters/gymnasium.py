@@ -8,7 +8,7 @@ truncated, always with its final observation, never with the first one of the ne
 `info["action_mask"]` becomes the agent's action mask; `info["is_success"]` at an episode's end is reported as the
 metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are
 when an episode begins, and drawn anew for each later one where they have samplers; the one that seeds episodes
-(`ludus.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without `reset`,
+(`ludus.sdk.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without `reset`,
 hear of new ones with the run's next reset only.
 """
 
@@ -24,12 +24,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ludus.adapters.rows import DecisionRows, TerminalRows, flat_mask
 from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, row
-from ludus.seeds import EpisodeSeeds, environment_seed
-from ludus.simulation import GameSimulation, Start
-from ludus.spec import BehaviorSpec
-from ludus.trouble import SimulatorError
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import Bytes, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Bytes, DecisionBatch, TerminalBatch
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.seeds import EpisodeSeeds, environment_seed
+from ludus.sdk.simulation import GameSimulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 Environment = gymnasium.Env[Any, Any]
 RESET: Final = ("observation", "info")
@@ -57,7 +57,7 @@ def make_simulation(
 
     `behavior` is the name in the run's configuration, by default that of the environment. `seed` replaces the seed that
     the run gives this simulator; `seed_parameter` is the environment parameter that seeds episodes
-    (`ludus.seeds`). `arguments` are the environment's own.
+    (`ludus.sdk.seeds`). `arguments` are the environment's own.
     """
     envs = [gymnasium.make(env_id, disable_env_checker=True, **(arguments or {})) for _ in range(count)]
     return EnvironmentSimulation(envs, behavior or behavior_name(env_id), seed, seed_parameter)

@@ -8,7 +8,7 @@ because a reward before the first action belongs to no action and would be lost.
 `observation["action_mask"]`, or else `info["action_mask"]`, becomes the agent's action mask. When a game is over, whose
 rewards of all teams add up to 0, the players of this last moment are told its outcome: won with a return above 0, lost
 below 0, else drawn. Environment parameters are handed to `reset` as `options`, but for the one that seeds episodes
-(`ludus.seeds`). Who is in which team: `ludus.adapters.seats`.
+(`ludus.sdk.seeds`). Who is in which team: `ludus.adapters.seats`.
 """
 
 import itertools
@@ -27,12 +27,12 @@ from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistr
 from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame, PlayerId
 from ludus.adapters.rows import DecisionRows, TerminalRows
 from ludus.adapters.seats import Lineup, Seat, UnsupportedGame, assign_seats
-from ludus.draws import EnvironmentParameters
-from ludus.seeds import EpisodeSeeds
-from ludus.simulation import Bystander, GameSimulation, Start
-from ludus.spec import BehaviorSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import Outcome
+from ludus.protocol.batches import Outcome
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.parameter_draws import EnvironmentParameters
+from ludus.sdk.seeds import EpisodeSeeds
+from ludus.sdk.simulation import Bystander, GameSimulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 Environment: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
 

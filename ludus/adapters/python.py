@@ -4,7 +4,7 @@ NAME is a class or a function that makes one of
 
     a Gymnasium environment                       played by `ludus.adapters.gymnasium`
     a PettingZoo game, AECEnv or ParallelEnv      played by `ludus.adapters.pettingzoo`
-    a `ludus.simulator.Simulation`                as it is
+    a `ludus.sdk.simulator.Simulation`                as it is
 
 Without NAME the file or module must have exactly one candidate: a function `parallel_env` or `env`, PettingZoo's
 convention, or else one class of these kinds that is defined there. Gymnasium and PettingZoo are imported by the game
@@ -25,12 +25,12 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
-from ludus.seeds import EpisodeSeeds
-from ludus.simulation import ResumableSimulation, Simulation, Start
-from ludus.spec import BehaviorSpec
-from ludus.turn import Actions, Turn
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.seeds import EpisodeSeeds
+from ludus.sdk.simulation import ResumableSimulation, Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 
-KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.simulator.Simulation"
+KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.simulator.Simulation"
 FACTORIES: Final = ("parallel_env", "env")
 """Functions that make a PettingZoo game by that library's convention, in the order of preference."""
 
@@ -84,7 +84,7 @@ def make_simulation(
         for option, given in options.items():
             if given:
                 raise PythonGameError(
-                    f"{name} is a ludus.simulator.Simulation, which decides itself about its behaviors, teams and "
+                    f"{name} is a ludus.sdk.simulator.Simulation, which decides itself about its behaviors, teams and "
                     f"agents: leave out {option}" + (" (--count starts more processes)" if option == "--envs" else "")
                 )
         if seed is None and seed_parameter is None:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.adapters.spaces import ObservationEncoder
-from ludus.wire.batches import Array, Bytes, DecisionBatch, Ints, Outcome, TerminalBatch
+from ludus.protocol.batches import Array, Bytes, DecisionBatch, Ints, Outcome, TerminalBatch
 
 
 def flat_mask(mask: Any) -> Bytes:

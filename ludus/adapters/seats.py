@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from ludus.adapters.games import PlayerId
 from ludus.adapters.spaces import ActionDecoder, ObservationEncoder
-from ludus.spec import BehaviorSpec
+from ludus.protocol.spec import BehaviorSpec
 
 
 class UnsupportedGame(ValueError):

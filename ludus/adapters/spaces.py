@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from ludus.spec import ActionSpec, DimensionProperty, ObservationSpec
-from ludus.wire.batches import Array, Floats, Ints
+from ludus.protocol.batches import Array, Floats, Ints
+from ludus.protocol.spec import ActionSpec, DimensionProperty, ObservationSpec
 
 _IMAGE = (
     DimensionProperty.NONE,

@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import click
 
-from ludus.api import TERMINAL_STATES, Client, NotFound, RunStalled, WaitTimedOut
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import Standstill
 from ludus.cli.options import (
@@ -31,7 +30,8 @@ from ludus.cli.render import echo, number, print_json
 from ludus.cli.reports import Report, report_options
 from ludus.cli.sources import GAME_METAVAR, Source, SourceType
 from ludus.cli.sources import check as check_source
-from ludus.records import EvaluationResult, MatchResult, Run
+from ludus.client import TERMINAL_STATES, Client, NotFound, RunStalled, WaitTimedOut
+from ludus.schemas import EvaluationResult, MatchResult, Run
 
 LOOK_SECONDS: Final = 1.0
 SIMULATORS_SECONDS: Final = 10.0

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from ludus.api import Client
 from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, name_of
 from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, size
-from ludus.records import Checkpoint, CheckpointFile, UploadedCheckpoint
+from ludus.client import Client
+from ludus.schemas import Checkpoint, CheckpointFile, UploadedCheckpoint
 
 MODELS = "*.onnx"
 

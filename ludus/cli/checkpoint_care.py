@@ -2,12 +2,12 @@
 
 import click
 
-from ludus.api import Client, ProblemAnswer
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import Duration, json_option
 from ludus.cli.render import ago, echo, number, print_json, print_result, print_table, size
-from ludus.records import CheckpointVerified
+from ludus.client import Client, ProblemAnswer
+from ludus.schemas import CheckpointVerified
 
 
 @click.command()

@@ -6,10 +6,10 @@ from typing import Any, Concatenate, ParamSpec
 
 import click
 
-from ludus.api import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
 from ludus.cli.exits import Exit
 from ludus.cli.render import LINES, printable
-from ludus.credentials import CLIENT_TOKEN
+from ludus.client import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
+from ludus.protocol.credentials import CLIENT_TOKEN
 
 Parameters = ParamSpec("Parameters")
 Handler = Callable[Concatenate[Client, Parameters], None]
@@ -42,7 +42,7 @@ def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
     """Give a command `--server`, `--token` and `--project`, and a connected client as its first argument.
 
     What goes wrong on the server, or on the way there, becomes a sentence and an exit code. The files of TLS come from
-    the environment (`ludus.tls`).
+    the environment (`ludus.protocol.tls`).
     """
 
     @click.option(

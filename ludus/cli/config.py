@@ -8,11 +8,11 @@ from typing import Any, Final
 import click
 import yaml
 
-from ludus.api import Client
 from ludus.cli.client import connected
 from ludus.cli.options import json_option
 from ludus.cli.render import LINES, ago, echo, print_json, print_result, print_table
-from ludus.records import ConfigUpgrade
+from ludus.client import Client
+from ludus.schemas import ConfigUpgrade
 
 MAX_VALUE: Final = 60
 """Characters of a value in a report."""

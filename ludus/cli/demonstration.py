@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import SEED, json_option, name_of
 from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, size
+from ludus.client import Client
 
 BARS = " ▁▂▃▄▅▆▇█"
 SUFFIXES = {"mlagents": ".demo", "ludus": ".npz"}

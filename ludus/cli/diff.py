@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from ludus.api import Client
 from ludus.cli.client import connected
 from ludus.cli.options import json_option
 from ludus.cli.render import echo, number, print_json, print_table
-from ludus.records import Run
+from ludus.client import Client
+from ludus.schemas import Run
 
 Pair = tuple[Any, Any]
 MISSING = "-"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from ludus.wire.codes import CloseCode
+from ludus.protocol.codes import CloseCode
 
 INTERRUPTED: Final = 130
 """Exit code of a command that was ended by Ctrl-C or SIGTERM."""

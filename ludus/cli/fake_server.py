@@ -14,8 +14,8 @@ import grpc
 from ludus.cli.exits import Exit
 from ludus.cli.options import Assignment
 from ludus.cli.render import echo
-from ludus.fake_server import ENDINGS, Behaviour, FakeServer
-from ludus.wire.options import MAX_MESSAGE_BYTES
+from ludus.protocol.options import MAX_MESSAGE_BYTES
+from ludus.sdk.fake_server import ENDINGS, Behaviour, FakeServer
 
 TICK_SECONDS: Final = 0.05
 WILDCARDS: Final = {"0.0.0.0", "::", "[::]"}  # noqa: S104  compared with

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 
 import click
 
-from ludus.api import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import OUTCOMES, Exit
@@ -20,7 +19,8 @@ from ludus.cli.options import json_option, keep_waiting_option, require_option, 
 from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_json, print_json_line, printable
 from ludus.cli.reports import Report, ReportedCommand, report_options
 from ludus.cli.require import ALIASES, Requirement, judge
-from ludus.records import Event, Log, Run
+from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
+from ludus.schemas import Event, Log, Run
 
 REFRESH_SECONDS = 1.0
 

@@ -4,7 +4,6 @@ import sys
 
 import click
 
-from ludus.api import ApiError, Client, NotFound
 from ludus.cli import exits
 from ludus.cli.assess import Assessed, Games, RunOptions, games_options, run_assessment, run_options
 from ludus.cli.client import Failure, connected, explain
@@ -12,7 +11,8 @@ from ludus.cli.exits import VERDICTS, Exit
 from ludus.cli.options import Finite
 from ludus.cli.render import echo
 from ludus.cli.reports import Report, ReportedCommand
-from ludus.records import MatchResult
+from ludus.client import ApiError, Client, NotFound
+from ludus.schemas import MatchResult
 
 CHAMPION = "champion"
 CHECKPOINTS = "an id (ckpt_...), an alias, or RUN/latest"

@@ -4,12 +4,12 @@ import time
 
 import click
 
-from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, timeout_option
 from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table
-from ludus.records import Ladder, Match, Payoffs, Rating
+from ludus.client import Client
+from ludus.schemas import Ladder, Match, Payoffs, Rating
 
 POLL_SECONDS = 0.5
 """Between two looks at how far a computation is."""

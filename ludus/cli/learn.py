@@ -17,17 +17,17 @@ from urllib.parse import urlsplit
 
 import click
 
-from ludus.api import ApiError, Client
 from ludus.cli.client import explain
 from ludus.cli.learn_options import GATEWAY_PORT, LearnError, LearnSettings, parse, read_settings
 from ludus.cli.learn_players import Place, check_build, players_of
 from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
 from ludus.cli.learn_stack import Addresses, embedded_stack
 from ludus.cli.render import LINES, echo
-from ludus.credentials import SIMULATOR_TOKEN
-from ludus.results import Folder, Mirror
-from ludus.results.console import info
-from ludus.results.folder import ResultsUnusable
+from ludus.client import ApiError, Client
+from ludus.mlagents.results import Folder, Mirror
+from ludus.mlagents.results.console import info
+from ludus.mlagents.results.folder import ResultsUnusable
+from ludus.protocol.credentials import SIMULATOR_TOKEN
 
 STACK_HOME = ".ludus"
 """Folder in the results of a run for the data of a server that is started for it."""

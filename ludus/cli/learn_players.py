@@ -1,4 +1,4 @@
-"""The games of `ludus learn`: builds that it launches, or the Editor, taken to the run by `ludus.unity` in a thread."""
+"""The games of `ludus learn`: builds that it launches, or the Editor, taken to the run by `ludus.games.unity` in a thread."""
 
 import asyncio
 import logging
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from ludus.cli.learn_options import LearnError, LearnSettings
-from ludus.joining import Target
-from ludus.results.console import info
-from ludus.trouble import SimulatorError
-from ludus.unity.engine import EngineOverrides
-from ludus.unity.executable import ExecutableNotFound, find_executable
-from ludus.unity.fleet import EDITOR_PORT, UnitySettings, play
+from ludus.games.engine import EngineOverrides
+from ludus.games.executable import ExecutableNotFound, find_executable
+from ludus.games.fleet import EDITOR_PORT, UnitySettings, play
+from ludus.mlagents.results.console import info
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.join import Target
 
 LISTENING: Final = f"Listening on port {EDITOR_PORT}. Start training by pressing the Play button in the Unity Editor."
 _INVITATION: Final = "press Play in the Editor"
@@ -46,7 +46,7 @@ class Players:
         self._begun = threading.Event()
 
     def __enter__(self) -> Self:
-        logger = logging.getLogger("ludus.unity")
+        logger = logging.getLogger("ludus.games.unity")
         logger.addHandler(self._handler)
         logger.setLevel(logging.INFO)
         self._thread.start()
@@ -62,7 +62,7 @@ class Players:
             self._thread.join()
             raise
         finally:
-            logging.getLogger("ludus.unity").removeHandler(self._handler)
+            logging.getLogger("ludus.games.unity").removeHandler(self._handler)
 
     def _interrupt(self) -> None:
         if self._thread.is_alive() and self._loop is not None and self._task is not None:

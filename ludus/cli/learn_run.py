@@ -11,7 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from ludus.api import (
+from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
+from ludus.cli.learn_players import Players
+from ludus.cli.options import name_of
+from ludus.client import (
     PATIENCE_SECONDS,
     TERMINAL_STATES,
     Busy,
@@ -21,13 +24,10 @@ from ludus.api import (
     RunStalled,
     ServerUnreachable,
 )
-from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
-from ludus.cli.learn_players import Players
-from ludus.cli.options import name_of
-from ludus.records import Checkpoint, Run
-from ludus.results import Folder, Mirror
-from ludus.results.console import info, warning
-from ludus.results.folder import Journal
+from ludus.mlagents.results import Folder, Mirror
+from ludus.mlagents.results.console import info, warning
+from ludus.mlagents.results.folder import Journal
+from ludus.schemas import Checkpoint, Run
 
 POLL_SECONDS: Final = 1.0
 Say = Callable[[str], None]

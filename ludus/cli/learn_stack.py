@@ -48,7 +48,7 @@ def embedded_stack(home: Path) -> Iterator[Addresses]:
     with log.open("ab") as output:
         process = subprocess.Popen(
             # -P: a folder named `server` where the user stands must not be taken for ours
-            [sys.executable, "-P", "-m", "server.child", str(os.getpid()), "up", *options],
+            [sys.executable, "-P", "-m", "server.embedded.child", str(os.getpid()), "up", *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -5,11 +5,11 @@ from typing import Any
 import click
 import yaml
 
-from ludus.api import TERMINAL_STATES, Client
 from ludus.cli.client import connected
 from ludus.cli.options import json_option
 from ludus.cli.render import echo, event_line, print_json
-from ludus.records import EnvironmentParameters
+from ludus.client import TERMINAL_STATES, Client
+from ludus.schemas import EnvironmentParameters
 
 CHANGES = frozenset({"lesson_changed", "parameter_changed"})
 """Types of events that say how a parameter came to be where it is."""

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import click
 
-from ludus.api import Client, NotSaved, WaitTimedOut
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import await_end
@@ -22,6 +21,7 @@ from ludus.cli.options import (
 )
 from ludus.cli.render import ago, echo, print_json, print_result, print_state
 from ludus.cli.require import Requirement
+from ludus.client import Client, NotSaved, WaitTimedOut
 
 _KEY = re.compile(r'"([^"]+)"|([^."]+)')
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from ludus.api import TERMINAL_STATES, Busy, Client, ServerUnreachable
-from ludus.api.patience import Patience
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
 from ludus.cli.render import LINES, echo
-from ludus.results import Folder, Mirror
-from ludus.results.folder import ResultsUnusable
+from ludus.client import TERMINAL_STATES, Busy, Client, ServerUnreachable
+from ludus.client.patience import Patience
+from ludus.mlagents.results import Folder, Mirror
+from ludus.mlagents.results.folder import ResultsUnusable
 
 POLL_SECONDS = 1.0
 

@@ -9,8 +9,8 @@ import click
 import yaml
 
 from ludus.cli.require import Requirement, parse_requirement
-from ludus.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
-from ludus.wire.options import DEFAULT_SERVER
+from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
+from ludus.protocol.options import DEFAULT_SERVER
 
 SERVER_VARIABLE: Final = "LUDUS_SIMULATOR_SERVER"
 

@@ -30,8 +30,8 @@ from ludus.demonstrations.recorded import EpisodeLog
 from ludus.play.episodes import SEED_PARAMETER, EndlessGame, Episode, Summary, play_episodes, summarize, team_of
 from ludus.play.model import UnusableModel
 from ludus.play.players import Player
-from ludus.simulation import Simulation
-from ludus.spec import BehaviorSpec
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.simulation import Simulation
 
 
 @dataclass(frozen=True)

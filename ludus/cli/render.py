@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from ludus.records import Event, Run
+from ludus.schemas import Event, Run
 
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What JSON leaves as it is, and a terminal does not: controls, other line ends, changes of direction, surrogates."""

@@ -26,12 +26,12 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from ludus.api import ApiError, Client
 from ludus.cli.client import Failure
 from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.cli.render import LINES, echo, max_steps, number, printable
 from ludus.cli.require import ALIASES, Requirement, Verdict
-from ludus.records import Run, Series
+from ludus.client import ApiError, Client
+from ludus.schemas import Run, Series
 
 FAILURES: Final = frozenset({Exit.UNMET, Exit.FAILED_GATE, Exit.UNDECIDED})
 """Exit codes that answer the question with no; all others but OK are errors."""

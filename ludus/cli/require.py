@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ludus.records import Metric, Run
+from ludus.schemas import Metric, Run
 
 ALIASES: Mapping[str, str] = {
     "reward": "Environment/Cumulative Reward",

@@ -8,7 +8,6 @@ from typing import Any
 import click
 import yaml
 
-from ludus.api import Client, StoredConfig
 from ludus.cli.client import connected
 from ludus.cli.diff import diff
 from ludus.cli.follow import await_end, logs, wait, watch
@@ -42,7 +41,8 @@ from ludus.cli.render import (
 from ludus.cli.require import ALIASES, Requirement
 from ludus.cli.tidy import delete, rename, tag
 from ludus.cli.verify import verify_resume
-from ludus.records import Metric, Run, SelfPlay
+from ludus.client import Client, StoredConfig
+from ludus.schemas import Metric, Run, SelfPlay
 
 
 @click.group()

@@ -25,8 +25,8 @@ from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.cli.options import SEED, ca_file_option, gateway_option, patience_option, token_option
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, ScriptedType, Source, SourceType, check, game_options
-from ludus.credentials import SIMULATOR_TOKEN
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
+from ludus.protocol.credentials import SIMULATOR_TOKEN
 
 CRASHED: Final = 70
 """Exit code of a process that ended by an unexpected error."""
@@ -137,7 +137,7 @@ def simulate(
 
     GAME is one of Gymnasium (gymnasium:CartPole-v1), of PettingZoo (pettingzoo:classic.connect_four_v3), or your own in
     Python: python:FILE.py[:CLASS] or MODULE:CLASS, a Gymnasium or PettingZoo environment or a Simulation of
-    `ludus.simulator`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the run
+    `ludus.sdk.simulator`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the run
     to start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
 
     \b

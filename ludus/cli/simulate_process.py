@@ -15,10 +15,10 @@ from ludus.adapters.python import own_traceback
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.simulate import CRASHED, Plan
 from ludus.cli.sources import with_scripted
-from ludus.credentials import SIMULATOR_TOKEN
 from ludus.demonstrations import RecordedSimulation
-from ludus.simulator import Ending, Simulation, SimulatorError, connect
-from ludus.wire.codes import CloseCode
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.credentials import SIMULATOR_TOKEN
+from ludus.sdk.simulator import Ending, Simulation, SimulatorError, connect
 
 
 def main() -> int:
@@ -66,13 +66,13 @@ def _behavior_hint(plan: Plan) -> str:
 
 def _say_what_is_logged() -> None:
     handler = logging.StreamHandler(sys.stdout)
-    logger = logging.getLogger("ludus.simulator")
+    logger = logging.getLogger("ludus.sdk.simulator")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
 
 
 def _say(sentence: str) -> None:
-    logging.getLogger("ludus.simulator").info(sentence)
+    logging.getLogger("ludus.sdk.simulator").info(sentence)
 
 
 def _end_with_parent() -> None:

@@ -17,8 +17,8 @@ from ludus.play.episodes import team_of
 from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.play.scripted import ScriptedSimulation
-from ludus.simulation import Simulation
-from ludus.spec import BehaviorSpec
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.simulation import Simulation
 
 Library = Literal["gymnasium", "pettingzoo", "python"]
 EXAMPLES: Final[Mapping[Library, str]] = {

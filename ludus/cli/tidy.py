@@ -2,10 +2,10 @@
 
 import click
 
-from ludus.api import Client
 from ludus.cli.client import connected
 from ludus.cli.options import json_option
 from ludus.cli.render import echo, print_result
+from ludus.client import Client
 
 
 @click.command()

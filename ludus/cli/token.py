@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from ludus.api import Client
 from ludus.cli.client import connected
 from ludus.cli.options import Duration, json_option
 from ludus.cli.render import ago, echo, print_facts, print_json, print_table
-from ludus.records import Token
+from ludus.client import Client
+from ludus.schemas import Token
 
 SCOPES = ("read", "run", "admin", "simulate")
 

@@ -15,10 +15,10 @@ import click
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.options import ca_file_option, gateway_option, patience_option, token_option
 from ludus.cli.render import LINES, echo
-from ludus.joining import RunEnd, Target
-from ludus.trouble import SimulatorError
-from ludus.unity.engine import EngineOverrides
-from ludus.unity.fleet import BASE_PORT, EDITOR_PORT, LAST_PORT, UnitySettings, play
+from ludus.games.engine import EngineOverrides
+from ludus.games.fleet import BASE_PORT, EDITOR_PORT, LAST_PORT, UnitySettings, play
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.join import RunEnd, Target
 
 REST: Final = "--env-args"
 _ANY_NUMBER: Final = "-1: any number."
@@ -175,7 +175,7 @@ def unity(
 def _play(settings: UnitySettings) -> int:
     """Play, say how that went, and return the exit code."""
     handler = _Echo()
-    logger = logging.getLogger("ludus.unity")
+    logger = logging.getLogger("ludus.games.unity")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
 from ludus.cli.render import echo, number, print_json, print_table
-from ludus.records import Checkpoint, Run
+from ludus.client import Client
+from ludus.schemas import Checkpoint, Run
 
 STATE = ("state.json", "state.safetensors")
 """The files of a checkpoint that a run goes on from."""

@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 
 import click
 
-from ludus.api import Client
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
 from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, span
-from ludus.records import Delivery, Webhook
+from ludus.client import Client
+from ludus.schemas import Delivery, Webhook
 
 webhook_argument = click.argument("webhook_id", metavar="WEBHOOK")
 

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ludus.spec import BehaviorSpec, ObservationSpec
-from ludus.wire.batches import Array, Bytes, Floats, Ints
+from ludus.protocol.batches import Array, Bytes, Floats, Ints
+from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = npt.NDArray[np.int64]

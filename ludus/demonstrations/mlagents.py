@@ -31,12 +31,12 @@ from google.protobuf.message import DecodeError, Message
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
 from ludus.mlagents.pictures import PictureError, encode_pictures
 from ludus.mlagents.specs import CHANNELS_FIRST, ObservationError, Sensor, action_spec, observation_values, sensor
-from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
-from ludus.wire.batches import Array, Floats, Ints
-from ludus.wire.codes import ProtocolError
-from ludus.wire.mlagents import agent_pb2 as agent
-from ludus.wire.mlagents import demonstration_pb2 as pb
-from ludus.wire.specs import check_spec
+from ludus.protocol.batches import Array, Floats, Ints
+from ludus.protocol.codes import ProtocolError
+from ludus.protocol.mlagents import agent_pb2 as agent
+from ludus.protocol.mlagents import demonstration_pb2 as pb
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
+from ludus.protocol.specs import check_spec
 
 META_BYTES: Final = 33
 """The area of the meta message, its length included: the brain parameters begin behind it."""

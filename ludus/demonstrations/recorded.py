@@ -17,11 +17,11 @@ import numpy as np
 
 from ludus.demonstrations.demonstration import Demonstration
 from ludus.demonstrations.journal import Recorder
-from ludus.paths import AnyPath
-from ludus.simulation import Simulation, Start
-from ludus.spec import BehaviorSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas.paths import AnyPath
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 MAX_PIECE_BYTES: Final = 1 << 28
 """An episode whose observations grow beyond this is written in several pieces, so that no game fills the memory."""

@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf import json_format
 
-from ludus.archives import DAMAGED, content, opened
+from ludus.demonstrations.archives import DAMAGED, content, opened
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
-from ludus.spec import BehaviorSpec
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.batches import Array
-from ludus.wire.codes import ProtocolError
-from ludus.wire.specs import spec_from_message, spec_to_message
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import Array
+from ludus.protocol.codes import ProtocolError
+from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import spec_from_message, spec_to_message
 
 MAGIC: Final = b"PK\x03\x04"
 FORMAT: Final = "ludus-demonstration"

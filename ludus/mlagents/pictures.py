@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ludus.wire.batches import Bytes
+from ludus.protocol.batches import Bytes
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = 3

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ludus.mlagents.pictures import PictureError, decode_pictures
-from ludus.spec import ActionSpec, DimensionProperty, ObservationSpec, ObservationType
-from ludus.wire.batches import Array
-from ludus.wire.mlagents import agent_pb2 as agent
+from ludus.protocol.batches import Array
+from ludus.protocol.mlagents import agent_pb2 as agent
+from ludus.protocol.spec import ActionSpec, DimensionProperty, ObservationSpec, ObservationType
 
 CHANNELS_LAST = (
     DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,

@@ -11,12 +11,12 @@ import numpy as np
 from ludus.demonstrations.recorded import EpisodeLog
 from ludus.play.intervals import mean_interval
 from ludus.play.players import Player, answer
-from ludus.seeds import environment_seed
-from ludus.simulation import Bystander, GameSimulation, Simulation, Start
-from ludus.spec import BehaviorSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import BehaviorBatch, DecisionBatch, Outcome, TerminalBatch, rows_of
-from ludus.wire.specs import BehaviorLayout
+from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Outcome, TerminalBatch, rows_of
+from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import BehaviorLayout
+from ludus.sdk.seeds import environment_seed
+from ludus.sdk.simulation import Bystander, GameSimulation, Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 SEED_PARAMETER: Final = "seed"
 """The environment parameter that has to seed the episodes of a simulation that is played here."""

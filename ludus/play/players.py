@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from ludus.spec import ActionSpec
-from ludus.wire.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
+from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints
+from ludus.protocol.spec import ActionSpec
 
 _STREAM: Final = 0x5C0E
 """Keeps the draws of players apart from those of a game that is seeded with the same number."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ludus.play.players import Player, answer
-from ludus.seeds import environment_seed
-from ludus.simulation import Simulation, Start
-from ludus.spec import BehaviorSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import ActionBatch, Outcome, TerminalBatch
-from ludus.wire.specs import MAX_STATS, BehaviorLayout
+from ludus.protocol.batches import ActionBatch, Outcome, TerminalBatch
+from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import MAX_STATS, BehaviorLayout
+from ludus.sdk.seeds import environment_seed
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 OUTCOME_KEYS: Final[Mapping[Outcome, str]] = {
     Outcome.WIN: "Environment/Win",

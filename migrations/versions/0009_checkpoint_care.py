@@ -10,7 +10,7 @@ Revision: 0009, after 0008
 import sqlalchemy as sa
 from alembic import op
 
-from server.db.base import Json
+from server.kit.db.base import Json
 
 revision = "0009"
 down_revision = "0008"

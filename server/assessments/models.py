@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import Base, Json, Timestamp
+from server.kit.db.base import Base, Json, Timestamp
 
 
 class RunAssessment(Base):

@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session
 
 from server.assessments.models import RunAssessment
 from server.checkpoints.models import Checkpoint
-from server.db.clock import now
-from server.errors import AssessmentNotFound, CheckpointNotFound
+from server.config.behavior import TrainerConfig
+from server.config.run import RunConfig
+from server.kit.db.clock import now
+from server.kit.errors import AssessmentNotFound, CheckpointNotFound
 from server.runs.models import Run
-from server.training.behavior import TrainerConfig
-from server.training.run import RunConfig
 
 
 class AssessmentRepository:

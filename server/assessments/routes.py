@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter
 
+from server.app.services import DatabaseDep
 from server.assessments.repository import AssessmentRepository
 from server.assessments.schemas import AssessmentRead
-from server.errors import AssessmentNotFound, RunNotFound
-from server.http.errors import problems
-from server.http.fields import RunKey
-from server.http.services import DatabaseDep
+from server.kit.errors import AssessmentNotFound, RunNotFound
+from server.kit.http.errors import problems
+from server.kit.http.fields import RunKey
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/result", tags=["assessments"])

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from server.http.fields import Read, Time
+from server.kit.http.fields import Read, Time
 
 Verdict = Literal["pass", "fail", "undecided"]
 _VERDICT = "Null while it goes on."

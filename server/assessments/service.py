@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from server.aliases.repository import AliasRepository
 from server.assessments.repository import AssessmentRepository
+from server.checkpoints.aliases.repository import AliasRepository
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints
-from server.db.database import Session
-from server.errors import AliasNotFound, CheckpointNotFound, InvalidConfig, Problem, RunNotFound
+from server.config.assessment import CHECKPOINT, checkpoints_named
+from server.kit.db.database import Session
+from server.kit.errors import AliasNotFound, CheckpointNotFound, InvalidConfig, Problem, RunNotFound
 from server.runs.repository import RunRepository
-from server.training.assessment import CHECKPOINT, checkpoints_named
 
 LATEST: Final = "latest"
 SECTIONS: Final = ("match", "evaluate")

@@ -1,8 +1,8 @@
 """Are a checkpoint's files what was stored? Read completely, held against the SHA-256 of their row."""
 
-from server.artifacts import ArtifactStore, digest_of
 from server.checkpoints.refs import CheckpointRef
-from server.errors import ArtifactNotFound
+from server.kit.artifacts import ArtifactStore, digest_of
+from server.kit.errors import ArtifactNotFound
 
 
 def damage(store: ArtifactStore, checkpoint: CheckpointRef) -> list[str]:

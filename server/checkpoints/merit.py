@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from server.training.run import KeepBest
+from server.config.run import KeepBest
 
 Scores = Mapping[str, Mapping[str, float]]
 """Behavior (empty for the run as a whole) -> metric -> value."""

@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import Base, Json, Timestamp, ordered_text
-from server.db.projects import OfRun, Owned
+from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.projects import OfRun, Owned
 
 UNPURGED_SQL = "deleted_at IS NOT NULL AND purged_at IS NULL"
 """Given up, with files that are still to be removed."""

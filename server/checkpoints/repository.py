@@ -7,16 +7,16 @@ from typing import ClassVar, Final
 from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
-from server.artifacts import FileRef, Stored
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.uploads import FILE, Inspected
-from server.db.clock import now
-from server.db.ids import new_id
-from server.db.keyset import Columns, select_page
-from server.db.texts import storable
-from server.errors import CheckpointDeleted, CheckpointNotFound
-from server.listing import ListQuery, Order, Page
+from server.kit.artifacts import FileRef, Stored
+from server.kit.db.clock import now
+from server.kit.db.ids import new_id
+from server.kit.db.keyset import Columns, select_page
+from server.kit.db.texts import storable
+from server.kit.errors import CheckpointDeleted, CheckpointNotFound
+from server.kit.listing import ListQuery, Order, Page
 from server.runs.models import Run
 from server.runs.states import TERMINAL
 

@@ -5,6 +5,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
 
+from server.app.services import CommandDep, DatabaseDep, ServicesDep
+from server.app.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
 from server.checkpoints.integrity import damage
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
@@ -18,8 +20,8 @@ from server.checkpoints.schemas import (
 )
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
-from server.db.database import Session
-from server.errors import (
+from server.kit.db.database import Session
+from server.kit.errors import (
     ArtifactNotFound,
     CheckpointDeleted,
     CheckpointInUse,
@@ -30,23 +32,15 @@ from server.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from server.http import filters
-from server.http.bodies import BodyDep, declare_json
-from server.http.downloads import DOWNLOAD, Content, WishDep, send
-from server.http.errors import (
-    BodyInvalid,
-    RangeNotSatisfiable,
-    UnsupportedFileType,
-    UnsupportedMediaType,
-    problems,
-)
-from server.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey
-from server.http.filters import EQUALITY, Field
-from server.http.idempotency import COMMAND_PROBLEMS, Answer
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import CommandDep, DatabaseDep, ServicesDep
-from server.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
-from server.listing import Order
+from server.kit.http import filters
+from server.kit.http.bodies import BodyDep, declare_json
+from server.kit.http.downloads import DOWNLOAD, Content, WishDep, send
+from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
+from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Order
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])

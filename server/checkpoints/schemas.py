@@ -2,8 +2,8 @@
 
 from pydantic import Field, field_validator
 
-from server.http.fields import Read, Text, Time, Write
-from server.http.listing import ListPage
+from server.kit.http.fields import Read, Text, Time, Write
+from server.kit.http.listing import ListPage
 
 
 class CheckpointFile(Read):

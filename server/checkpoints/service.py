@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from server.artifacts import Stored
 from server.checkpoints.merit import keep_best_of, merit
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef
@@ -13,13 +12,14 @@ from server.checkpoints.repository import (
     uploaded_ref,
 )
 from server.checkpoints.uploads import Inspected
-from server.db.database import Session, after_commit
-from server.errors import CheckpointInUse, InvalidConfig, Problem
-from server.events.repository import Note, lock_run, record
+from server.config.config import RunConfig
+from server.config.document import Path
+from server.config.problems import join_path
+from server.kit.artifacts import Stored
+from server.kit.db.database import Session, after_commit
+from server.kit.errors import CheckpointInUse, InvalidConfig, Problem
+from server.runs.events.repository import Note, lock_run, record
 from server.runs.repository import RunRepository
-from server.training.config import RunConfig
-from server.training.document import Path
-from server.training.problems import join_path
 
 
 class CheckpointService:

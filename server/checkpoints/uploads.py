@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ludus.archives import DAMAGED, content, opened
-from server.artifacts import ArtifactStore, Stored, published
-from server.db.ids import new_id
-from server.errors import CheckpointInvalid
+from ludus.demonstrations.archives import DAMAGED, content, opened
+from server.kit.artifacts import ArtifactStore, Stored, published
+from server.kit.db.ids import new_id
+from server.kit.errors import CheckpointInvalid
 
 FILE: Final = "checkpoint.pt"
 """What the file is called in its folder."""

@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Integer, PrimaryKeyConstraint, String, Text
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
-from server.db.base import Base, Json, Timestamp, ordered_text
-from server.db.projects import DEFAULT, Owned
+from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.projects import DEFAULT, Owned
 
 
 class ConfigVersion(Owned, Base):

@@ -8,11 +8,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, defer
 
 from server.configs.models import ConfigVersion
-from server.db.clock import now
-from server.db.keyset import select_page
-from server.db.projects import project_of
-from server.errors import ConfigNotFound, NameAmbiguous
-from server.listing import ListQuery, Page
+from server.kit.db.clock import now
+from server.kit.db.keyset import select_page
+from server.kit.db.projects import project_of
+from server.kit.errors import ConfigNotFound, NameAmbiguous
+from server.kit.listing import ListQuery, Page
 
 LIST_FIELDS: Final = {
     "name": ConfigVersion.name,

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
+from server.app.services import CommandDep, DatabaseDep
 from server.configs.repository import ConfigRepository
 from server.configs.schemas import (
     ConfigChange,
@@ -20,16 +21,15 @@ from server.configs.schemas import (
     ConfigVersionPage,
 )
 from server.configs.service import ConfigService, Stored, upgrade_config
-from server.errors import ConfigNotFound, InvalidConfig, NameAmbiguous
-from server.http import filters
-from server.http.bodies import EXAMPLE, BodyDep, declare_body
-from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.http.fields import ConfigName, Text, Version
-from server.http.filters import Field
-from server.http.idempotency import COMMAND_PROBLEMS, Answer
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import CommandDep, DatabaseDep
-from server.listing import Order
+from server.kit.errors import ConfigNotFound, InvalidConfig, NameAmbiguous
+from server.kit.http import filters
+from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body
+from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.fields import ConfigName, Text, Version
+from server.kit.http.filters import Field
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from server.http.fields import Read, ResolvedConfig, Text, Time, Write
-from server.http.listing import ListPage
+from server.kit.http.fields import Read, ResolvedConfig, Text, Time, Write
+from server.kit.http.listing import ListPage
 
 Document = dict[str, Any] | Annotated[str, StringConstraints(max_length=2**21)]
 """A configuration as it is sent."""

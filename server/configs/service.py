@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from server.config.config import Change, RunConfig, apply_overrides, diff, parse_document, resolve, review
+from server.config.unsupported import refuse_unsupported
+from server.config.upgrade import Upgrade, upgrade
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
-from server.errors import InvalidConfig, Problem
-from server.training.config import Change, RunConfig, apply_overrides, diff, parse_document, resolve, review
-from server.training.unsupported import refuse_unsupported
-from server.training.upgrade import Upgrade, upgrade
+from server.kit.errors import InvalidConfig, Problem
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Names of stored configurations: they stand in addresses and on command lines."""

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 
 from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, thin, write
-from ludus.spec import BehaviorSpec
-from server.artifacts import ArtifactStore, Stored, fetch, published
-from server.db.ids import new_id
+from ludus.protocol.spec import BehaviorSpec
 from server.demonstrations.refs import DemonstrationRef
-from server.errors import DemonstrationInvalid
+from server.kit.artifacts import ArtifactStore, Stored, fetch, published
+from server.kit.db.ids import new_id
+from server.kit.errors import DemonstrationInvalid
 
 SUFFIXES: Final = {"mlagents": ".demo", "ludus": ".npz"}
 """Format -> how a file of it is called."""

@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import Base, Json, Timestamp, ordered_text
-from server.db.projects import Owned
+from server.kit.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.projects import Owned
 
 
 class Demonstration(Owned, Base):

@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from server.artifacts import Stored
-from server.db.clock import now
-from server.db.keyset import Columns, select_page
-from server.db.texts import storable, storable_json
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.specs import spec_to_json
-from server.errors import DemonstrationNotFound
-from server.listing import ListQuery, Order, Page
+from server.kit.artifacts import Stored
+from server.kit.db.clock import now
+from server.kit.db.keyset import Columns, select_page
+from server.kit.db.texts import storable, storable_json
+from server.kit.errors import DemonstrationNotFound
+from server.kit.listing import ListQuery, Order, Page
 from server.runs.models import Run
 from server.runs.states import TERMINAL
 

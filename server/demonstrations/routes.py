@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
 
+from server.app.services import CommandDep, DatabaseDep, Services, ServicesDep
+from server.app.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.models import Demonstration
 from server.demonstrations.repository import DemonstrationRepository, ref
@@ -19,30 +21,22 @@ from server.demonstrations.schemas import (
     DemonstrationSummary,
 )
 from server.demonstrations.service import DemonstrationService
-from server.errors import (
+from server.kit.errors import (
     ArtifactNotFound,
     DemonstrationInUse,
     DemonstrationInvalid,
     DemonstrationNotFound,
     StorageFull,
 )
-from server.http import filters
-from server.http.bodies import BodyDep, declare_json
-from server.http.downloads import DOWNLOAD, Content, WishDep, send
-from server.http.errors import (
-    BodyInvalid,
-    RangeNotSatisfiable,
-    UnsupportedFileType,
-    UnsupportedMediaType,
-    problems,
-)
-from server.http.fields import NAME, Name
-from server.http.filters import EQUALITY, Field
-from server.http.idempotency import COMMAND_PROBLEMS, Answer, Command
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import CommandDep, DatabaseDep, Services, ServicesDep
-from server.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
-from server.listing import Order
+from server.kit.http import filters
+from server.kit.http.bodies import BodyDep, declare_json
+from server.kit.http.downloads import DOWNLOAD, Content, WishDep, send
+from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
+from server.kit.http.fields import NAME, Name
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/demonstrations", tags=["demonstrations"])
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from server.http.fields import Name, Read, Time, Write
-from server.http.listing import ListPage
+from server.kit.http.fields import Name, Read, Time, Write
+from server.kit.http.listing import ListPage
 
 DemonstrationId = Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]
 

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ludus.demonstrations import DemonstrationError, check_fit
-from server.artifacts import Stored
-from server.db.database import Session, after_commit
+from server.config.config import RunConfig
+from server.config.document import Path
+from server.config.problems import join_path
 from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository, ref
 from server.demonstrations.specs import spec_from_json
-from server.errors import DemonstrationInUse, InvalidConfig, Problem
-from server.training.config import RunConfig
-from server.training.document import Path
-from server.training.problems import join_path
+from server.kit.artifacts import Stored
+from server.kit.db.database import Session, after_commit
+from server.kit.errors import DemonstrationInUse, InvalidConfig, Problem
 
 
 class DemonstrationService:

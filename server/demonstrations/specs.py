@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 
 def spec_to_json(spec: BehaviorSpec) -> dict[str, Any]:

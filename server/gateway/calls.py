@@ -14,12 +14,12 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from ludus.unity.messages import GOODBYE
-from ludus.wire.options import CLOSE_METADATA, EXCHANGE, REASON_METADATA, TICKET_METADATA
+from ludus.games.unity.messages import GOODBYE
+from ludus.protocol.options import CLOSE_METADATA, EXCHANGE, REASON_METADATA, TICKET_METADATA
+from server.access.tokens.vigil import Stay, TokenVigil
 from server.gateway.errors import CollectorLost, NoBridge
 from server.gateway.relay import CollectorLine, Context, going_away, read_ticket
-from server.tokens.vigil import Stay, TokenVigil
-from server.waking import on_loop
+from server.kit.waking import on_loop
 
 IDLE_SECONDS: Final = 600.0
 """A channel without a call for this long is closed; the next call then needs a ticket that has not expired."""

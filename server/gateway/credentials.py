@@ -2,7 +2,7 @@
 
 import grpc
 
-from server.tls import TlsPair
+from ludus.protocol.server_tls import TlsPair
 
 
 def server_credentials(pair: TlsPair) -> grpc.ServerCredentials:

@@ -10,8 +10,17 @@ from typing import Final, NoReturn
 import grpc
 import grpc.aio
 
-from ludus.wire.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA
-from server.errors import Conflict, ErrorKind, Exhausted, Forbidden, Invalid, LudusError, Unauthenticated, Unavailable
+from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA
+from server.kit.errors import (
+    Conflict,
+    ErrorKind,
+    Exhausted,
+    Forbidden,
+    Invalid,
+    LudusError,
+    Unauthenticated,
+    Unavailable,
+)
 
 STATUS: Final = {
     ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,

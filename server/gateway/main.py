@@ -9,17 +9,17 @@ from typing import Final
 import grpc.aio
 import structlog
 
-from ludus.wire.options import server_options
-from server.db.database import Database
+from ludus.protocol.options import server_options
+from ludus.protocol.server_tls import TlsPair
+from ludus.protocol.tickets import MIN_KEY_BYTES
 from server.gateway.credentials import server_credentials
 from server.gateway.service import Gateway
-from server.gateway.tickets import MIN_KEY_BYTES
-from server.ports import is_loopback
-from server.queue import Doorbell, make_celery
-from server.settings import GatewaySettings, Settings
+from server.kit.db.database import Database
+from server.kit.ports import is_loopback
+from server.kit.queue import Doorbell, make_celery
+from server.kit.settings import GatewaySettings, Settings
+from server.kit.telemetry import serve_metrics
 from server.simulators.repository import SimulatorDesk
-from server.telemetry import serve_metrics
-from server.tls import TlsPair
 
 GRACE_SECONDS: Final = 5.0
 """How long calls that are under way may take when the gateway stops."""

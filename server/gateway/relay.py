@@ -16,15 +16,15 @@ import grpc
 import grpc.aio
 import structlog
 
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.codes import CloseCode
-from ludus.wire.options import REASON_METADATA, TICKET_METADATA, client_options
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.options import REASON_METADATA, TICKET_METADATA, client_options
+from ludus.protocol.server_tls import TlsPair
+from ludus.protocol.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
+from server.access.tokens.vigil import TokenVigil
 from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, OldTicket
-from server.gateway.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
-from server.settings import GatewaySettings
-from server.tls import TlsPair
-from server.tokens.vigil import TokenVigil
-from server.waking import on_loop
+from server.kit.settings import GatewaySettings
+from server.kit.waking import on_loop
 
 CONNECT: Final = "/ludus.v1.SimulationService/Connect"
 REACH_SECONDS: Final = 5.0

@@ -18,13 +18,14 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.codec import PROTOCOL_VERSION
-from ludus.wire.contract import MAX_JOIN_BYTES, join_problem, report_problem
-from ludus.wire.options import EXCHANGE, REASON_METADATA
-from server.db.projects import EVERY
-from server.errors import LudusError, RunNotFound
-from server.errors import TokenRefused as Refused
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import PROTOCOL_VERSION
+from ludus.protocol.contract import MAX_JOIN_BYTES, join_problem, report_problem
+from ludus.protocol.options import EXCHANGE, REASON_METADATA
+from ludus.protocol.tickets import TicketClaims, sign
+from server.access.tokens.checker import TokenChecker
+from server.access.tokens.principal import ANONYMOUS, Principal, Scope, everything
+from server.access.tokens.vigil import TokenVigil
 from server.gateway.balancer import Balancer
 from server.gateway.calls import CallRelay
 from server.gateway.errors import (
@@ -40,14 +41,13 @@ from server.gateway.errors import (
 )
 from server.gateway.health import Health
 from server.gateway.relay import CollectorLine, Context, Relay
-from server.gateway.tickets import TicketClaims, sign
-from server.rates import Rate
-from server.settings import GatewaySettings
+from server.kit.db.projects import EVERY
+from server.kit.errors import LudusError, RunNotFound
+from server.kit.errors import TokenRefused as Refused
+from server.kit.rates import Rate
+from server.kit.settings import GatewaySettings
+from server.kit.telemetry import GatewayTelemetry
 from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk
-from server.telemetry import GatewayTelemetry
-from server.tokens.checker import TokenChecker
-from server.tokens.principal import ANONYMOUS, Principal, Scope, everything
-from server.tokens.vigil import TokenVigil
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5

@@ -22,8 +22,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
-from server.db.base import CLUSTERED, Base, Timestamp, ordered_text
-from server.db.projects import Owned
+from server.kit.db.base import CLUSTERED, Base, Timestamp, ordered_text
+from server.kit.db.projects import Owned
 from server.runs.models import Run
 
 PENDING_SQL = "rated_through < match_seq"

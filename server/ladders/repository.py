@@ -1,4 +1,4 @@
-"""Ladders and their players in the database. For matches see `server.matches`, for ratings `server.ratings`."""
+"""Ladders and their players in the database. For matches see `server.ladders.matches`, for ratings `server.ladders.ratings`."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Self
@@ -8,20 +8,20 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from server.checkpoints.models import Checkpoint
-from server.db.clock import now
-from server.db.ids import new_id
-from server.db.keyset import Columns, parts, select_page
-from server.db.projects import DEFAULT, project_of
-from server.errors import LadderExists, LadderNotFound, NameAmbiguous, PlayerNotFound
-from server.events.repository import UNTRACKED
+from server.config.behavior import ReinforcementConfig
+from server.config.run import RunConfig
+from server.kit.db.clock import now
+from server.kit.db.ids import new_id
+from server.kit.db.keyset import Columns, parts, select_page
+from server.kit.db.projects import DEFAULT, project_of
+from server.kit.errors import LadderExists, LadderNotFound, NameAmbiguous, PlayerNotFound
+from server.kit.listing import ListQuery, Page
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
-from server.ladders.ratings import INITIAL_MU, INITIAL_SIGMA
+from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import PlayedSeat, PlayerKind
-from server.listing import ListQuery, Page
+from server.runs.events.repository import UNTRACKED
 from server.runs.models import Run
 from server.runs.states import TERMINAL
-from server.training.behavior import ReinforcementConfig
-from server.training.run import RunConfig
 
 INITIAL_ELO: Final = 1200.0
 """ML-Agents' `initial_elo`."""

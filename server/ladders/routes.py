@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field as Within
 
-from server.db.database import Session
-from server.errors import (
+from server.app.services import CommandDep, DatabaseDep, ServicesDep
+from server.kit.db.database import Session
+from server.kit.errors import (
     CheckpointNotFound,
     LadderExists,
     LadderInUse,
@@ -17,14 +18,16 @@ from server.errors import (
     PlayerExists,
     PlayerNotFound,
 )
-from server.http import filters
-from server.http.bodies import BodyDep, declare_json
-from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.http.fields import NAME
-from server.http.filters import EQUALITY, Field
-from server.http.idempotency import COMMAND_PROBLEMS, Answer
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import CommandDep, DatabaseDep, ServicesDep
+from server.kit.http import filters
+from server.kit.http.bodies import BodyDep, declare_json
+from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.fields import NAME
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Operator, Order
+from server.ladders.matches.repository import MatchRepository, SeatedMatch
+from server.ladders.ratings.repository import History, Payoffs, RatingRepository
 from server.ladders.refs import PlayerKind, ReportedMatch, ReportedSeat
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.schemas import (
@@ -46,9 +49,6 @@ from server.ladders.schemas import (
     SeatRead,
 )
 from server.ladders.service import LadderService, NewPlayer
-from server.listing import Operator, Order
-from server.matches.repository import MatchRepository, SeatedMatch
-from server.ratings.repository import History, Payoffs, RatingRepository
 
 router = APIRouter(prefix="/v1/ladders", tags=["ladders"])
 

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from server.http.fields import Name, Read, Text, Time, Write
-from server.http.listing import ListPage
-from server.ladders.ratings import INITIAL_MU, INITIAL_SIGMA
+from server.kit.http.fields import Name, Read, Text, Time, Write
+from server.kit.http.listing import ListPage
+from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.refs import Outcome
 
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]

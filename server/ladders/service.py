@@ -4,18 +4,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from server.checkpoints.repository import InitialCheckpoints
-from server.db.database import Session
-from server.errors import CheckpointNotFound, InvalidConfig, LadderInUse, PlayerExists, Problem
+from server.config.behavior import BehaviorConfig, ReinforcementConfig
+from server.config.config import RunConfig
+from server.config.document import Path
+from server.config.problems import join_path
+from server.kit.db.database import Session
+from server.kit.errors import CheckpointNotFound, InvalidConfig, LadderInUse, PlayerExists, Problem
+from server.ladders.matches.repository import MatchLedger, MatchRepository, SeatedMatch
 from server.ladders.models import Ladder, LadderPlayer
-from server.ladders.ratings import INITIAL_MU, INITIAL_SIGMA
+from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
+from server.ladders.ratings.repository import RatingRepository
 from server.ladders.refs import PlayerKind, ReportedMatch
 from server.ladders.repository import LadderRepository, PlayerRepository
-from server.matches.repository import MatchLedger, MatchRepository, SeatedMatch
-from server.ratings.repository import RatingRepository
-from server.training.behavior import BehaviorConfig, ReinforcementConfig
-from server.training.config import RunConfig
-from server.training.document import Path
-from server.training.problems import join_path
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import CLUSTERED, Base, Timestamp
+from server.kit.db.base import CLUSTERED, Base, Timestamp
 
 STALE_SQL = "extremes_step IS NULL OR extremes_step <> step"
 """Metrics whose extremes are not known up to the newest step. Queries use these words, so that the index applies."""

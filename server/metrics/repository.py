@@ -16,8 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.checkpoints.models import Checkpoint
-from server.db.keyset import parts
-from server.errors import MetricNotFound
+from server.kit.db.keyset import parts
+from server.kit.errors import MetricNotFound
 from server.metrics.listed import ListedMetric
 from server.metrics.models import STALE_SQL, LatestMetric, MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Points, Series, thin

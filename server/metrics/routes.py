@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from server.errors import MetricNotFound, RunNotFound
-from server.http.errors import problems
-from server.http.fields import TEXT, MetricKey, RunKey
-from server.http.services import DatabaseDep
+from server.app.services import DatabaseDep
+from server.kit.errors import MetricNotFound, RunNotFound
+from server.kit.http.errors import problems
+from server.kit.http.fields import TEXT, MetricKey, RunKey
 from server.metrics.points import Series
 from server.metrics.repository import MetricRepository
 from server.metrics.schemas import MetricList, MetricRead, SeriesList, SeriesRead

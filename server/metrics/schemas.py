@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from server.http.fields import Read, Time
+from server.kit.http.fields import Read, Time
 
 
 class MetricRead(Read):

@@ -5,9 +5,9 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text
-from server.db.projects import Owned
-from server.scheduling.demand import LARGEST
+from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text
+from server.kit.db.projects import Owned
+from server.runs.scheduling.demand import LARGEST
 
 CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
 """`server.runs.states.CLAIMABLE` in SQL. Queries use these words, so that SQLite sees that the index below applies."""
@@ -66,7 +66,7 @@ class Run(Owned, Base):
     """The token that created it, by which quotas count; empty: no token of the database did, or the release before
     `0012`. No foreign key: the number of a token that is deleted still counts."""
     demand: Mapped[str] = mapped_column(ordered_text(LARGEST), default="", server_default="")
-    """What it wants of a slot: `server.scheduling.demand.Demand.text`."""
+    """What it wants of a slot: `server.runs.scheduling.demand.Demand.text`."""
     waits_for: Mapped[str | None] = mapped_column(Text)
     """Why no worker can take it, as a sentence for people; None where it only waits for its turn."""
     self_play: Mapped[dict[str, Any] | None] = mapped_column(Json)
@@ -154,7 +154,7 @@ class Attempt(Base):
     resume_step: Mapped[int] = mapped_column(BigInteger, default=0)
     """Step of that checkpoint; 0 from the beginning. A checkpoint beyond it is progress."""
     fingerprint: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """What it ran on: release, commit, libraries and hardware of the worker (`worker.fingerprint`)."""
+    """What it ran on: release, commit, libraries and hardware of the worker (`worker.host.fingerprint`)."""
     outcome: Mapped[str | None] = mapped_column(String(32))
     """How it ended: a StopReason, `paused`, `lease_expired`, or what the supervisor gave when it released the run."""
     detail: Mapped[str | None] = mapped_column(Text)

@@ -1,6 +1,6 @@
 """Runs in the database: reads for the API, inserts, and what users ask of a run.
 
-The worker's side (`RunQueue`, `AttemptLedger`) lies in `server.attempts.repository` and is offered here too, so that
+The worker's side (`RunQueue`, `AttemptLedger`) lies in `server.runs.attempts.repository` and is offered here too, so that
 one import gives all that concerns runs.
 """
 
@@ -10,23 +10,23 @@ from typing import Any, ClassVar
 from sqlalchemy import ColumnElement, Select, delete, exists, func, not_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
-from server.attempts.claim import Claim
-from server.attempts.repository import AttemptLedger, RunQueue
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
-from server.db.clock import now
-from server.db.ids import new_id
-from server.db.keyset import Columns, compare, opaque, select_page
-from server.db.projects import project_of
-from server.errors import LogNotFound, RunNotFound, TooManyTags
-from server.events.repository import EventRepository, Note, lock_run, move, record
-from server.leases.repository import LeaseRepository
-from server.listing import Condition, ListQuery, Operator, Order, Page
+from server.kit.db.clock import now
+from server.kit.db.ids import new_id
+from server.kit.db.keyset import Columns, compare, opaque, select_page
+from server.kit.db.projects import project_of
+from server.kit.errors import LogNotFound, RunNotFound, TooManyTags
+from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.metrics.listed import ListedMetric
 from server.metrics.points import MetricPoint
 from server.metrics.repository import values_by_run
+from server.runs.attempts.claim import Claim
+from server.runs.attempts.repository import AttemptLedger, RunQueue
+from server.runs.events.repository import EventRepository, Note, lock_run, move, record
+from server.runs.leases.repository import LeaseRepository
 from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
+from server.runs.scheduling.demand import Demand
 from server.runs.states import Intent, RunKind, RunState
-from server.scheduling.demand import Demand
 
 __all__ = [
     "AttemptLedger",

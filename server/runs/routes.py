@@ -5,15 +5,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import StringConstraints
 
-from server.amendments.schemas import RunChanges
+from server.app.access import VisitDep
+from server.app.services import CommandDep, Services, ServicesDep
+from server.app.waits import MAX_SECONDS, states_of
 from server.assessments.service import AssessmentService
 from server.checkpoints.service import CheckpointService
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, Prepared
-from server.db.database import Database, Session
-from server.deletion.service import DeletionService
 from server.demonstrations.service import DemonstrationService
-from server.errors import (
+from server.kit.db.database import Database, Session
+from server.kit.errors import (
     ConfigNotFound,
     IllegalTransition,
     InvalidConfig,
@@ -26,26 +27,25 @@ from server.errors import (
     RunNotFound,
     RunNotPaused,
 )
-from server.http import filters
-from server.http.access import VisitDep
-from server.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
-from server.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
-from server.http.fields import NAME, TEXT, Name, RunKey, Tag
-from server.http.filters import EQUALITY, Field
-from server.http.idempotency import COMMAND_PROBLEMS, Answer
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import CommandDep, Services, ServicesDep
-from server.http.waits import MAX_SECONDS, states_of
+from server.kit.http import filters
+from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
+from server.kit.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
+from server.kit.http.fields import NAME, TEXT, Name, RunKey, Tag
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Order
 from server.ladders.service import LadderService
-from server.listing import Order
 from server.metrics.listed import ListedMetric
 from server.metrics.repository import MetricRepository
+from server.runs.amendments.schemas import RunChanges
+from server.runs.deletion.service import DeletionService
 from server.runs.models import Run
 from server.runs.repository import METRIC, RunRepository
 from server.runs.schemas import ConfigWarning, RunCreate, RunListed, RunPage, RunPlan, RunRead, RunSummary
 from server.runs.service import RunService
+from server.runs.standstill.repository import StandstillRepository
 from server.runs.states import RunKind, RunState, StopReason
-from server.standstill.repository import StandstillRepository
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from server.http.fields import TEXT, Name, Read, ResolvedConfig, RunName, Tag, Time, Write
-from server.http.listing import ListPage
+from server.kit.http.fields import TEXT, Name, Read, ResolvedConfig, RunName, Tag, Time, Write
+from server.kit.http.listing import ListPage
 from server.runs.states import RunKind, RunState, StopReason
 
 

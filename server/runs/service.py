@@ -9,20 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from server.amendments.schemas import RunChanges
-from server.amendments.service import AmendmentService
-from server.checkpoint_requests.repository import CheckpointRequestRepository
 from server.checkpoints.repository import InitialCheckpoints
-from server.db.database import Session, after_commit
-from server.db.projects import DEFAULT, project_of
+from server.config.config import RunConfig
 from server.demonstrations.repository import DemonstrationRepository
-from server.errors import IllegalTransition, Problem, RunEnding, RunNotPaused
-from server.events.repository import Note, record
+from server.kit.db.database import Session, after_commit
+from server.kit.db.projects import DEFAULT, project_of
+from server.kit.errors import IllegalTransition, Problem, RunEnding, RunNotPaused
 from server.ladders.service import LadderService
+from server.runs.amendments.schemas import RunChanges
+from server.runs.amendments.service import AmendmentService
+from server.runs.checkpoint_requests.repository import CheckpointRequestRepository
+from server.runs.events.repository import Note, record
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.states import EVENT_OF, LEASED, TERMINAL, Intent, RunKind, RunState, StopReason
-from server.training.config import RunConfig
 
 
 class Bell(Protocol):

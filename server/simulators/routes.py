@@ -2,14 +2,14 @@
 
 from fastapi import APIRouter
 
-from server.errors import RunNotFound
-from server.http import filters
-from server.http.errors import problems
-from server.http.fields import RunKey
-from server.http.filters import EQUALITY, Field
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import DatabaseDep
-from server.listing import Order
+from server.app.services import DatabaseDep
+from server.kit.errors import RunNotFound
+from server.kit.http import filters
+from server.kit.http.errors import problems
+from server.kit.http.fields import RunKey
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Order
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
 from server.simulators.schemas import SimulatorPage, SimulatorRead

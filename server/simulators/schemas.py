@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from server.http.fields import Read, Time
-from server.http.listing import ListPage
+from server.kit.http.fields import Read, Time
+from server.kit.http.listing import ListPage
 
 
 class SimulatorRead(Read):

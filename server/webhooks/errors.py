@@ -1,6 +1,6 @@
 """What can be wrong with a webhook."""
 
-from server.errors import Conflict, Invalid, NotFound
+from server.kit.errors import Conflict, Invalid, NotFound
 
 
 class WebhookNotFound(NotFound):

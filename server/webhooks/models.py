@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Boolean, Double, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import CLUSTERED, Base, Json, Timestamp
-from server.db.projects import Owned
+from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
+from server.kit.db.projects import Owned
 
 PENDING_SQL = "state = 'pending'"
 """Deliveries that are not over. Queries use these words, so that SQLite sees that the index below applies."""
@@ -48,7 +48,7 @@ class Webhook(Owned, Base):
 class WebhookCursor(Base):
     """The events of this run up to `seq` have become deliveries, where somebody wanted them.
 
-    Numbers of a run become visible in their order and without gaps (`server.events.repository`), so nothing below the
+    Numbers of a run become visible in their order and without gaps (`server.runs.events.repository`), so nothing below the
     cursor can appear later. No foreign key: telling must not wait for those who lock the run.
     """
 

@@ -6,17 +6,17 @@ from typing import ClassVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from server.db.clock import now
-from server.db.ids import new_id
-from server.db.keyset import Columns, select_page
-from server.listing import ListQuery, Page
+from server.kit.db.clock import now
+from server.kit.db.ids import new_id
+from server.kit.db.keyset import Columns, select_page
+from server.kit.listing import ListQuery, Page
 from server.webhooks.errors import WebhookNotFound
 from server.webhooks.models import Webhook
 from server.webhooks.refs import Wish
 
 
 class WebhookRepository:
-    """Webhooks, without what was sent to them (`server.deliveries.repository`)."""
+    """Webhooks, without what was sent to them (`server.webhooks.deliveries.repository`)."""
 
     COLUMNS: ClassVar[Columns] = {
         "created_at": Webhook.created_at,

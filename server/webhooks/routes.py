@@ -6,21 +6,21 @@ from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Response
 
-from server.db.database import Session
-from server.deliveries.courier import Courier
-from server.deliveries.messages import TEST_TYPE
-from server.deliveries.repository import DeliveryRepository
-from server.deliveries.sender import HELD_SECONDS, attempt
-from server.errors import RunNotFound
-from server.http import filters
-from server.http.bodies import BodyDep, declare_json
-from server.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.http.fields import NAME
-from server.http.filters import EQUALITY, Field
-from server.http.idempotency import COMMAND_PROBLEMS, Answer
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import CommandDep, DatabaseDep, Services, ServicesDep
-from server.listing import Order
+from server.app.services import CommandDep, DatabaseDep, Services, ServicesDep
+from server.kit.db.database import Session
+from server.kit.errors import RunNotFound
+from server.kit.http import filters
+from server.kit.http.bodies import BodyDep, declare_json
+from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.fields import NAME
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Order
+from server.webhooks.deliveries.courier import Courier
+from server.webhooks.deliveries.messages import TEST_TYPE
+from server.webhooks.deliveries.repository import DeliveryRepository
+from server.webhooks.deliveries.sender import HELD_SECONDS, attempt
 from server.webhooks.errors import AddressInvalid, DeliveryNotFound, WebhookDisabled, WebhookNotFound
 from server.webhooks.models import Delivery, DeliveryAttempt, Webhook
 from server.webhooks.refs import DeliveryState, DisabledReason

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
-from server.http.fields import Name, Read, Tag, Text, Time, Write
-from server.http.listing import ListPage
+from server.kit.http.fields import Name, Read, Tag, Text, Time, Write
+from server.kit.http.listing import ListPage
 from server.webhooks.refs import PATTERN
 
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from server.db.database import Session
-from server.deliveries.guard import check_url
-from server.deliveries.repository import DeliveryRepository
-from server.deliveries.signing import new_secret
+from server.kit.db.database import Session
 from server.runs.repository import RunRepository
+from server.webhooks.deliveries.guard import check_url
+from server.webhooks.deliveries.repository import DeliveryRepository
+from server.webhooks.deliveries.signing import new_secret
 from server.webhooks.errors import WebhookDisabled
 from server.webhooks.models import Delivery, Webhook
 from server.webhooks.refs import DisabledReason

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from server.db.base import Base, Json, Timestamp, ordered_text
+from server.kit.db.base import Base, Json, Timestamp, ordered_text
 
 
 class Worker(Base):

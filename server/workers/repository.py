@@ -8,12 +8,12 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from server.db.clock import now
-from server.db.database import Database
-from server.db.keyset import Columns, select_page
-from server.errors import WorkerNotFound
-from server.listing import ListQuery, Order, Page
-from server.scheduling.demand import Offer
+from server.kit.db.clock import now
+from server.kit.db.database import Database
+from server.kit.db.keyset import Columns, select_page
+from server.kit.errors import WorkerNotFound
+from server.kit.listing import ListQuery, Order, Page
+from server.runs.scheduling.demand import Offer
 from server.workers.models import Worker
 
 NEWEST_FIRST = ListQuery(Order("started_at"))

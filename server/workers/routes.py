@@ -2,14 +2,14 @@
 
 from fastapi import APIRouter
 
-from server.http import filters
-from server.http.access import needs
-from server.http.errors import problems
-from server.http.filters import EQUALITY, Field
-from server.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.http.services import DatabaseDep
-from server.listing import Order
-from server.tokens.principal import Scope
+from server.access.tokens.principal import Scope
+from server.app.access import needs
+from server.app.services import DatabaseDep
+from server.kit.http import filters
+from server.kit.http.errors import problems
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.listing import Order
 from server.workers.repository import WorkerRepository
 from server.workers.schemas import WorkerPage, WorkerRead
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from server.settings import Settings
+from server.kit.settings import Settings
 from tests.deployment.composition import MissingVariable, Service, fill, read_services
 from tests.deployment.deployment import TABLE, table_of_ports
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from server.settings import Settings
+from server.kit.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

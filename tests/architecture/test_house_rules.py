@@ -75,14 +75,20 @@ def imports_annotations(node: ast.AST) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
-MAINS = ("server/commands.py", "server/health.py", "worker/commands.py", "server/db/migrate.py", "migrations/env.py")
+MAINS = (
+    "server/commands.py",
+    "server/app/health.py",
+    "worker/host/commands.py",
+    "server/kit/db/migrate.py",
+    "migrations/env.py",
+)
 
 RULES = [
     Rule(
         "commit",
         frozenset({"commit"}),
         calls_method("commit"),
-        lambda path: not path.startswith("server/db/"),
+        lambda path: not path.startswith("server/kit/db/"),
         "a transaction ends at the edge that began it: use Database.write()",
     ),
     Rule(
@@ -96,7 +102,7 @@ RULES = [
         "item",
         frozenset({"item"}),
         calls_method("item"),
-        lambda path: path.startswith("worker/algorithms/"),
+        lambda path: path.startswith("worker/learning/algorithms/"),
         "each .item() waits for the device: return tensors, copy once per update",
     ),
     Rule("locals", frozenset({"locals"}), calls("locals"), lambda _path: True, "pass a typed object"),

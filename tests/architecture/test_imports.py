@@ -46,7 +46,7 @@ def take(name, modules):
 ludus = list(modules("ludus"))
 take("ludus", [name for name in ludus if not name.startswith({ENVIRONMENTS!r})])
 report["heavy in ludus"] = sorted({HEAVY!r} & set(sys.modules))
-take("server", ["server.http.app", "server.serve"])
+take("server", ["server.app.app", "server.app.serve"])
 report["heavy in the API"] = sorted({{"torch", "onnx"}} & set(sys.modules))
 take("server", modules("server"))
 take("ludus", [name for name in ludus if name.startswith({ENVIRONMENTS!r})])
@@ -93,7 +93,7 @@ def test_the_import_rules_hold() -> None:
 
 def test_importing_the_parent_of_the_embedded_stack_imports_no_framework(tmp_path: Path) -> None:
     program = """
-import sys, server.embedded, server.commands
+import sys, server.embedded.stack, server.commands
 heavy = {"torch", "fastapi", "uvicorn", "sqlalchemy", "alembic", "celery", "grpc", "numpy"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -9,11 +9,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from server.db.database import Database
-from server.fleet.collector import FleetCollector
-from server.http.telemetry import HttpTelemetry
-from server.telemetry import GatewayTelemetry, StewardTelemetry
-from worker.telemetry import WorkerTelemetry
+from server.app.telemetry import HttpTelemetry
+from server.kit.db.database import Database
+from server.kit.telemetry import GatewayTelemetry, StewardTelemetry
+from server.workers.fleet.collector import FleetCollector
+from worker.host.telemetry import WorkerTelemetry
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "monitoring.md").read_text()
 LABELS = {"state", "outcome", "reason", "pool", "method", "route", "status", "call", "version"}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ludus.cli import ludus
-from server.training.presets import read_preset
+from server.config.presets import read_preset
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

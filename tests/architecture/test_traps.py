@@ -44,7 +44,9 @@ def test_a_slot_forks_nothing() -> None:
 
 
 def test_what_celery_forks_has_imported_neither_torch_nor_grpc() -> None:
-    look = "import sys, worker.tasks, worker.commands; print([m for m in ('torch', 'grpc') if m in sys.modules])"
+    look = (
+        "import sys, worker.host.tasks, worker.host.commands; print([m for m in ('torch', 'grpc') if m in sys.modules])"
+    )
 
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, cwd=ROOT)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from ludus.api import ApiError, Client
-from server.processes import MARK, marked, sweep
-from server.service import Service, ServiceSpec
+from ludus.client import ApiError, Client
+from server.embedded.child_process import Service, ServiceSpec
+from server.kit.processes import MARK, marked, sweep
 from tests.chaos.servers import free_port
 from tests.e2e.stack import LUDUS, environment, eventually
 
@@ -141,7 +141,7 @@ class Cluster:
 
         def collecting() -> psutil.Process | None:
             with contextlib.suppress(psutil.NoSuchProcess):
-                found = [each for each in self.trainer(run).children() if "worker.collector" in each.cmdline()]
+                found = [each for each in self.trainer(run).children() if "ludus.collector" in each.cmdline()]
                 return max(found, key=lambda each: each.cpu_times().user, default=None)
             return None
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from ludus.api import ApiError
-from ludus.records import Attempt
+from ludus.client import ApiError
+from ludus.schemas import Attempt
 from tests.chaos.cluster import LEASE_SECONDS, WORKERS, Cluster, Simulators
 from tests.e2e.stack import eventually
 

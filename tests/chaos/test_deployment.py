@@ -18,11 +18,11 @@ import pytest
 import structlog
 import yaml
 
-from ludus.api import Client
-from ludus.records import Run
-from server.queue import Doorbell, make_celery
-from server.settings import Settings
-from server.training.presets import read_preset
+from ludus.client import Client
+from ludus.schemas import Run
+from server.config.presets import read_preset
+from server.kit.queue import Doorbell, make_celery
+from server.kit.settings import Settings
 from tests.chaos.cluster import WORKERS, Cluster, Simulators
 from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
 from tests.chaos.servers import Cable, Postgres, Redis, free_port

@@ -4,8 +4,8 @@ import hashlib
 import threading
 from pathlib import Path
 
-from ludus.api import ApiError, Client
-from ludus.records import Attempt, Event
+from ludus.client import ApiError, Client
+from ludus.schemas import Attempt, Event
 
 METRIC = "Environment/Cumulative Reward"
 POLL_SECONDS = 0.3

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.api import Client
+from ludus.client import Client
 from tests.chaos.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 def test_the_composed_stack_trains_resumes_after_a_restart_of_its_worker_and_hands_out_the_model(stack: Stack) -> None:
     client = Client(stack.api, stack.variables["LUDUS_API__TOKEN"])
-    configuration = ROOT / "server/training/presets/cartpole.yaml"
+    configuration = ROOT / "server/config/presets/cartpole.yaml"
     overrides = ("--set", "behaviors.CartPole.max_steps=60000", "--set", "behaviors.CartPole.checkpoint_interval=10000")
     assert stack.ludus("run", "create", str(configuration), "--name", "composed", *overrides).wait(30) == 0
     simulator = stack.ludus(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.codes import CloseCode
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codes import CloseCode
 from tests.fakes import FakeServer, Joiner, Peer, Script, assign, finish_after, refuse
 
 Responses = Iterator[pb.ConnectResponse]

@@ -20,16 +20,16 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli import ludus
-from ludus.fake_server import Behaviour, FakeServer
-from ludus.simulator import CannotConnect, CloseCode, SessionRefused, connect
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.contract import MAX_UNADMITTED_STEPS
-from ludus.wire.options import REASON_METADATA
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.contract import MAX_UNADMITTED_STEPS
+from ludus.protocol.options import REASON_METADATA
+from ludus.sdk.fake_server import Behaviour, FakeServer
+from ludus.sdk.simulator import CannotConnect, CloseCode, SessionRefused, connect
+from tests.ludus.collector.stack import SPEC, Simulator
+from tests.ludus.collector.test_malformed import MISTAKES
 from tests.toys.catch import Catch
 from tests.toys.mazes import Crowd
 from tests.toys.wanderers import Wanderers
-from tests.worker.collector.stack import SPEC, Simulator
-from tests.worker.collector.test_malformed import MISTAKES
 
 NODE = Path(__file__).parents[2] / "examples" / "node"
 TLS = Path(__file__).parents[1] / "data" / "tls"
@@ -235,7 +235,7 @@ def test_each_mistake_has_the_name_that_a_real_server_gives_it(strict: Server, m
 
 
 def test_a_stream_whose_client_does_not_end_it_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ludus.fake_server.LINGER_SECONDS", 0.2)
+    monkeypatch.setattr("ludus.sdk.fake_server.LINGER_SECONDS", 0.2)
     listening, over = queue.SimpleQueue[FakeServer](), threading.Event()
 
     async def serve() -> None:

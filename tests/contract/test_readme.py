@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ludus.wire import contract, options, specs
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
-from server.errors import DatabaseUnavailable, LudusError, RunNotFound, TokenRefused
+from ludus.collector.settings import CollectorSettings
+from ludus.protocol import contract, options, specs
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import BehaviorLayout, CloseCode, decode_actions, decode_step, spec_from_message
 from server.gateway import calls
 from server.gateway import errors as gateway_errors
 from server.gateway.errors import STATUS
-from server.settings import GatewaySettings
-from worker.collector.settings import CollectorSettings
+from server.kit.errors import DatabaseUnavailable, LudusError, RunNotFound, TokenRefused
+from server.kit.settings import GatewaySettings
 
 README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from ludus.api import Client
-from ludus.tls import ClientTls
-from server.processes import MARK, sweep
+from ludus.client import Client
+from ludus.protocol.tls import ClientTls
+from server.kit.processes import MARK, sweep
 from tests.chaos.servers import program
 from tests.deployment.composition import EXAMPLE, ROOT, Service, fill, read_services
 from tests.deployment.hosts import Host, Process, Switch, cable

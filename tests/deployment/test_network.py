@@ -17,8 +17,8 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from ludus.api import Client
-from ludus.records import Run
+from ludus.client import Client
+from ludus.schemas import Run
 from tests.deployment.deployment import ADDRESSES, S3_PORT, TABLE, WORKERS, Deployment, table_of_ports
 from tests.deployment.hosts import Process, skip_without_namespaces
 from tests.e2e.games import write_build

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.api import Client
+from ludus.client import Client
 from tests.deployment.composition import ROOT
 from tests.deployment.hosts import Host, Switch, skip_without_namespaces
 from tests.e2e.stack import LUDUS, cartpole, environment, eventually

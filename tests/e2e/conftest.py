@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ludus.api import Client
+from ludus.client import Client
 from tests.e2e.stack import LudusUp, Player
 
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import psutil
 
-from ludus.api import Client
-from ludus.records import Run
-from server.processes import MARK, marked
+from ludus.client import Client
+from ludus.schemas import Run
+from server.kit.processes import MARK, marked
 
 Value = TypeVar("Value")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ludus.api import Client
 from ludus.cli import ludus
-from ludus.records import Ladder
+from ludus.client import Client
+from ludus.schemas import Ladder
 from tests.e2e.stack import Player, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("stack")]

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from ludus.api import Client, ProblemAnswer
+from ludus.client import Client, ProblemAnswer
 from ludus.demonstrations import write
 from tests.e2e.stack import LudusUp, Player, cartpole
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector

@@ -12,10 +12,10 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from ludus.api import Client, NotFound
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
-from ludus.records import EvaluationResult, MatchResult, Run
+from ludus.client import Client, NotFound
+from ludus.schemas import EvaluationResult, MatchResult, Run
 from tests.e2e.stack import LudusUp, Player, eventually
 from tests.e2e.test_board_game import CONFIG, TICTACTOE
 

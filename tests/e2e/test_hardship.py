@@ -12,9 +12,9 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from ludus.api import Client
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.simulation_pb2_grpc import SimulationServiceStub
+from ludus.client import Client
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.simulation_pb2_grpc import SimulationServiceStub
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.xdist_group("stack")]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ludus.api import Client
+from ludus.client import Client
 from ludus.demonstrations import read
 from tests.e2e.stack import LudusUp, cartpole, environment
 

@@ -6,7 +6,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from ludus.api import Client
+from ludus.client import Client
 from ludus.demonstrations import write
 from tests.e2e.stack import LudusUp
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.e2e.stack import LUDUS, LudusUp, Player, cartpole, environment, eventually
-from tests.ludus.results.reading import PPO, events_in, shown
+from tests.ludus.mlagents.results.reading import PPO, events_in, shown
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

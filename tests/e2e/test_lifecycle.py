@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from ludus.api import Client
-from ludus.records import Event, Run
+from ludus.client import Client
+from ludus.schemas import Event, Run
 from tests.e2e.games import Games
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 from tests.e2e.test_unity import WALKER, walking

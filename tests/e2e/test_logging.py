@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ludus.api import Client
 from ludus.cli import ludus
+from ludus.client import Client
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]

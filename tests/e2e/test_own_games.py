@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ludus.api import Client
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
+from ludus.client import Client
 from tests.e2e.stack import LudusUp, Player
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("stack")]

@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from ludus.api import Client
+from ludus.client import Client
 from tests.e2e.stack import Player, cartpole, wait_for_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ludus.api import ApiError, Client
+from ludus.client import ApiError, Client
 from tests.e2e.stack import LudusUp, Player, eventually
 from tests.e2e.test_board_game import CONFIG, TICTACTOE, rated
 from tests.e2e.test_faults import the

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server.processes import marked
+from server.kit.processes import marked
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]

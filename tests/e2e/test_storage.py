@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ludus.api import Client
-from ludus.records import Run
-from server.artifacts.address import S3Address
+from ludus.client import Client
+from ludus.schemas import Run
+from server.kit.artifacts.address import S3Address
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
 from tests.s3 import ACCESS_KEY, SECRET_KEY, needs_s3, serve_s3
 

@@ -10,13 +10,13 @@ import gymnasium
 import pytest
 
 from ludus.adapters.gymnasium import EnvironmentSimulation
-from ludus.api import Client
-from ludus.dialer import Dialer, Ending
-from ludus.joining import Target
-from ludus.tls import ClientTls
-from ludus.trouble import CannotConnect
+from ludus.client import Client
+from ludus.protocol.tls import ClientTls
+from ludus.sdk.connection import Dialer, Ending
+from ludus.sdk.errors import CannotConnect
+from ludus.sdk.join import Target
 from tests.e2e.stack import LudusUp, cartpole, eventually, wait_for_step
-from tests.server.test_tls import CERTIFICATE, OURS, PRIVATE
+from tests.ludus.protocol.test_server_tls import CERTIFICATE, OURS, PRIVATE
 
 pytestmark = pytest.mark.e2e
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 import yaml
 
-from ludus.api import Client
-from ludus.records import Run
+from ludus.client import Client
+from ludus.schemas import Run
 from tests.e2e.games import Games
 from tests.e2e.stack import LudusUp, eventually, wait_for_step
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.processes import marked
+from server.kit.processes import marked
 from tests.e2e.stack import LUDUS, LudusUp, environment, eventually
 
 ANY_PORTS = ("--port", "0", "--gateway-port", "0")

@@ -18,7 +18,7 @@ from benchmarks.alone import play, train
 from tests.learning.tasks import Task
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SOURCES = ("ludus", "server/training", "worker")
+SOURCES = ("ludus", "server/config", "worker")
 EPISODES = 20
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from server.training.presets import read_preset
+from server.config.presets import read_preset
 
 SEEDS = (1, 2, 3)
 

@@ -12,10 +12,10 @@ from ludus.play.episodes import SEED_PARAMETER, play_episodes
 from ludus.play.intervals import mean_interval
 from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
-from ludus.spec import BehaviorSpec
-from ludus.wire.batches import Outcome
-from server.training.config import resolve
-from server.training.presets import read_preset
+from ludus.protocol.batches import Outcome
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import resolve
+from server.config.presets import read_preset
 from tests.worker.selfplay.match_day import train
 
 GAME = "classic.connect_four_v3"

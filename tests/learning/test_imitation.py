@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from ludus.demonstrations import write
-from server.training.config import CloneConfig
+from server.config.config import CloneConfig
 from tests.toys.pendulum import Pendulum, let_go, shown_by, swing_up
 from tests.toys.playing import training
-from worker.build import Demonstrations, build_clone
-from worker.networks.actor import Actor
+from worker.learning.build import Demonstrations, build_clone
+from worker.learning.networks.actor import Actor
 
 pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from ludus.demonstrations import write
-from ludus.spec import ActionSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.protocol.spec import ActionSpec, DimensionProperty, ObservationSpec, ObservationType
 from tests.toys.playing import TRAINERS, Arcade, Training
 from tests.toys.team_walk import TeamWalk
 from tests.toys.walk import HYPERPARAMETERS, NUMBER, STEP, Line, shown_on
-from worker.build import Demonstrations, build_algorithm
+from worker.learning.build import Demonstrations, build_algorithm
 
 DISCRETE, CONTINUOUS, HYBRID = ActionSpec(0, (2,)), ActionSpec(1), ActionSpec(1, (2,))
 TWO_BRANCHES, TWO_COLUMNS = ActionSpec(0, (2, 2)), ActionSpec(2)

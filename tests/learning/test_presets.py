@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from ludus.demonstrations import Demonstration, write
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.config import CloneConfig, POCAConfig, resolve
-from server.training.presets import read_preset
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.config import CloneConfig, POCAConfig, resolve
+from server.config.presets import read_preset
 from tests.toys.corridor import Corridor
 from tests.toys.playing import Arcade, Training
-from worker.build import Demonstrations, build_algorithm, build_clone
-from worker.networks.actor import Actor
+from worker.learning.build import Demonstrations, build_algorithm, build_clone
+from worker.learning.networks.actor import Actor
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
 

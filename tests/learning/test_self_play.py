@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ludus.spec import ActionSpec
+from ludus.protocol.spec import ActionSpec
 from tests.learning.test_ml_agents_checks import CONTINUOUS, DISCRETE, LEARN, LONG, NAMES
 from tests.toys.walk import HYPERPARAMETERS
 from tests.toys.walkers import Walkers

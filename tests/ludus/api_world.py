@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from server.db.database import Database
-from server.db.migrate import upgrade_database
-from server.settings import Settings
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
+from server.kit.settings import Settings
 
 
 class ServerProcess:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ludus.api import Client
-from tests.server.http.world import World, open_world
+from ludus.client import Client
+from tests.server.app.world import World, open_world
 
 
 def settings() -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ludus.api import (
+from ludus.client import (
     Busy,
     Client,
     DownloadDamaged,
@@ -19,10 +19,10 @@ from ludus.api import (
     StoredConfig,
     WaitTimedOut,
 )
-from ludus.records import Event
-from server.serve import STOP_SECONDS
+from ludus.schemas import Event
+from server.app.serve import STOP_SECONDS
 from tests.ludus.api_world import server_process
-from tests.server.http.world import CARTPOLE, World, build_services, open_world, serving
+from tests.server.app.world import CARTPOLE, World, build_services, open_world, serving
 
 
 def test_a_run_is_created_found_listed_and_stopped(client: Client) -> None:
@@ -286,7 +286,7 @@ def test_a_server_that_is_started_again_loses_no_event_and_no_waiter(tmp_path: P
 def test_a_terminated_server_ends_at_once_though_somebody_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ludus.api.patience.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("ludus.client.patience.PATIENCE_SECONDS", 0.5)
     with server_process(tmp_path) as server, Client(server.server) as client:
         run = client.create_run(CARTPOLE)
         first = threading.Event()
@@ -311,7 +311,7 @@ def test_a_terminated_server_ends_at_once_though_somebody_watches(
 
 
 def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ludus.api.patience.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("ludus.client.patience.PATIENCE_SECONDS", 0.5)
 
     with Client("http://127.0.0.1:9") as client:
         with pytest.raises(ServerUnreachable):

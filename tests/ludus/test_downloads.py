@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ludus.api import Client, DownloadDamaged, ProblemAnswer, ServerUnreachable, patience
+from ludus.client import Client, DownloadDamaged, ProblemAnswer, ServerUnreachable, patience
 from tests.factories import give_up
-from tests.server.http.world import CARTPOLE, Trainer, World, open_world
+from tests.server.app.world import CARTPOLE, Trainer, World, open_world
 
 CONTENT = bytes(range(256)) * 8000
 CUT_BYTES = 600_000

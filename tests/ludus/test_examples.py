@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from ludus.simulator import connect
-from server.training.config import parse_document, resolve
+from ludus.sdk.simulator import connect
+from server.config.config import parse_document, resolve
 from tests.fakes import FakeServer, finish_after
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ludus.api import Client, NotFound, ProblemAnswer
-from tests.server.http.world import World
+from ludus.client import Client, NotFound, ProblemAnswer
+from tests.server.app.world import World
 from tests.server.ladders.played import rate_all
 
 

@@ -29,14 +29,14 @@ assert not loaded, loaded
     "module",
     [
         "ludus",
-        "ludus.api",
-        "ludus.simulator",
+        "ludus.client",
+        "ludus.sdk.simulator",
         "ludus.cli",
         "ludus.cli.run",
         "ludus.cli.simulate",
         "ludus.cli.simulate_process",
         "ludus.cli.unity",
-        "ludus.unity.fleet",
+        "ludus.games.fleet",
         "ludus.adapters.gymnasium",
         "ludus.adapters.pettingzoo",
         "ludus.cli.play",
@@ -53,7 +53,7 @@ def test_the_package_imports_without_what_only_posix_has(module: str) -> None:
 
 def test_the_sdk_and_the_commands_need_no_games_and_no_runtime_to_be_imported() -> None:
     blocked = "for name in ('gymnasium', 'pettingzoo', 'onnxruntime'): sys.modules[name] = None"
-    imported = "import ludus.simulator, ludus.cli.simulate, ludus.cli.play, ludus.play.model, ludus.play.scripted"
+    imported = "import ludus.sdk.simulator, ludus.cli.simulate, ludus.cli.play, ludus.play.model, ludus.play.scripted"
     script = f"import sys\n{blocked}\n{imported}"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.db.database import Database
-from server.db.migrate import upgrade_database
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
 from tests.conftest import BACKENDS, postgresql_database
 
 

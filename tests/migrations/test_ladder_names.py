@@ -3,8 +3,8 @@
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from server.db.database import Database
-from server.db.migrate import downgrade_database, upgrade_database
+from server.kit.db.database import Database
+from server.kit.db.migrate import downgrade_database, upgrade_database
 from server.ladders.models import Ladder
 from server.ladders.repository import LadderRepository
 from server.ladders.service import LadderService

@@ -9,10 +9,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 
-from server.db.database import Database
-from server.db.migrate import _config, check, current, downgrade_database, upgrade_database
-from server.db.models import Base
-from server.errors import SchemaOutdated
+from server.app.models import Base
+from server.kit.db.database import Database
+from server.kit.db.migrate import _config, check, current, downgrade_database, upgrade_database
+from server.kit.errors import SchemaOutdated
 from tests.factories import make_run, read_run
 
 

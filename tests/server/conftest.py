@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.server.http.world import World, open_world
+from tests.server.app.world import World, open_world
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from server.queue import TaskName, make_celery
-from server.settings import Settings
+from server.kit.queue import TaskName, make_celery
+from server.kit.settings import Settings
 
 
 def main(home: str, output: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from server.db.database import Database
-from server.db.migrate import upgrade_database
-from server.queue import Doorbell, make_celery
-from server.settings import Settings
+from server.kit.db.database import Database
+from server.kit.db.migrate import upgrade_database
+from server.kit.queue import Doorbell, make_celery
+from server.kit.settings import Settings
 from tests.chaos.servers import Cable, Redis
 from tests.e2e.stack import LUDUS, environment, eventually
 from tests.factories import make_run, read_run
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.redis]
 
 SLOW = """
 import sys, time
-from server.queue import TaskName, make_celery
-from server.settings import Settings
+from server.kit.queue import TaskName, make_celery
+from server.kit.settings import Settings
 celery = make_celery(Settings(home=sys.argv[1], queue={"broker_url": sys.argv[2]}))
 celery.conf.broker_transport_options["visibility_timeout"] = 1
 

@@ -5,9 +5,9 @@ A team is a group: its reward is given to all of its members together, at the en
 
 from collections.abc import Mapping
 
-from ludus.simulation import Simulation, Start
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.turn import Actions, Turn
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 STEPS = 4
 

@@ -2,7 +2,7 @@
 
 import random
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn
 
 HEIGHT = 5
 WIDTH = 5

@@ -10,8 +10,8 @@ learn not to step on the plate. That is what posthumous credit is for (Cohen et 
 
 import numpy as np
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 
 CELLS = 6
 PLATE, EXIT = 0, CELLS - 1

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ludus.spec import ActionSpec, ObservationSpec
-from ludus.wire.batches import Array
+from ludus.protocol.batches import Array
+from ludus.protocol.spec import ActionSpec, ObservationSpec
 from tests.toys.drills import Drill, one_hot
 
 

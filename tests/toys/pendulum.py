@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ludus.demonstrations import Demonstration
-from ludus.spec import ActionSpec, ObservationSpec
-from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.spec import ActionSpec, ObservationSpec
 from tests.toys.drills import Drill
 
 MAX_TORQUE, MAX_SPEED, DT = 2.0, 8.0, 0.05

@@ -11,20 +11,20 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ludus.spec import BehaviorSpec
-from ludus.wire.batches import Array, BehaviorBatch, Floats, Ints
-from server.training.config import POCAConfig, PPOConfig, SACConfig
+from ludus.collector.agents import Roster
+from ludus.collector.arena import Arena
+from ludus.collector.batcher import Lane
+from ludus.collector.rounds import Rounds
+from ludus.collector.segments import Segment, unpack_segments
+from ludus.collector.tracker import Tracker
+from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import POCAConfig, PPOConfig, SACConfig
 from tests.toys.shapes import shapes_checked_now_and_then
-from worker.algorithms.algorithm import Algorithm
-from worker.build import Demonstrations, build_algorithm
-from worker.collector.agents import Roster
-from worker.collector.batcher import Lane
-from worker.collector.rounds import Rounds
-from worker.collector.tracker import Tracker
-from worker.experience.arena import Arena
+from worker.collectors.acting import make_policy
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Segment, unpack_segments
-from worker.networks.acting import make_policy
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.build import Demonstrations, build_algorithm
 
 TRAINERS = {"ppo": PPOConfig, "sac": SACConfig, "poca": POCAConfig}
 

@@ -1,9 +1,9 @@
 """Rock, paper, scissors: two teams of one agent choose at once; each move beats the one before it in the circle."""
 
-from ludus.simulation import Simulation, Start
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import Outcome
+from ludus.protocol.batches import Outcome
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 ROCK, PAPER, SCISSORS = range(3)
 OUTCOMES = {0: Outcome.DRAW, 1: Outcome.WIN, 2: Outcome.LOSS}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from jaxtyping import config
 
-from worker.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.algorithm import Algorithm
 
 FIRST, EVERY = 3, 10
 

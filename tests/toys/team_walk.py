@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.toys.walk import BEST, NUMBER, PENALTY, STEP, painted
 
 GROUP = 7

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ludus.demonstrations import Demonstration, merge
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.wire.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 
 ON_POLICY: dict[str, Any] = {
     "batch_size": 16,

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ludus.simulation import Simulation, Start
-from ludus.spec import ActionSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import Array, BehaviorBatch
+from ludus.protocol.batches import Array, BehaviorBatch
+from ludus.protocol.spec import ActionSpec
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 from tests.toys.walk import STEP, Line
 
 

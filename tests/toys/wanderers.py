@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResumableSimulation, Start, Turn
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResumableSimulation, Start, Turn
 
 AGENTS = 3
 LONGEST = 90

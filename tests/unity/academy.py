@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ludus.wire.mlagents import agent_pb2, unity_pb2
+from ludus.protocol.mlagents import agent_pb2, unity_pb2
 from tests.unity.agents import Agent, episode_length, is_over
 from tests.unity.descriptions import CAPABILITIES, Behavior, Package
 

@@ -8,7 +8,7 @@ from collections.abc import Container
 
 import numpy as np
 
-from ludus.wire.mlagents import agent_pb2
+from ludus.protocol.mlagents import agent_pb2
 from tests.unity.descriptions import Behavior, Package
 from tests.unity.sensors import Floats, encode, render
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 import grpc
 
-from ludus.wire import options
-from ludus.wire.mlagents import unity_pb2
+from ludus.protocol import options
+from ludus.protocol.mlagents import unity_pb2
 
 Transcript = list[tuple[Literal["sent", "received"], unity_pb2.UnityMessageProto]]
 

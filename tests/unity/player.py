@@ -19,9 +19,9 @@ from uuid import UUID
 
 import grpc
 
-from ludus.wire import simulation_pb2
-from ludus.wire.mlagents import agent_pb2, unity_pb2
-from ludus.wire.options import INCARNATION_METADATA, TICKET_METADATA
+from ludus.protocol import simulation_pb2
+from ludus.protocol.mlagents import agent_pb2, unity_pb2
+from ludus.protocol.options import INCARNATION_METADATA, TICKET_METADATA
 from tests.unity.academy import Academy
 from tests.unity.communicator import Communicator, NobodyListens, Transcript
 from tests.unity.descriptions import CAPABILITIES, PACKAGES, Behavior, Package, Trouble, without_graphics

@@ -7,7 +7,7 @@ from collections.abc import Container
 import numpy as np
 import numpy.typing as npt
 
-from ludus.wire.mlagents import agent_pb2
+from ludus.protocol.mlagents import agent_pb2
 from tests.unity.descriptions import Package, Sensor
 
 Floats = npt.NDArray[np.float32]

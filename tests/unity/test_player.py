@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ludus.wire.mlagents import agent_pb2, unity_pb2
-from ludus.wire.options import INCARNATION_METADATA
+from ludus.protocol.mlagents import agent_pb2, unity_pb2
+from ludus.protocol.options import INCARNATION_METADATA
 from tests.unity.builds import write_build
 from tests.unity.cases import CASES
 from tests.unity.descriptions import CAPABILITIES, PACKAGES, Behavior, Fault, Package, Sensor, Trouble, without_graphics

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from ludus.wire.mlagents import agent_pb2, unity_pb2
+from ludus.protocol.mlagents import agent_pb2, unity_pb2
 from tests.unity.communicator import Transcript
 from tests.unity.descriptions import Behavior
 from tests.unity.player import Player

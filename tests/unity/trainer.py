@@ -10,8 +10,8 @@ from typing import Self
 
 import grpc
 
-from ludus.wire.mlagents import agent_pb2, unity_pb2
-from ludus.wire.options import EXCHANGE, INCARNATION_METADATA
+from ludus.protocol.mlagents import agent_pb2, unity_pb2
+from ludus.protocol.options import EXCHANGE, INCARNATION_METADATA
 from tests.unity.communicator import Transcript
 from tests.unity.descriptions import CAPABILITIES
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from uuid import UUID
 
-from ludus.wire.mlagents import agent_pb2, unity_pb2
+from ludus.protocol.mlagents import agent_pb2, unity_pb2
 from tests.unity.communicator import Transcript
 from tests.unity.descriptions import CAPABILITIES
 from tests.unity.player import compatible

@@ -6,7 +6,12 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Before the first import of what it watches: a wrong shape or dtype is an error in tests, and costs nothing elsewhere.
-WATCHED = ["worker.functional", "worker.networks", "worker.algorithms", "worker.rewards"]
+WATCHED = [
+    "worker.learning.functional",
+    "worker.learning.networks",
+    "worker.learning.algorithms",
+    "worker.learning.rewards",
+]
 install_import_hook(WATCHED, "beartype.beartype")
 torch.set_num_threads(1)
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ludus.spec import BehaviorSpec
-from worker.algorithms.guards import Diverged
-from worker.collector.programs import PolicyProgram
-from worker.experience.arena import Arena
+from ludus.collector.arena import Arena
+from ludus.collector.segments import Segment, blocks_of
+from ludus.protocol.spec import BehaviorSpec
+from worker.collectors.programs import PolicyProgram
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Segment, blocks_of
-from worker.networks.actor import Actor
+from worker.learning.algorithms.guards import Diverged
+from worker.learning.networks.actor import Actor
 
 
 class RecordingCollection:

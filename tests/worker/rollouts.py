@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from server.training.config import PPOConfig
+from ludus.collector.policy import ActingPolicy
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from server.config.config import PPOConfig
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
-from worker.networks.policy import ActingPolicy
 
 
 def make_spec(

@@ -13,17 +13,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ludus.demonstrations import write
-from server.training.config import PPOConfig
-from tests.worker.algorithms.sac_world import make_sac_config, random_round
-from tests.worker.networks.kinds import OTHERS, make_actor, remember, see
+from server.config.config import PPOConfig
+from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
+from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_rollout
 from tests.worker.test_variants import ACTIONS, SEES, SHOWN, Cell, demonstrate, play
-from worker import checkpoint
-from worker.algorithms.algorithm import Algorithm
-from worker.build import Demonstrations, build_algorithm
-from worker.export import export_onnx
-from worker.learner import Sample
-from worker.networks.acting import make_policy
+from worker.collectors.acting import make_policy
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.build import Demonstrations, build_algorithm
+from worker.onnx.export import export_onnx
+from worker.trainer import checkpoint
+from worker.trainer.learner import Sample
 from worker.trainer.precision import bf16_pictures
 
 CPU = torch.device("cpu")

@@ -13,13 +13,13 @@ import pytest
 import torch
 from onnx import numpy_helper
 
+from tests.worker.learning.networks import mlagents
 from tests.worker.mlagents.cases import NAMES, ROWS, Case, remembered
 from tests.worker.mlagents.results import RESULTS, Result
-from tests.worker.networks import mlagents
-from worker.export import export_onnx
-from worker.functional.distributions import branch_bounds
+from worker.learning.functional.distributions import branch_bounds
+from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import translate
-from worker.networks.actor import Actor
+from worker.onnx.export import export_onnx
 
 
 def translated_actor(case: Case, folder: Path) -> Actor:

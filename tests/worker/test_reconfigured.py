@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import write
-from server.training.amendment import MUTABLE, amend
-from server.training.config import RunConfig
+from server.config.amendment import MUTABLE, amend
+from server.config.config import RunConfig
 from tests.worker.test_variants import CPU, SHOWN, Cell, demonstrate, differences, play
-from worker import checkpoint
-from worker.build import Demonstrations, build_algorithm
+from worker.learning.build import Demonstrations, build_algorithm
+from worker.trainer import checkpoint
 
 NEW_OF_PPO: dict[str, Any] = {
     "learning_rate": 3e-3,

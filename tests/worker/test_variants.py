@@ -12,18 +12,18 @@ import torch
 from pydantic import TypeAdapter
 
 from ludus.demonstrations import Demonstration, write
-from ludus.spec import BehaviorSpec
-from server.training.config import BehaviorConfig, POCAConfig, SACConfig
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import BehaviorConfig, POCAConfig, SACConfig
 from tests.worker.rollouts import make_spec, random_observation, random_rollout
-from worker import checkpoint
-from worker.algorithms.algorithm import Algorithm
-from worker.algorithms.poca import POCA
-from worker.algorithms.ppo import PPO
-from worker.algorithms.sac import SAC
-from worker.build import Demonstrations, LearningConfig, build_algorithm
 from worker.experience.rollout import Rollout
-from worker.export import export_onnx
-from worker.learner import Sample
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.poca import POCA
+from worker.learning.algorithms.ppo import PPO
+from worker.learning.algorithms.sac import SAC
+from worker.learning.build import Demonstrations, LearningConfig, build_algorithm
+from worker.onnx.export import export_onnx
+from worker.trainer import checkpoint
+from worker.trainer.learner import Sample
 
 CPU = torch.device("cpu")
 ACTIONS: dict[str, dict[str, Any]] = {

@@ -7,14 +7,14 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ludus.spec import BehaviorSpec
-from server.training.config import PPOConfig
+from ludus.collector.policy import Acted, ActingPolicy, Policy
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import PPOConfig
 from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.rollouts import make_rollout, make_spec, random_masks
-from worker.algorithms.algorithm import Algorithm
-from worker.algorithms.ppo import PPO
-from worker.experience.segments import Ending
-from worker.networks.policy import Acted, ActingPolicy, Policy
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.ppo import PPO
 
 
 class OneStepToy(Protocol):

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit, load
-from ludus.spec import BehaviorSpec, ObservationSpec
-from ludus.wire.batches import Array
+from ludus.protocol.batches import Array
+from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 from worker.experience.sequences import Sequences, sequences_of
 from worker.experience.transitions import Transitions
-from worker.functional.distributions import branch_bounds
+from worker.learning.functional.distributions import branch_bounds
 
 
 class DemonstrationBuffer:

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ludus.collector.segments import Ending
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

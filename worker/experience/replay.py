@@ -15,7 +15,7 @@ space of all rows is reserved at once, but only rows that were written become me
 At `capacity` the oldest transitions are overwritten. Along an episode rows only get newer, so what a transition points
 to is never gone before the transition is.
 
-Processes that learn as one (`worker.shares`) all have the same buffer, draw the same, and read their shares of it only.
+Processes that learn as one (`worker.learning.shares`) all have the same buffer, draw the same, and read their shares of it only.
 
 Pictures stay uint8 here; they become floats in the networks. Needs no algorithm, and knows nothing of rewards beside
 those of the environment: reward signals are evaluated on what was sampled, with the networks of that moment.
@@ -35,10 +35,10 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.spec import BehaviorSpec
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
-from worker.shares import own_rows
+from worker.learning.shares import own_rows
 
 NO_RESERVE = 0x4000
 """`MAP_NORESERVE` of Linux, which Python names from 3.13 on: rows that are never written count for nothing."""

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.experience.arena import Arena
-from worker.experience.segments import Segment
+from ludus.collector.arena import Arena
+from ludus.collector.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from ludus.collector.segments import Ending
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
 
 _LIMIT = 3.0
 """Samples of PPO's and POCA's policies are clipped to this and divided by it (ML-Agents' `ActionModel`)."""

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, assert_never
 import torch
 from torch import Tensor, nn
 
-from ludus.spec import BehaviorSpec
-from server.training.config import (
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import (
     CloneConfig,
     CuriosityConfig,
     ExtrinsicConfig,
@@ -17,6 +17,13 @@ from server.training.config import (
     RNDConfig,
     SACConfig,
 )
+from worker.learning.networks.actor import Actor
+from worker.learning.networks.actor_critic import ActorCritic
+from worker.learning.networks.multi_agent import TeamCritic
+from worker.learning.networks.q_networks import StackedCritics, build_critics
+from worker.learning.rewards.curiosity import CuriosityNetworks
+from worker.learning.rewards.gail import Discriminator
+from worker.learning.rewards.rnd import RNDNetworks
 from worker.mlagents.file import POLICY, MLAgentsCheckpoint, Shape
 from worker.mlagents.networks import (
     CRITIC,
@@ -33,13 +40,6 @@ from worker.mlagents.networks import (
     fill_stacked_critics,
     fill_team_critic,
 )
-from worker.networks.actor import Actor
-from worker.networks.actor_critic import ActorCritic
-from worker.networks.multi_agent import TeamCritic
-from worker.networks.q_networks import StackedCritics, build_critics
-from worker.rewards.curiosity import CuriosityNetworks
-from worker.rewards.gail import Discriminator
-from worker.rewards.rnd import RNDNetworks
 
 ACTIVATION = "swish"
 """Of all their hidden layers."""

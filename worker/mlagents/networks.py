@@ -5,23 +5,23 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ludus.spec import BehaviorSpec
+from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.protocol.spec import BehaviorSpec
+from worker.learning.networks.actor import Actor
+from worker.learning.networks.actor_critic import ActorCritic
+from worker.learning.networks.body import NetworkBody
+from worker.learning.networks.conditional import HYPER_LAYERS, ConditionalBody
+from worker.learning.networks.dense import DenseBody
+from worker.learning.networks.encoder import ObservationEncoder
+from worker.learning.networks.memory import Memory
+from worker.learning.networks.multi_agent import TeamCritic
+from worker.learning.networks.normalizer import Normalizer
+from worker.learning.networks.q_networks import ModularCritics, StackedCritics
+from worker.learning.networks.visual import ResidualBlock, VisualEncoder
+from worker.learning.rewards.curiosity import CuriosityNetworks
+from worker.learning.rewards.gail import Discriminator
+from worker.learning.rewards.rnd import RNDNetworks
 from worker.mlagents.file import POLICY, Shape
-from worker.networks.actor import Actor
-from worker.networks.actor_critic import ActorCritic
-from worker.networks.body import NetworkBody
-from worker.networks.conditional import HYPER_LAYERS, ConditionalBody
-from worker.networks.dense import DenseBody
-from worker.networks.encoder import ObservationEncoder
-from worker.networks.layout import BodyLayout, ObservationKind
-from worker.networks.memory import Memory
-from worker.networks.multi_agent import TeamCritic
-from worker.networks.normalizer import Normalizer
-from worker.networks.q_networks import ModularCritics, StackedCritics
-from worker.networks.visual import ResidualBlock, VisualEncoder
-from worker.rewards.curiosity import CuriosityNetworks
-from worker.rewards.gail import Discriminator
-from worker.rewards.rnd import RNDNetworks
 
 CRITIC, VALUE, TARGET = "Optimizer:critic", "Optimizer:value_network", "Optimizer:target_network"
 Q_NETWORK = "Optimizer:q_network"

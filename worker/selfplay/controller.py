@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean, pstdev
 from typing import Any, Literal, Protocol
 
-from ludus.wire.batches import Outcome
-from worker.collector.matches import EndedMatch
-from worker.collector.notices import MatchesEnded
-from worker.collector.programs import Opposition
-from worker.link import EventRecord, Match, Seat
-from worker.recorder import Aggregation
+from ludus.collector.matches import EndedMatch
+from ludus.protocol.batches import Outcome
+from worker.collectors.notices import MatchesEnded
+from worker.collectors.programs import Opposition
 from worker.selfplay.ghost import Ghost, Weights
 from worker.selfplay.ratings import rate
+from worker.trainer.link import EventRecord, Match, Seat
+from worker.trainer.recorder import Aggregation
 
 ELO = "Self-play/ELO"
 LEARNING_TEAM = "Self-play/Learning Team"
@@ -35,7 +35,7 @@ OUTCOMES: dict[Outcome, Literal["win", "draw", "loss"]] = {
 
 
 class Field(Protocol):
-    """What the controller asks of the collectors: `worker.collector.pool.CollectorPool`."""
+    """What the controller asks of the collectors: `worker.collectors.pool.CollectorPool`."""
 
     def oppose(self, behavior: str, opposition: Opposition, weights: Mapping[int, Weights]) -> None:
         """Say which team learns, and what the others play."""

@@ -14,15 +14,15 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from server.training.selfplay import SelfPlaySettings
-from worker.collector.programs import Opposition
-from worker.initialization import Sources
-from worker.networks.actor import Actor
-from worker.recorder import Recorder
+from server.config.selfplay import SelfPlaySettings
+from worker.collectors.programs import Opposition
+from worker.learning.networks.actor import Actor
 from worker.selfplay.guests import GuestList
 from worker.selfplay.pool import Snapshot, SnapshotPool
 from worker.selfplay.ratings import Ratings
 from worker.selfplay.selection import Payoffs, draw
+from worker.trainer.initialization import Sources
+from worker.trainer.recorder import Recorder
 
 MAX_DRAWS = 8
 REMEMBERED = 64

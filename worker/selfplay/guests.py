@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from server.training.selfplay import RANDOM, Opponent, parse_opponent
-from worker.checkpoint import CheckpointDamaged, load
-from worker.initialization import InitializationError, Sources, behavior_of, fitting_policy
+from server.config.selfplay import RANDOM, Opponent, parse_opponent
+from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit
 from worker.mlagents.file import Unreadable
-from worker.networks.actor import Actor
 from worker.selfplay.pool import Snapshot
+from worker.trainer.checkpoint import CheckpointDamaged, load
+from worker.trainer.initialization import InitializationError, Sources, behavior_of, fitting_policy
 
 GUESTS: Final = 1 << 48
-"""The key of the first guest (`worker.collector.opponents`): no snapshot's number is as large."""
+"""The key of the first guest (`ludus.collector.opponents`): no snapshot's number is as large."""
 
 
 @dataclass(frozen=True, slots=True)

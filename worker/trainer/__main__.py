@@ -13,17 +13,17 @@ from pathlib import Path
 import structlog
 import torch
 
-from server.errors import InvalidConfig, Problem
-from server.logging import bind_process, configure_logging, redirect_output
+from ludus.logging import bind_process, configure_logging, redirect_output
+from server.config.config import RunConfig, parse_document, review
+from server.config.problems import join_path
+from server.config.unsupported import refuse_unsupported
+from server.kit.errors import InvalidConfig, Problem
 from server.runs.states import StopReason
-from server.training.config import RunConfig, parse_document, review
-from server.training.problems import join_path
-from server.training.unsupported import refuse_unsupported
-from worker.build import DeviceMissing
-from worker.checkpoint import CheckpointDamaged
-from worker.collector.children import WarmCollector
-from worker.collector.pool import CollectorStartError
-from worker.link import (
+from worker.collectors.children import WarmCollector
+from worker.collectors.pool import CollectorStartError
+from worker.learning.build import DeviceMissing
+from worker.trainer.checkpoint import CheckpointDamaged
+from worker.trainer.link import (
     CheckpointCommitted,
     CheckpointWritten,
     Command,

@@ -6,14 +6,19 @@ from typing import Any
 
 import torch
 
+from ludus.collector.arena import Arena
+from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import DemonstrationError
-from ludus.spec import BehaviorSpec
-from ludus.wire.codes import CloseCode
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import BehaviorConfig, CloneConfig, GAILConfig, POCAConfig, RunConfig, SACConfig
+from server.config.problems import join_path
 from server.runs.states import StopReason
-from server.training.config import BehaviorConfig, CloneConfig, GAILConfig, POCAConfig, RunConfig, SACConfig
-from server.training.problems import join_path
-from worker.algorithms.algorithm import Algorithm
-from worker.build import (
+from worker.collectors.pool import CollectorPool
+from worker.collectors.programs import PolicyProgram
+from worker.experience.rollout import Rollout
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.build import (
     Demonstrations,
     LearningConfig,
     build_algorithm,
@@ -21,26 +26,21 @@ from worker.build import (
     choose_collector_device,
     count_gpus,
 )
-from worker.collector.pool import CollectorPool
-from worker.collector.programs import PolicyProgram
-from worker.experience.arena import Arena
-from worker.experience.rollout import Rollout
-from worker.health import Health, whole_lengths
-from worker.initialization import InitializationError, Sources, Stateful, initialize, resume
-from worker.learner import BehaviorLearner, Learner, arena_steps
-from worker.learner import Progress as LearnerProgress
-from worker.link import Finished, Job, Level
-from worker.networks.layout import UnsupportedSpec
-from worker.recorder import Recorder
 from worker.selfplay.ghost import Ghost
 from worker.trainer.amendments import Amendments
 from worker.trainer.clone import CloneLearner
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.contest import Contest
+from worker.trainer.divergence import Health, whole_lengths
 from worker.trainer.inference import InferenceLearner
+from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
+from worker.trainer.learner import BehaviorLearner, Learner, arena_steps
+from worker.trainer.learner import Progress as LearnerProgress
 from worker.trainer.lessons import Lessons
+from worker.trainer.link import Finished, Job, Level
 from worker.trainer.parallel import Build, Group
 from worker.trainer.precision import bf16_pictures
+from worker.trainer.recorder import Recorder
 from worker.trainer.superior import Events, Superior
 
 

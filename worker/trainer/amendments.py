@@ -9,10 +9,10 @@ from typing import Any
 
 import structlog
 
-from server.training.amendment import apply_changes
-from server.training.config import RunConfig
-from worker.learner import Learner
-from worker.link import Amended, Amendment, Job
+from server.config.amendment import apply_changes
+from server.config.config import RunConfig
+from worker.trainer.learner import Learner
+from worker.trainer.link import Amended, Amendment, Job
 from worker.trainer.superior import Superior
 
 log = structlog.get_logger()

@@ -1,6 +1,6 @@
 """An assessment of one attempt: a `match` or an `evaluate` run. Nothing is learnt; frozen policies play and are judged.
 
-Simulators are given sittings one after the other (`worker.assessment.games`). They are counted in the order of their
+Simulators are given sittings one after the other (`worker.evaluation.games`). They are counted in the order of their
 numbers, whichever ends first; what a simulator leaves behind unfinished, the next one plays anew. So an attempt that
 begins where an earlier one had counted to goes on as if nothing had happened, and no game counts twice.
 """
@@ -13,25 +13,25 @@ from typing import Any, Final
 
 import torch
 
-from ludus.environment_parameters import Constant
-from ludus.spec import BehaviorSpec, team_of
-from ludus.wire.codes import CloseCode
+from ludus.collector.arena import Arena
+from ludus.collector.assessment import EndedGame
+from ludus.collector.layout import UnsupportedSpec
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.environment_parameters import Constant
+from ludus.protocol.spec import BehaviorSpec, team_of
+from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
+from server.config.config import NetworkSettings, RunConfig
 from server.runs.states import StopReason
-from server.training.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.training.config import NetworkSettings, RunConfig
-from worker.assessment.evaluation import EvaluationJudge
-from worker.assessment.games import Counted, Game, Judge, Outcome, Sitting
-from worker.assessment.match import MatchJudge
-from worker.build import choose_collector_device, count_gpus
-from worker.collector.assessment import EndedGame
-from worker.collector.notices import SimulatorStarted, SittingEnded
-from worker.collector.pool import CollectorPool
-from worker.collector.programs import FrozenProgram, PolicyProgram
-from worker.experience.arena import Arena
-from worker.initialization import InitializationError, load_policy
-from worker.link import Assessed, Finished, Job, Match, MatchesPlayed, MatchesResumed, Seat
-from worker.networks.actor import Actor
-from worker.networks.layout import UnsupportedSpec
+from worker.collectors.notices import SimulatorStarted, SittingEnded
+from worker.collectors.pool import CollectorPool
+from worker.collectors.programs import FrozenProgram, PolicyProgram
+from worker.evaluation.evaluation import EvaluationJudge
+from worker.evaluation.games import Counted, Game, Judge, Outcome, Sitting
+from worker.evaluation.match import MatchJudge
+from worker.learning.build import choose_collector_device, count_gpus
+from worker.learning.networks.actor import Actor
+from worker.trainer.initialization import InitializationError, load_policy
+from worker.trainer.link import Assessed, Finished, Job, Match, MatchesPlayed, MatchesResumed, Seat
 from worker.trainer.superior import Events, Superior
 
 TELL_SECONDS: Final = 0.5

@@ -19,14 +19,25 @@ from typing import Any
 
 import structlog
 
-from ludus.spec import file_name
+from ludus.collector.handover import State
+from ludus.collector.messages import spec_to_text
+from ludus.protocol.spec import file_name
 from server.runs.states import StopReason
-from worker.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, available_memory, bytes_of, copied, save
-from worker.collector.handover import State
-from worker.collector.messages import spec_to_text
-from worker.export import ExportMismatch
-from worker.learner import BehaviorLearner, Learner
-from worker.link import (
+from worker.onnx.export import ExportMismatch
+from worker.trainer.amendments import Amendments
+from worker.trainer.checkpoint import (
+    AMENDMENTS,
+    COLLECTORS,
+    ENVIRONMENT_PARAMETERS,
+    available_memory,
+    bytes_of,
+    copied,
+    save,
+)
+from worker.trainer.contest import Contest
+from worker.trainer.learner import BehaviorLearner, Learner
+from worker.trainer.lessons import Lessons
+from worker.trainer.link import (
     CheckpointCommitted,
     CheckpointDeclined,
     CheckpointReason,
@@ -35,9 +46,6 @@ from worker.link import (
     Finished,
     Outcome,
 )
-from worker.trainer.amendments import Amendments
-from worker.trainer.contest import Contest
-from worker.trainer.lessons import Lessons
 from worker.trainer.superior import Events, Superior
 
 log = structlog.get_logger()

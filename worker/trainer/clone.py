@@ -18,18 +18,18 @@ from pathlib import Path
 import structlog
 import torch
 
+from ludus.collector.arena import Arena
 from ludus.demonstrations import check_fit
-from ludus.spec import BehaviorSpec
-from server.training.config import CloneConfig, TrainerConfig
-from server.training.run import SimulatorsConfig
-from worker.algorithms.bc import Cloning
-from worker.collector.notices import EpisodesEnded
-from worker.collector.programs import PolicyProgram
-from worker.experience.arena import Arena
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import CloneConfig, TrainerConfig
+from server.config.run import SimulatorsConfig
+from worker.collectors.notices import EpisodesEnded
+from worker.collectors.programs import PolicyProgram
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.export import exporter
-from worker.learner import SAMPLE_ROWS, Collection, Rollbacks, next_multiple
-from worker.recorder import Recorder
+from worker.learning.algorithms.bc import Cloning
+from worker.onnx.export import exporter
+from worker.trainer.learner import SAMPLE_ROWS, Collection, Rollbacks, next_multiple
+from worker.trainer.recorder import Recorder
 
 log = structlog.get_logger()
 

@@ -18,8 +18,8 @@ from typing import Protocol
 
 import structlog
 
-from worker.algorithms.algorithm import Algorithm, Compilable
 from worker.experience.rollout import Rollout
+from worker.learning.algorithms.algorithm import Algorithm, Compilable
 
 log = structlog.get_logger()
 

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ludus.spec import team_of
-from worker.collector.notices import GhostStepsPlayed, MatchesEnded, TeamAnnounced
-from worker.learner import BehaviorLearner, Learner
-from worker.link import Match, MatchesPlayed, MatchesResumed, SelfPlayStatus
+from ludus.protocol.spec import team_of
+from worker.collectors.notices import GhostStepsPlayed, MatchesEnded, TeamAnnounced
 from worker.selfplay.controller import Field, GhostController
+from worker.trainer.learner import BehaviorLearner, Learner
+from worker.trainer.link import Match, MatchesPlayed, MatchesResumed, SelfPlayStatus
 from worker.trainer.superior import Events, Superior
 
 MATCHES_SECONDS: Final = 0.5

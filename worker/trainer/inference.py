@@ -8,17 +8,17 @@ There is nothing to keep, so no checkpoint is ever due, and no end: the run play
 from collections.abc import Callable
 from pathlib import Path
 
-from ludus.spec import BehaviorSpec
-from server.training.config import ReinforcementConfig, TrainerConfig
-from worker.algorithms.algorithm import Algorithm
-from worker.collector.notices import EpisodesEnded
-from worker.export import exporter
-from worker.learner import Collection
-from worker.recorder import POLICY_VERSION, Aggregation, Recorder
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import ReinforcementConfig, TrainerConfig
+from worker.collectors.notices import EpisodesEnded
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.onnx.export import exporter
+from worker.trainer.learner import Collection
+from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
 
 class InferenceLearner:
-    """A learner (`worker.learner.Learner`) that does not learn."""
+    """A learner (`worker.trainer.learner.Learner`) that does not learn."""
 
     done = False
     ready = False

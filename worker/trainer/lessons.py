@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from ludus.environment_parameters import ParameterValue
-from server.training.config import RunConfig
-from server.training.lessons import value_from_plain
-from worker.collector.notices import EpisodesEnded, Notice, SegmentsDelivered, SimulatorStarted, StatsReported
-from worker.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
-from worker.learner import Learner
-from worker.link import EditParameters, ParameterEdit, ParameterStates
+from ludus.protocol.environment_parameters import ParameterValue
+from server.config.config import RunConfig
+from server.config.lessons import value_from_plain
+from worker.collectors.notices import EpisodesEnded, Notice, SegmentsDelivered, SimulatorStarted, StatsReported
+from worker.trainer.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
+from worker.trainer.learner import Learner
+from worker.trainer.link import EditParameters, ParameterEdit, ParameterStates
 from worker.trainer.superior import Events, Superior
 
 STATUS_SECONDS: Final = 2.0
@@ -18,7 +18,7 @@ STATUS_SECONDS: Final = 2.0
 
 
 class Simulators(Protocol):
-    """What lessons ask of the collectors: `worker.collector.pool.CollectorPool`."""
+    """What lessons ask of the collectors: `worker.collectors.pool.CollectorPool`."""
 
     def reset(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int) -> None:
         """Make every simulator begin new episodes with these parameters."""

@@ -13,18 +13,13 @@ from typing import assert_never
 import numpy as np
 import structlog
 
-from ludus.wire.codes import CloseCode
-from ludus.wire.side_channels import EngineConfiguration
+from ludus.collector.settings import CollectorSettings
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.side_channels import EngineConfiguration
+from server.config.config import RunConfig
 from server.runs.states import StopReason
-from server.training.config import RunConfig
-from worker.algorithms.guards import Diverged
-from worker.build import (
-    choose_device,
-    count_gpus,
-)
-from worker.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, behavior_states, load
-from worker.collector.children import WarmCollector
-from worker.collector.notices import (
+from worker.collectors.children import WarmCollector
+from worker.collectors.notices import (
     BehaviorAnnounced,
     CollectorDied,
     CollectorListening,
@@ -44,12 +39,21 @@ from worker.collector.notices import (
     StatsReported,
     TeamAnnounced,
 )
-from worker.collector.pool import CollectorPool
-from worker.collector.settings import CollectorSettings
-from worker.health import LimitCrossed
-from worker.initialization import Sources
-from worker.learner import MAX_ROLLBACKS, BehaviorLearner, Learner
-from worker.link import (
+from worker.collectors.pool import CollectorPool
+from worker.learning.algorithms.guards import Diverged
+from worker.learning.build import choose_device, count_gpus
+from worker.trainer.admission import Admission
+from worker.trainer.amendments import Amendments, saved_number
+from worker.trainer.assessment import Assessment
+from worker.trainer.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, behavior_states, load
+from worker.trainer.checkpoints import Checkpoints
+from worker.trainer.clone import CloneLearner
+from worker.trainer.contest import Contest
+from worker.trainer.divergence import LimitCrossed
+from worker.trainer.initialization import Sources
+from worker.trainer.learner import MAX_ROLLBACKS, BehaviorLearner, Learner
+from worker.trainer.lessons import Lessons
+from worker.trainer.link import (
     Amend,
     CheckpointCommitted,
     CheckpointRefused,
@@ -64,14 +68,7 @@ from worker.link import (
     SimulatorPlays,
     SimulatorUp,
 )
-from worker.link import Endpoint as LinkEndpoint
-from worker.trainer.admission import Admission
-from worker.trainer.amendments import Amendments, saved_number
-from worker.trainer.assessment import Assessment
-from worker.trainer.checkpoints import Checkpoints
-from worker.trainer.clone import CloneLearner
-from worker.trainer.contest import Contest
-from worker.trainer.lessons import Lessons
+from worker.trainer.link import Endpoint as LinkEndpoint
 from worker.trainer.rest import Rest, can_go_on
 from worker.trainer.superior import Events, Superior
 

@@ -2,7 +2,7 @@
 
 The learner is number 0. The others run `main`; each builds the same algorithm and waits
 for what number 0 broadcasts: load a state, learn from a rollout, end. What all do is exactly the same, but for their
-shares of the minibatches (`worker.shares`). After each update the processes compare notes: where one of them had to
+shares of the minibatches (`worker.learning.shares`). After each update the processes compare notes: where one of them had to
 take an update back, the others take over its state; where weights differ, the run ends rather than go on with two
 policies.
 
@@ -33,13 +33,13 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.spec import BehaviorSpec
-from worker.algorithms.algorithm import Algorithm
-from worker.algorithms.guards import Diverged
-from worker.build import Demonstrations, LearningConfig, build_algorithm
+from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
-from worker.networks.actor import Actor
-from worker.shares import everybody, together
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.guards import Diverged
+from worker.learning.build import Demonstrations, LearningConfig, build_algorithm
+from worker.learning.networks.actor import Actor
+from worker.learning.shares import everybody, together
 from worker.trainer.precision import bf16_pictures
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ round there what they multiply to TF32, which has three bits more than bfloat16.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from worker.networks.visual import VisualEncoder
+from worker.learning.networks.visual import VisualEncoder
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from server.training.config import CloneConfig, RunConfig
-from worker.collector.handover import State
-from worker.collector.notices import CollectorDied, HandedOver, Notice
-from worker.learner import BehaviorLearner, Learner
+from ludus.collector.handover import State
+from server.config.config import CloneConfig, RunConfig
+from worker.collectors.notices import CollectorDied, HandedOver, Notice
+from worker.trainer.learner import BehaviorLearner, Learner
 
 PATIENCE_SECONDS: Final = 10.0
 """How long simulators are waited for that can go back; those that compute longer begin anew after a resume."""
@@ -29,7 +29,7 @@ def can_go_on(config: RunConfig, collectors: Sequence[State]) -> bool:
 
 
 class Collectors(Protocol):
-    """What is asked of the collectors: `worker.collector.pool.CollectorPool`."""
+    """What is asked of the collectors: `worker.collectors.pool.CollectorPool`."""
 
     def hold(self, patience: float) -> set[int]:
         """Let nobody be answered, and every collector hand over; return which will."""

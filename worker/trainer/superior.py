@@ -4,7 +4,7 @@ from typing import Protocol
 
 import structlog
 
-from worker.link import EventRecord, Level, Message, Order
+from worker.trainer.link import EventRecord, Level, Message, Order
 
 log = structlog.get_logger()
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
+from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import DemonstrationError
-from server.training.config import RunConfig
-from worker.checkpoint import CheckpointDamaged, load, save
-from worker.initialization import InitializationError
-from worker.networks.layout import UnsupportedSpec
+from server.config.config import RunConfig
+from worker.trainer.checkpoint import CheckpointDamaged, load, save
+from worker.trainer.initialization import InitializationError
 from worker.verification.verify import CannotVerify, Job, learn, verify
 
 

@@ -1,4 +1,4 @@
-"""Where two states (`worker.checkpoint`) differ, bit by bit: trees of dicts, lists, tensors, arrays, plain values."""
+"""Where two states (`worker.trainer.checkpoint`) differ, bit by bit: trees of dicts, lists, tensors, arrays, plain values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -7,12 +7,12 @@ an update touches: episodes that end and that go on, over rounds, and groups whe
 import numpy as np
 import torch
 
-from ludus.spec import BehaviorSpec
-from server.training.config import POCAConfig, ReinforcementConfig
-from worker.algorithms.algorithm import Algorithm
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import POCAConfig, ReinforcementConfig
+from worker.collectors.acting import make_policy
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
-from worker.networks.acting import make_policy
+from worker.learning.algorithms.algorithm import Algorithm
 
 AGENTS = 6
 GROUP = 3

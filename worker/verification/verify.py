@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from ludus.spec import BehaviorSpec
-from server.training.config import CloneConfig, RunConfig
-from worker.algorithms.algorithm import Algorithm
-from worker.algorithms.bc import Cloning
-from worker.build import Demonstrations, build_algorithm, build_clone
-from worker.checkpoint import COLLECTORS, ENVIRONMENT_PARAMETERS, behavior_states, load, save
-from worker.collector.messages import spec_from_text
-from worker.curriculum import EnvironmentParameterManager
-from worker.initialization import resume
+from ludus.collector.messages import spec_from_text
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import CloneConfig, RunConfig
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.bc import Cloning
+from worker.learning.build import Demonstrations, build_algorithm, build_clone
+from worker.trainer.checkpoint import COLLECTORS, ENVIRONMENT_PARAMETERS, behavior_states, load, save
+from worker.trainer.curriculum import EnvironmentParameterManager
+from worker.trainer.initialization import resume
 from worker.verification.differences import differences, entries
 from worker.verification.experience import make_round
 

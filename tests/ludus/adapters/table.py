@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from ludus.adapters.pettingzoo import make_simulation
-from ludus.session import Session
-from ludus.simulation import Start
-from ludus.turn import Actions
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.batches import ActionBatch, BehaviorBatch
-from ludus.wire.codec import BehaviorLayout, decode_step, encode_actions
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import ActionBatch, BehaviorBatch
+from ludus.protocol.codec import BehaviorLayout, decode_step, encode_actions
+from ludus.sdk.session import Session
+from ludus.sdk.simulation import Start
+from ludus.sdk.steps import Actions
 
 TICTACTOE = "classic.tictactoe_v3"
 FIRST, SECOND = "tictactoe?team=0", "tictactoe?team=1"

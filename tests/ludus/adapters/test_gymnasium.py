@@ -18,13 +18,13 @@ from ludus.adapters.gymnasium import (
     behavior_name,
     make_simulation,
 )
-from ludus.seeds import environment_seed, episode_seed
-from ludus.session import Session
-from ludus.simulation import Simulation, Start
-from ludus.turn import Actions
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.batches import ActionBatch, BehaviorBatch
-from ludus.wire.codec import decode_step, encode_actions
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import ActionBatch, BehaviorBatch
+from ludus.protocol.codec import decode_step, encode_actions
+from ludus.sdk.seeds import environment_seed, episode_seed
+from ludus.sdk.session import Session
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions
 
 START = Start(seed=5, parameters={}, number=0, run_id="run-1", first=True)
 

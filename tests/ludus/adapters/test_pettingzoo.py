@@ -18,8 +18,8 @@ from pettingzoo import AECEnv
 from ludus.adapters.pettingzoo import PettingZooSimulation, make_environment, make_simulation
 from ludus.adapters.seats import UnsupportedGame
 from ludus.play.players import RandomPlayer, answer
-from ludus.seeds import environment_seed, episode_seed
-from ludus.wire.batches import ActionBatch, BehaviorBatch, Outcome
+from ludus.protocol.batches import ActionBatch, BehaviorBatch, Outcome
+from ludus.sdk.seeds import environment_seed, episode_seed
 from tests.ludus.adapters.table import FIRST, SECOND, TICTACTOE, Table, decisions, start, terminals, tictactoe
 from tests.toys.arena import Arena, Chase, Relay
 

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from ludus.adapters.pettingzoo import PettingZooSimulation, make_simulation
 from ludus.adapters.seats import Lineup, UnsupportedGame
-from ludus.wire.batches import Outcome
+from ludus.protocol.batches import Outcome
 from tests.ludus.adapters.table import FIRST, TICTACTOE, Table, decisions, terminals
 from tests.toys.arena import Chase, Relay
 

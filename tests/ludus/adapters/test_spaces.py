@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, UnsupportedSpace
-from ludus.spec import ActionSpec
+from ludus.protocol.spec import ActionSpec
 
 
 def test_a_box_becomes_a_flat_float_vector() -> None:

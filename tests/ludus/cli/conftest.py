@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ludus.cli import ludus
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 Invoke = Callable[..., Result]
 
 LOOKS = (
-    "ludus.api.lifecycle.LOOK_SECONDS",
-    "ludus.api.runs.PAUSED_LOOK_SECONDS",
+    "ludus.client.lifecycle.LOOK_SECONDS",
+    "ludus.client.runs.PAUSED_LOOK_SECONDS",
     "ludus.cli.assess.LOOK_SECONDS",
     "ludus.cli.follow.REFRESH_SECONDS",
     "ludus.cli.learn_run.POLL_SECONDS",

@@ -22,7 +22,7 @@ import yaml
 from tests.e2e.stack import LudusUp, environment
 from tests.e2e.test_board_game import CONFIG as BOARD_GAME
 from tests.e2e.test_board_game import TICTACTOE
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 ROOT = Path(__file__).parents[3]
 ACTION = ROOT / ".github/actions/train/action.yml"

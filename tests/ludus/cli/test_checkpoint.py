@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ludus.api import Client, NotFound, ProblemAnswer
 from ludus.cli import exits
+from ludus.client import Client, NotFound, ProblemAnswer
 from tests.factories import make_checkpoint, make_ledger
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 FILE = Path(__file__).parents[2] / "data" / "mlagents-results" / "sac-replay-buffer" / "checkpoint.pt"
 UNKNOWN = f"ckpt_{'0' * 26}"

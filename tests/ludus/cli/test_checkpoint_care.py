@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 
 def test_what_is_kept_is_sound_and_may_go_from_the_command_line(world: World, cli: Invoke, tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from ludus.api import Client, NotFound, ProblemAnswer
 from ludus.cli import demonstration, exits
 from ludus.cli.options import name_of
+from ludus.client import Client, NotFound, ProblemAnswer
 from ludus.demonstrations import read, thin, write
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ludus.api import Client
 from ludus.cli.assess import progress_line
 from ludus.cli.client import Failure
 from ludus.cli.exits import Exit
 from ludus.cli.gate import promote_to
-from ludus.records import MatchResult
+from ludus.client import Client
+from ludus.schemas import MatchResult
 from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ import threading
 import pytest
 from sqlalchemy import update
 
-from ludus.api import Client
 from ludus.cli import exits
-from server.ratings.rater import Rater
+from ludus.client import Client
+from server.ladders.ratings.rater import Rater
 from server.runs.models import Run
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import World
+from tests.server.app.world import World
 from tests.server.ladders.played import make_match, rate_all
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from ludus.api import Client
 from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
 from ludus.cli.learn_run import recordings, run_name, server_document
+from ludus.client import Client
 from ludus.demonstrations import write
-from ludus.results.folder import pack
+from ludus.mlagents.results.folder import pack
 from server.runs.states import RunState, StopReason
 from tests.ludus.cli.conftest import Invoke
 from tests.ludus.demonstrations.shown import make_demonstration
-from tests.ludus.results.reading import written
-from tests.server.http.world import Trainer, World
+from tests.ludus.mlagents.results.reading import written
+from tests.server.app.world import Trainer, World
 
 REWARD, SPEED = "Environment/Cumulative Reward", "Performance/Agent Steps per Second"
 DOCUMENT: dict[str, Any] = {

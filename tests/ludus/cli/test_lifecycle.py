@@ -12,7 +12,7 @@ from ludus.cli.lifecycle import nested
 from server.runs.states import RunState, StopReason
 from tests.factories import make_checkpoint
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import Trainer, World
+from tests.server.app.world import Trainer, World
 
 
 @pytest.fixture

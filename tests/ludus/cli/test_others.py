@@ -7,15 +7,15 @@ import pytest
 from click.testing import CliRunner
 
 import ludus.cli
-from ludus.api import Client
 from ludus.cli import checkpoint, exits
 from ludus.cli.client import Failure
 from ludus.cli.options import Duration
 from ludus.cli.render import number, size, span
 from ludus.cli.require import Requirement, parse_requirement
-from ludus.records import CheckpointFile
+from ludus.client import Client
+from ludus.schemas import CheckpointFile
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 
 def test_configurations_are_stored_listed_shown_and_compared(cli: Invoke) -> None:

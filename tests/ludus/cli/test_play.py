@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.cli import ludus
 from ludus.demonstrations import read
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.network import NetworkSettings
-from worker.export import export_onnx
-from worker.networks.actor import Actor
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.network import NetworkSettings
+from worker.learning.networks.actor import Actor
+from worker.onnx.export import export_onnx
 
 TICTACTOE = "pettingzoo:classic.tictactoe_v3"
 CARTPOLE = "gymnasium:CartPole-v1"

@@ -12,7 +12,7 @@ from ludus.cli.exits import Exit
 from ludus.cli.render import LINES, printable
 from server.runs.states import RunState
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import CARTPOLE, World
+from tests.server.app.world import CARTPOLE, World
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\r12:00:00  run_succeeded\n::set-output::\u202egnp.exe"
 

@@ -22,7 +22,7 @@ from ludus.cli.reports import sparkline
 from server.runs.states import RunState, StopReason
 from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke
-from tests.server.http.world import Trainer, World
+from tests.server.app.world import Trainer, World
 
 REWARD = "Environment/Cumulative Reward"
 
@@ -182,7 +182,7 @@ def test_a_time_out_says_where_the_run_is_and_skips_what_was_not_judged(cli: Inv
 def test_a_server_that_is_not_there_is_reported(
     arguments: list[str], kind: str, junit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ludus.api.patience.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("ludus.client.patience.PATIENCE_SECONDS", 0.5)
     summary = tmp_path / "summary.md"
     files = ["--junit", str(junit), "--summary", str(summary)]
 

@@ -12,7 +12,7 @@ from ludus.cli import ludus
 from ludus.cli.exits import Exit
 from server.runs.states import RunState, StopReason
 from tests.ludus.cli.conftest import Invoke, as_json, printed
-from tests.server.http.world import CARTPOLE, World
+from tests.server.app.world import CARTPOLE, World
 
 REWARD = "Environment/Cumulative Reward"
 

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli.simulate import simulate
-from ludus.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.demonstrations import read
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.codes import CloseCode
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from tests.fakes import FakeServer, Peer, Script, assign, finish_after, refuse
 
 CARTPOLE = "gymnasium:CartPole-v1"

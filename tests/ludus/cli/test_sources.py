@@ -7,10 +7,10 @@ import torch
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.cli.simulate import Plan
 from ludus.cli.sources import Source, with_scripted
-from server.training.network import NetworkSettings
+from server.config.network import NetworkSettings
 from tests.ludus.adapters.table import FIRST, TICTACTOE, Table, decisions
-from worker.export import export_onnx
-from worker.networks.actor import Actor
+from worker.learning.networks.actor import Actor
+from worker.onnx.export import export_onnx
 
 
 def test_a_plan_survives_its_way_to_another_process() -> None:

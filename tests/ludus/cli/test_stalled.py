@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ludus.api import Client, RunStalled, WaitTimedOut
-from ludus.api.runs import LONG_POLL_SECONDS
 from ludus.cli.exits import Exit
+from ludus.client import Client, RunStalled, WaitTimedOut
+from ludus.client.runs import LONG_POLL_SECONDS
+from server.runs.scheduling.repository import WaitingRuns
+from server.runs.scheduling.turn import Obstacle
 from server.runs.states import RunState, StopReason
-from server.scheduling.repository import WaitingRuns
-from server.scheduling.turn import Obstacle
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke, as_json, printed
-from tests.server.http.world import CARTPOLE, World
-from tests.server.standstill.test_standstill import age
+from tests.server.app.world import CARTPOLE, World
+from tests.server.runs.standstill.test_standstill import age
 
 WAITS_LONG = {**CARTPOLE, "simulators": {"startup_grace_seconds": None}}
 
@@ -72,7 +72,7 @@ STALLS = {
 def test_what_stays_with_a_run_ends_at_once_with_a_code_of_its_own_and_says_what_to_do(
     cli: Invoke, world: World, command: str, stall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ludus.api.runs.STALL_LOOK_SECONDS", LONG_POLL_SECONDS)  # the first look has to see it
+    monkeypatch.setattr("ludus.client.runs.STALL_LOOK_SECONDS", LONG_POLL_SECONDS)  # the first look has to see it
     make, said = STALLS[stall]
     run = make(world)
     began = time.monotonic()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ludus.cli.exits import INTERRUPTED, Exit
-from server.attempts.repository import AttemptLedger, RunQueue
 from server.metrics.points import MetricPoint
+from server.runs.attempts.repository import AttemptLedger, RunQueue
 from server.runs.states import RunState
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.http.world import CARTPOLE, Trainer, World
+from tests.server.app.world import CARTPOLE, Trainer, World
 
 REWARD = "Environment/Cumulative Reward"
 FINGERPRINT = {"release": "0.1.0", "commit": "abc", "torch": "2.13.0", "cpu": "EPYC", "gpus": ["H200"]}

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli import exits, ludus
-from server.tokens.secrets import parse
+from server.access.tokens.secrets import parse
 from tests.ludus.api_world import ServerProcess
 from tests.ludus.cli.conftest import Invoke, as_json
 

@@ -15,13 +15,13 @@ from click.testing import CliRunner
 
 from ludus.cli.options import SERVER_VARIABLE
 from ludus.cli.unity import unity
-from ludus.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
-from ludus.wire.codes import CloseCode
-from ludus.wire.mlagents import unity_pb2 as pb
-from ludus.wire.side_channels import EngineConfiguration, engine_configuration, split
-from tests.ludus.unity.conftest import free_port, until
-from tests.ludus.unity.fakes import SECONDS, FakeRun, Game, Session, SessionEnds
-from tests.ludus.unity.test_fleet import ROOT
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
+from ludus.protocol.mlagents import unity_pb2 as pb
+from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, split
+from tests.ludus.games.test_fleet import ROOT
+from tests.ludus.games.unity.conftest import free_port, until
+from tests.ludus.games.unity.fakes import SECONDS, FakeRun, Game, Session, SessionEnds
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def run() -> Iterator[FakeRun]:
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
     file = tmp_path / "Game.x86_64"
-    file.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m tests.ludus.unity.game "$@"\n')
+    file.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m tests.ludus.games.unity.game "$@"\n')
     file.chmod(0o755)
     return file
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from ludus.cli import exits
-from server.deliveries.sender import Sender
+from server.webhooks.deliveries.sender import Sender
 from tests.factories import make_run
 from tests.ludus.cli.conftest import Invoke, as_json
-from tests.server.deliveries.receiver import Receiver, receiving
-from tests.server.http.world import World, open_world
+from tests.server.app.world import World, open_world
+from tests.server.webhooks.deliveries.receiver import Receiver, receiving
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ludus.demonstrations import Demonstration
-from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
 
 SIGHT = (
     DimensionProperty.NONE,

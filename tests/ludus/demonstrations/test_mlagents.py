@@ -11,9 +11,9 @@ import pytest
 from ludus.demonstrations import DemonstrationError, inspect, load, read, write
 from ludus.demonstrations.mlagents import META_BYTES
 from ludus.mlagents.pictures import encode_pictures
-from ludus.spec import ActionSpec, DimensionProperty, ObservationType
-from ludus.wire.mlagents import agent_pb2 as agent
-from ludus.wire.mlagents import demonstration_pb2 as pb
+from ludus.protocol.mlagents import agent_pb2 as agent
+from ludus.protocol.mlagents import demonstration_pb2 as pb
+from ludus.protocol.spec import ActionSpec, DimensionProperty, ObservationType
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, picture, vector
 
 REAL = Path(__file__).resolve().parents[2] / "data" / "pushbutton" / "PushButtonAgent_Demo.demo"

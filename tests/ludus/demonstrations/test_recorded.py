@@ -8,11 +8,11 @@ import pytest
 
 from ludus.demonstrations import RecordedSimulation, read
 from ludus.demonstrations import recorded as module
-from ludus.session import Session
-from ludus.simulation import Simulation, Start
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import ActionBatch
+from ludus.protocol.batches import ActionBatch
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk.session import Session
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 
 SPEC = BehaviorSpec("Walker", (ObservationSpec((1,)),), ActionSpec(1, (3,)))
 START = Start(seed=1, parameters={}, number=0, run_id="run", first=True)

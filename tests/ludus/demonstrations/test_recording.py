@@ -13,7 +13,7 @@ import pytest
 
 from ludus.demonstrations import DemonstrationError, Recorder, read, write
 from ludus.demonstrations.journal import journal_of
-from ludus.spec import DimensionProperty, ObservationSpec, ObservationType
+from ludus.protocol.spec import DimensionProperty, ObservationSpec, ObservationType
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, picture, vector
 
 RICH = make_spec(

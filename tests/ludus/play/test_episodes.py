@@ -14,9 +14,9 @@ from ludus.adapters.pettingzoo import make_simulation as make_pettingzoo
 from ludus.adapters.seats import Lineup
 from ludus.play.episodes import SEED_PARAMETER, Episode, play_episode, play_episodes, summarize, team_of
 from ludus.play.players import Player, RandomPlayer
-from ludus.simulation import GameSimulation
-from ludus.spec import ActionSpec, BehaviorSpec
-from ludus.wire.batches import DecisionBatch, Floats, Ints, Outcome
+from ludus.protocol.batches import DecisionBatch, Floats, Ints, Outcome
+from ludus.protocol.spec import ActionSpec, BehaviorSpec
+from ludus.sdk.simulation import GameSimulation
 from tests.toys.arena import Arena, Chase, Relay
 
 

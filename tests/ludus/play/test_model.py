@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from ludus.play.model import ModelPlayer, UnusableModel
-from ludus.spec import BehaviorSpec
-from ludus.wire.batches import DecisionBatch
-from tests.worker.networks.kinds import KINDS, make_actor, see
+from ludus.protocol.batches import DecisionBatch
+from ludus.protocol.spec import BehaviorSpec
+from tests.worker.learning.networks.kinds import KINDS, make_actor, see
 from tests.worker.rollouts import make_spec
-from worker.export import export_onnx
+from worker.onnx.export import export_onnx
 
 MEMORY = KINDS["memory"]
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.play.players import RandomPlayer, answer
-from ludus.spec import ActionSpec
-from ludus.wire.batches import BehaviorBatch, DecisionBatch
+from ludus.protocol.batches import BehaviorBatch, DecisionBatch
+from ludus.protocol.spec import ActionSpec
 
 
 def asking(count: int, masks: np.ndarray | None = None) -> DecisionBatch:

@@ -10,12 +10,12 @@ import pytest
 from ludus.adapters.pettingzoo import PettingZooSimulation, make_simulation
 from ludus.play.players import Player, RandomPlayer
 from ludus.play.scripted import MOST_REPORTED, ScriptedSimulation
-from ludus.session import Session
-from ludus.simulation import Simulation, Start
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.turn import Actions, Turn
-from ludus.wire.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints, Outcome
-from ludus.wire.codec import BehaviorLayout, decode_stats, decode_step, encode_actions
+from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints, Outcome
+from ludus.protocol.codec import BehaviorLayout, decode_stats, decode_step, encode_actions
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk.session import Session
+from ludus.sdk.simulation import Simulation, Start
+from ludus.sdk.steps import Actions, Turn
 from tests.toys.arena import Chase
 
 FIRST, SECOND = "tictactoe?team=0", "tictactoe?team=1"

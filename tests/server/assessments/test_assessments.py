@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.attempts.repository import AttemptLedger
+from server.runs.attempts.repository import AttemptLedger
 from tests.factories import claim_run, give_up, make_checkpoint, make_run, save_checkpoints
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 NETWORK = {"hidden_units": 48, "num_layers": 3}
 CONFIG = {"behaviors": {"CartPole": {"trainer_type": "sac", "network_settings": NETWORK}}}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.checkpoints.uploads import inspect
-from server.errors import CheckpointInvalid
+from server.kit.errors import CheckpointInvalid
 
 
 def archive(path: Path, manifest: str, compression: int = zipfile.ZIP_STORED) -> Path:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ludus.api import Client, NotFound
-from server.events.repository import EventRepository
+from ludus.client import Client, NotFound
 from server.metrics.points import MetricPoint
-from tests.server.http.world import CARTPOLE, Trainer, World, open_world
+from server.runs.events.repository import EventRepository
+from tests.server.app.world import CARTPOLE, Trainer, World, open_world
 
 KEEP_BEST = {**CARTPOLE, "checkpoint_settings": {"keep_best": {"metric": "Elo", "mode": "max"}}}
 

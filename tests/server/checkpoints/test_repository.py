@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.attempts.repository import AttemptLedger
 from server.checkpoints.repository import CheckpointRepository
-from server.db.database import Database
-from server.errors import CheckpointDeleted, CheckpointNotFound
+from server.kit.db.database import Database
+from server.kit.errors import CheckpointDeleted, CheckpointNotFound
+from server.runs.attempts.repository import AttemptLedger
 from tests.factories import give_up, make_checkpoint, make_claim, make_ledger, make_run, read_run
 
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from server.artifacts import FolderStore
-from server.attempts.repository import AttemptLedger
 from server.checkpoints.repository import UploadedCheckpointRepository
+from server.checkpoints.retention.holds import held
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
-from server.db.database import Database
-from server.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
-from server.retention.holds import held
+from server.config.config import resolve
+from server.kit.artifacts import FolderStore
+from server.kit.db.database import Database
+from server.kit.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
+from server.runs.attempts.repository import AttemptLedger
 from server.runs.service import RunService
 from server.runs.states import RunState, StopReason
-from server.training.config import resolve
 from tests.factories import RecordingBell, give_up, make_checkpoint, make_claim, make_ledger, read_run
 from tests.server.checkpoints.test_uploads import SAC
 

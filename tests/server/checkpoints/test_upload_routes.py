@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.app.world import World, build_services, serving
 from tests.server.checkpoints.test_uploads import SAC
-from tests.server.http.world import World, build_services, serving
 
 HEADERS = {"Content-Type": "application/octet-stream"}
 FILE_BYTES = 100_000

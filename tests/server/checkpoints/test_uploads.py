@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from server.checkpoints.uploads import inspect
-from server.errors import CheckpointInvalid
+from server.kit.errors import CheckpointInvalid
 
 RESULTS = Path(__file__).parents[2] / "data" / "mlagents-results"
 SAC = RESULTS / "sac-replay-buffer" / "checkpoint.pt"

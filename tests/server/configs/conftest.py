@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from server.db.base import Base
-from server.db.database import Database
+from server.kit.db.base import Base
+from server.kit.db.database import Database
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from sqlalchemy.exc import IntegrityError, InvalidRequestError
 
 from server.configs.models import ConfigVersion
 from server.configs.repository import ConfigRepository, NewConfigVersion
-from server.db.database import Database
-from server.errors import ConfigNotFound, InvalidQuery
-from server.listing import Condition, ListQuery, Operator, Order
+from server.kit.db.database import Database
+from server.kit.errors import ConfigNotFound, InvalidQuery
+from server.kit.listing import Condition, ListQuery, Operator, Order
 
 BY_NAME = ListQuery(Order("name", descending=False))
 NEWEST_FIRST = ListQuery(Order("version"))

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from server.config.config import Change, resolve
+from server.config.presets import read_preset
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, digest
-from server.db.database import Database
-from server.errors import ConfigNotFound, InvalidConfig
-from server.training.config import Change, resolve
-from server.training.presets import read_preset
+from server.kit.db.database import Database
+from server.kit.errors import ConfigNotFound, InvalidConfig
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.server.http.world import open_world
+from tests.server.app.world import open_world
 
 FLAT = {"A": {"trainer": "ppo", "use_recurrent": False, "self_play": {}, "colour": "red"}}
 

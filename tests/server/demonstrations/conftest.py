@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.server.http.world import World, build_services, serving
+from tests.server.app.world import World, build_services, serving
 
 FILE_BYTES = 100_000
 DECODED_BYTES = 1_000_000

@@ -7,7 +7,7 @@ import httpx
 
 from ludus.demonstrations import Demonstration, write
 from tests.ludus.demonstrations.shown import make_demonstration
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 HEADERS = {"Content-Type": "application/octet-stream"}
 

@@ -7,14 +7,14 @@ import pytest
 
 from ludus.demonstrations import Demonstration as Shown
 from ludus.demonstrations import write
-from server.artifacts import FolderStore
-from server.db.database import Database
+from server.config.config import resolve
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.service import DemonstrationService
-from server.errors import DemonstrationInUse, DemonstrationNotFound, InvalidConfig
+from server.kit.artifacts import FolderStore
+from server.kit.db.database import Database
+from server.kit.errors import DemonstrationInUse, DemonstrationNotFound, InvalidConfig
 from server.runs.service import RunService
-from server.training.config import resolve
 from tests.factories import RecordingBell, make_run, read_run
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector
 

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from server.demonstrations.specs import spec_from_json, spec_to_json
 
 OBSERVATIONS = st.builds(

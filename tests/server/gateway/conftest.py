@@ -13,15 +13,15 @@ from pydantic import SecretStr
 
 import server.simulators.models
 import server.workers.models  # noqa: F401  its table is referred to
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire import simulation_pb2_grpc as rpc
-from ludus.wire.options import client_options
-from server.db.base import Base
-from server.db.database import Database
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol import simulation_pb2_grpc as rpc
+from ludus.protocol.options import client_options
 from server.gateway.main import start, stop
 from server.gateway.service import Gateway
+from server.kit.db.base import Base
+from server.kit.db.database import Database
+from server.kit.settings import GatewaySettings
 from server.runs.models import Attempt, Run
-from server.settings import GatewaySettings
 from server.simulators.repository import SimulatorDesk
 
 KEY = "a key of thirty-two bytes or more"

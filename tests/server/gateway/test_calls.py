@@ -11,11 +11,10 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from ludus.joining import Target
-from ludus.unity.bridge import Conversation
-from ludus.unity.messages import GOODBYE
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.options import (
+from ludus.games.unity.bridge import Conversation
+from ludus.games.unity.messages import GOODBYE
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
     EXCHANGE,
@@ -24,8 +23,9 @@ from ludus.wire.options import (
     TICKET_METADATA,
     server_options,
 )
+from ludus.protocol.tickets import TicketClaims, sign
+from ludus.sdk.join import Target
 from server.gateway import calls, relay
-from server.gateway.tickets import TicketClaims, sign
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 
 Answer = Callable[[bytes, grpc.ServicerContext], bytes]

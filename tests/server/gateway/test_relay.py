@@ -12,15 +12,15 @@ import grpc
 import pytest
 from pydantic import SecretStr
 
-from ludus.dialer import Dialer
-from ludus.joining import Target
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.options import REASON_METADATA, TICKET_METADATA, server_options
-from server.db.database import Database
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.options import REASON_METADATA, TICKET_METADATA, server_options
+from ludus.protocol.tickets import TicketClaims, sign
+from ludus.sdk.connection import Dialer
+from ludus.sdk.join import Target
 from server.gateway import relay
 from server.gateway.main import CannotServe, start
-from server.gateway.tickets import TicketClaims, sign
-from server.settings import GatewaySettings
+from server.kit.db.database import Database
+from server.kit.settings import GatewaySettings
 from server.simulators.repository import SimulatorDesk
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run

@@ -9,17 +9,17 @@ from typing import Any
 import grpc
 import pytest
 
-from ludus.dialer import Dialer
-from ludus.joining import Target
-from ludus.trouble import CannotConnect
-from ludus.unity.bridge import Conversation
-from ludus.unity.messages import GOODBYE
-from ludus.wire.options import TICKET_METADATA
-from server.db.database import Database
-from server.tokens import vigil
-from server.tokens.principal import Scope, everything
-from server.tokens.repository import TokenRepository
-from server.tokens.service import TokenService
+from ludus.games.unity.bridge import Conversation
+from ludus.games.unity.messages import GOODBYE
+from ludus.protocol.options import TICKET_METADATA
+from ludus.sdk.connection import Dialer
+from ludus.sdk.errors import CannotConnect
+from ludus.sdk.join import Target
+from server.access.tokens import vigil
+from server.access.tokens.principal import Scope, everything
+from server.access.tokens.repository import TokenRepository
+from server.access.tokens.service import TokenService
+from server.kit.db.database import Database
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import TOKEN, GatewayThread, add_run
 from tests.server.gateway.test_calls import Collector, call

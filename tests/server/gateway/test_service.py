@@ -13,21 +13,21 @@ import structlog
 from pydantic import SecretStr
 from sqlalchemy import select
 
-from ludus.joining import Joiner, Target
-from ludus.trouble import Failure
-from ludus.unity.fleet import UnitySettings
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.options import REASON_METADATA, STATE_METADATA
-from server.db.database import Database
-from server.errors import ErrorKind
+from ludus.games.fleet import UnitySettings
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.options import REASON_METADATA, STATE_METADATA
+from ludus.protocol.tickets import verify
+from ludus.sdk.errors import Failure
+from ludus.sdk.join import Joiner, Target
 from server.gateway.errors import STATUS
 from server.gateway.main import CannotServe, check
 from server.gateway.service import REPORTS_PER_MINUTE
-from server.gateway.tickets import verify
-from server.ports import is_loopback
+from server.kit.db.database import Database
+from server.kit.errors import ErrorKind
+from server.kit.ports import is_loopback
+from server.kit.settings import GatewaySettings
 from server.runs.models import Event
-from server.settings import GatewaySettings
-from tests.ludus.unity.conftest import Playing, free_port, until
+from tests.ludus.games.unity.conftest import Playing, free_port, until
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 
 HEALTH = "/grpc.health.v1.Health/"
@@ -290,7 +290,7 @@ class TestReports:
 
         (event,) = self.events(gateway.database)
         assert event.run_id == run_id
-        assert event.message in [record.message for record in caplog.records if record.name == "ludus.unity"]
+        assert event.message in [record.message for record in caplog.records if record.name == "ludus.games.unity"]
         assert event.message.startswith("still waiting for the Editor")
         assert event.data == {"incarnation": target.incarnation, "code": "nobody_plays"}
 
@@ -317,7 +317,7 @@ class TestReports:
     def test_a_gateway_that_does_not_answer_takes_no_word_and_little_time(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ludus.joining.WORD_SECONDS", 0.3)
+        monkeypatch.setattr("ludus.sdk.join.WORD_SECONDS", 0.3)
         with socket.create_server(("127.0.0.1", 0)) as mute:
             target = Target(f"127.0.0.1:{mute.getsockname()[1]}", "catch")
             began = time.monotonic()

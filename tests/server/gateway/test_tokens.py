@@ -8,16 +8,16 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import select, update
 
-from ludus.wire import simulation_pb2 as pb
-from ludus.wire.options import REASON_METADATA
-from server.db.database import Database
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.options import REASON_METADATA
+from server.access.tokens.models import Token
+from server.access.tokens.principal import Scope, everything
+from server.access.tokens.service import TokenService
 from server.gateway.main import CannotServe, check
 from server.gateway.service import FAILURES_PER_MINUTE, REPORTS_PER_MINUTE
+from server.kit.db.database import Database
+from server.kit.settings import GatewaySettings
 from server.runs.models import Event, Run
-from server.settings import GatewaySettings
-from server.tokens.models import Token
-from server.tokens.principal import Scope, everything
-from server.tokens.service import TokenService
 from tests.server.gateway.conftest import KEY, GatewayThread, add_run
 
 
@@ -102,7 +102,7 @@ def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThre
 
 
 def test_a_revoked_token_joins_no_more_within_seconds(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.tokens.checker.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("server.access.tokens.checker.REMEMBERED_SECONDS", 0.0)
     add_run(gateway.database, "worker-1:41000")
     given = token(gateway.database)
     gateway.join(token=given)

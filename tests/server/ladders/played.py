@@ -4,12 +4,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.attempts.repository import AttemptLedger
-from server.db.database import Database
+from server.kit.db.database import Database
 from server.ladders.models import Ladder, LadderMatch, LadderPair, LadderPlayer, RatingPoint
+from server.ladders.ratings.rater import Rater
 from server.ladders.refs import Outcome, PlayedMatch, PlayedSeat
 from server.ladders.repository import LadderRepository
-from server.ratings.rater import Rater
+from server.runs.attempts.repository import AttemptLedger
 from tests.factories import make_claim, make_run
 
 SELF_PLAY: dict[str, Any] = {"behaviors": {"Striker": {"trainer_type": "ppo", "self_play": {}}}, "seed": 7}

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.attempts.repository import AttemptLedger
+from server.runs.attempts.repository import AttemptLedger
 from tests.factories import claim_run, make_run
-from tests.server.http.world import World
+from tests.server.app.world import World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
 
 

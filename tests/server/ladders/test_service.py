@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from server.db.database import Database
-from server.errors import (
+from server.config.config import resolve
+from server.kit.db.database import Database
+from server.kit.errors import (
     CheckpointNotFound,
     InvalidConfig,
     LadderExists,
@@ -19,7 +20,6 @@ from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository
 from server.ladders.service import LadderService, NewPlayer
 from server.runs.states import RunState
-from server.training.config import resolve
 from tests.factories import make_checkpoint, make_ledger, make_run
 from tests.server.ladders.played import SELF_PLAY, computed, get_ladder, make_match, make_player, rate_all
 

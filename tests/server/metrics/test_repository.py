@@ -5,12 +5,12 @@ import math
 import pytest
 from sqlalchemy import select
 
-from server.attempts.repository import AttemptLedger
-from server.db.database import Database
-from server.errors import MetricNotFound
+from server.kit.db.database import Database
+from server.kit.errors import MetricNotFound
 from server.metrics.models import MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Series
 from server.metrics.repository import MetricRepository
+from server.runs.attempts.repository import AttemptLedger
 from tests.factories import make_checkpoint, make_claim, make_ledger, read_run
 
 KEY = "Environment/Cumulative Reward"

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import event, insert, update
 
-from server.db.database import Database
-from server.listing import Condition, ListQuery, Operator, Order
+from server.controller.controller import Steward
+from server.kit.db.database import Database
+from server.kit.listing import Condition, ListQuery, Operator, Order
+from server.kit.settings import Settings
 from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric
 from server.metrics.points import MetricPoint
@@ -18,10 +20,8 @@ from server.metrics.repository import MetricRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.states import RunState
-from server.settings import Settings
-from server.steward import Steward
 from tests.factories import RecordingBell, make_checkpoint, make_claim, make_ledger, make_run
-from tests.server.http.world import World
+from tests.server.app.world import World
 
 REWARD = "Environment/Cumulative Reward"
 BY_METRIC = Order("metric")

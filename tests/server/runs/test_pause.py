@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.attempts.repository import AttemptLedger
-from server.db.database import Database
-from server.errors import IllegalTransition, RunEnding, RunNotPaused
-from server.events.repository import EventRepository
+from server.kit.db.database import Database
+from server.kit.errors import IllegalTransition, RunEnding, RunNotPaused
+from server.runs.attempts.repository import AttemptLedger
+from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.service import RunService

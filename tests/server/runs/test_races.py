@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from server.amendments.repository import AmendmentRepository
-from server.amendments.schemas import RunChanges
-from server.amendments.service import AmendmentService
-from server.attempts.claim import Claim
-from server.attempts.repository import AttemptLedger, RunQueue
-from server.checkpoint_requests.models import CheckpointRequest
-from server.checkpoint_requests.repository import CheckpointRequestRepository
-from server.checkpoint_requests.service import CheckpointRequestService
-from server.db.database import Database
-from server.errors import IllegalTransition, LeaseLost, LudusError, RunEnding, RunNotPaused, RunNotRunning
-from server.events.repository import EventRepository
-from server.leases.repository import LeaseRepository
+from server.kit.db.database import Database
+from server.kit.errors import IllegalTransition, LeaseLost, LudusError, RunEnding, RunNotPaused, RunNotRunning
+from server.runs.amendments.repository import AmendmentRepository
+from server.runs.amendments.schemas import RunChanges
+from server.runs.amendments.service import AmendmentService
+from server.runs.attempts.claim import Claim
+from server.runs.attempts.repository import AttemptLedger, RunQueue
+from server.runs.checkpoint_requests.models import CheckpointRequest
+from server.runs.checkpoint_requests.repository import CheckpointRequestRepository
+from server.runs.checkpoint_requests.service import CheckpointRequestService
+from server.runs.events.repository import EventRepository
+from server.runs.leases.repository import LeaseRepository
 from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.runs.service import RunService

@@ -3,11 +3,11 @@
 import pytest
 from sqlalchemy import update
 
-from server.attempts.repository import AttemptLedger
-from server.db.database import Database
-from server.errors import SimulatorNotFound
-from server.events.repository import EventRepository
-from server.listing import Condition, ListQuery, Operator, Order
+from server.kit.db.database import Database
+from server.kit.errors import SimulatorNotFound
+from server.kit.listing import Condition, ListQuery, Operator, Order
+from server.runs.attempts.repository import AttemptLedger
+from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.states import RunState, StopReason
 from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk, SimulatorRepository

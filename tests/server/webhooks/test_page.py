@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from server.db.database import Database
-from server.deliveries.sender import Sender
-from server.settings import WebhookSettings
+from server.kit.db.database import Database
+from server.kit.settings import WebhookSettings
+from server.webhooks.deliveries.sender import Sender
 from server.webhooks.repository import WebhookRepository
 from server.webhooks.service import WebhookService
 from tests.factories import make_run

@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from server.deliveries.sender import Sender
+from server.webhooks.deliveries.sender import Sender
 from tests.factories import make_run
-from tests.server.deliveries.receiver import Receiver, receiving
-from tests.server.http.world import World, build_services, open_world, serving
+from tests.server.app.world import World, build_services, open_world, serving
+from tests.server.webhooks.deliveries.receiver import Receiver, receiving
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.db.database import Database
-from server.errors import WorkerNotFound
+from server.kit.db.database import Database
+from server.kit.errors import WorkerNotFound
 from server.workers.models import Worker
 from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ludus.demonstrations import DemonstrationError, write
-from ludus.spec import ObservationSpec
+from ludus.protocol.spec import ObservationSpec
 from tests.ludus.demonstrations.shown import SIGHT, make_demonstration, make_spec, picture, vector
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ludus.collector.segments import Ending
 from tests.worker.rollouts import make_rollout
 from worker.experience.groups import Mates, teams_of
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
 
 
 @dataclass

@@ -13,13 +13,13 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.collector.segments import Ending
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
-from worker import checkpoint
 from worker.experience.replay import MOST_STREAMS, ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
-from worker.experience.segments import Ending
-from worker.shares import together
+from worker.learning.shares import together
+from worker.trainer import checkpoint
 
 LABELLED = make_spec(observations=(1,), continuous=1)
 """Observations and actions are numbers that never repeat."""

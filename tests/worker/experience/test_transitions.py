@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ludus.collector.arena import Arena
+from ludus.collector.segments import Ending, Segment
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
-from worker.experience.arena import Arena
-from worker.experience.segments import Ending, Segment
 from worker.experience.transitions import transitions_of
 
 CPU = torch.device("cpu")

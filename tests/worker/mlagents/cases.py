@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.spec import BehaviorSpec
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import POCAConfig, PPOConfig, SACConfig, resolve
 from server.demonstrations.specs import spec_from_json
-from server.training.config import POCAConfig, PPOConfig, SACConfig, resolve
 from worker.experience.transitions import Transitions
 from worker.mlagents.file import MLAgentsCheckpoint
 

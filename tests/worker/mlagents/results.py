@@ -9,13 +9,13 @@ import yaml
 from torch import Tensor
 
 from ludus.demonstrations import Demonstration, write
-from ludus.spec import BehaviorSpec
-from server.training.config import resolve
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import resolve
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.rollouts import make_spec
-from worker.algorithms.algorithm import Algorithm
-from worker.build import Demonstrations, build_algorithm
-from worker.initialization import initialize
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.build import Demonstrations, build_algorithm
+from worker.trainer.initialization import initialize
 
 FOLDER = Path(__file__).parents[2] / "data" / "mlagents-results"
 SPECS: dict[str, BehaviorSpec] = {

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from server.training.config import CloneConfig, resolve
+from server.config.config import CloneConfig, resolve
 from tests.worker.mlagents.cases import MATES, NAMES, ROWS, STEPS, Case, remembered
-from worker.functional.prediction import flat_actions
+from worker.learning.functional.prediction import flat_actions
+from worker.learning.networks.actor import Actor
+from worker.learning.networks.actor_critic import ActorCritic
+from worker.learning.networks.multi_agent import TeamCritic
+from worker.learning.networks.optimizer import FlatAdam
+from worker.learning.networks.q_networks import build_critics
+from worker.learning.rewards.curiosity import CuriosityNetworks
+from worker.learning.rewards.gail import Discriminator
+from worker.learning.rewards.rnd import RNDNetworks
 from worker.mlagents.algorithms import LISTED, Misfit, translate
-from worker.networks.actor import Actor
-from worker.networks.actor_critic import ActorCritic
-from worker.networks.multi_agent import TeamCritic
-from worker.networks.optimizer import FlatAdam
-from worker.networks.q_networks import build_critics
-from worker.rewards.curiosity import CuriosityNetworks
-from worker.rewards.gail import Discriminator
-from worker.rewards.rnd import RNDNetworks
 
 FRESH = ("updated", "beta")
 """Buffers that a checkpoint of ML-Agents may lack: whether curiosity has learnt, and the price of VAIL."""

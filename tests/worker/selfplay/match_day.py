@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ludus.simulation import Simulation
-from ludus.simulator import connect
-from ludus.trouble import SimulatorError
-from worker.link import (
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulation import Simulation
+from ludus.sdk.simulator import connect
+from worker.trainer.link import (
     CheckpointCommitted,
     CheckpointRefused,
     CheckpointWritten,

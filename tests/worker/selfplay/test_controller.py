@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.training.selfplay import SelfPlaySettings
-from worker.collector.matches import EndedMatch
-from worker.collector.notices import MatchesEnded
-from worker.collector.programs import Opposition
-from worker.link import EventRecord
-from worker.recorder import Recorder
+from ludus.collector.matches import EndedMatch
+from server.config.selfplay import SelfPlaySettings
+from worker.collectors.notices import MatchesEnded
+from worker.collectors.programs import Opposition
 from worker.selfplay.controller import ELO, LEARNING_TEAM, OPPONENT_ELO_MEAN, OPPONENT_ELO_STD, GhostController
 from worker.selfplay.ghost import Ghost, Weights
+from worker.trainer.link import EventRecord
+from worker.trainer.recorder import Recorder
 
 WIN, DRAW, LOSS = 1, 2, 3
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.training.config import PPOConfig, resolve
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from server.config.config import PPOConfig, resolve
 from tests.toys.brawl import Brawl
 from tests.worker.selfplay.match_day import Referee, train
 from tests.worker.selfplay.test_training import BLUE, RED, section
-from worker import checkpoint
-from worker.build import Demonstrations, build_algorithm
-from worker.initialization import Sources
-from worker.link import Finished
-from worker.networks.acting import make_policy
+from worker.collectors.acting import make_policy
+from worker.learning.build import Demonstrations, build_algorithm
 from worker.selfplay.guests import GUESTS, GuestList
+from worker.trainer import checkpoint
+from worker.trainer.initialization import Sources
+from worker.trainer.link import Finished
 
 CKPT, OTHER = "ckpt_" + "a" * 26, "ckpt_" + "b" * 26
 

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.attempts.repository import AttemptLedger
-from server.db.database import Database
+from server.kit.db.database import Database
+from server.ladders.ratings.repository import RatingRepository
 from server.ladders.repository import LadderRepository, PlayerRepository
-from server.ratings.repository import RatingRepository
+from server.runs.attempts.repository import AttemptLedger
 from tests.factories import make_claim, make_run
 from tests.server.ladders.played import rate_all
 from tests.toys.roshambo import PAPER, ROCK, SCISSORS, Roshambo
 from tests.toys.walk import HYPERPARAMETERS
 from tests.worker.selfplay.match_day import train
-from worker import checkpoint
-from worker.link import Match
-from worker.supervisor.reports import played
+from worker.host.supervisor.reports import played
+from worker.trainer import checkpoint
+from worker.trainer.link import Match
 
 MOVES = {ROCK: "ckpt_" + "r" * 26, PAPER: "ckpt_" + "p" * 26, SCISSORS: "ckpt_" + "s" * 26}
 MOVE_OF = {name: move for move, name in MOVES.items()}

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from ludus.simulation import Simulation
-from ludus.simulator import connect
-from ludus.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.trouble import SimulatorError
-from ludus.turn import Actions, Turn
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulation import Simulation
+from ludus.sdk.simulator import connect
+from ludus.sdk.steps import Actions, Turn
 from tests.toys.brawl import Brawl
 from tests.toys.walk import HYPERPARAMETERS
 from tests.worker.selfplay.match_day import Referee, train
 from tests.worker.trainer.conftest import StartTrainer, reports, start
-from worker import checkpoint
-from worker.link import EventRecord, Match, SelfPlayStatus
+from worker.trainer import checkpoint
+from worker.trainer.link import EventRecord, Match, SelfPlayStatus
 
 __all__ = ["start"]
 

@@ -11,10 +11,19 @@ from typing import Any
 
 import torch
 
-from ludus.simulator import SimulatorError, connect
+from ludus.sdk.simulator import SimulatorError, connect
 from tests.toys.wanderers import Wanderers
-from worker import checkpoint
-from worker.link import CheckpointCommitted, CheckpointWritten, Command, EventRecord, Job, Message, Metrics, Order
+from worker.trainer import checkpoint
+from worker.trainer.link import (
+    CheckpointCommitted,
+    CheckpointWritten,
+    Command,
+    EventRecord,
+    Job,
+    Message,
+    Metrics,
+    Order,
+)
 from worker.trainer.loop import Trainer
 
 PATIENCE_SECONDS = 120.0

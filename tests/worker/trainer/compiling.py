@@ -10,10 +10,10 @@ import time
 import numpy as np
 import torch
 
-from server.training.config import PPOConfig
+from server.config.config import PPOConfig
 from tests.worker.rollouts import make_spec, random_rollout
-from worker.algorithms.algorithm import Algorithm
-from worker.build import Demonstrations, build_algorithm
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.build import Demonstrations, build_algorithm
 from worker.trainer.compilation import BackgroundCompilation
 
 SPEC = make_spec(observations=(4,), branches=(2,))

@@ -19,9 +19,9 @@ import pytest
 import torch
 from structlog._config import BoundLoggerLazyProxy
 
-from server.training.config import review
-from worker.link import CheckpointCommitted, CheckpointWritten, Command, Finished, Job, Message, Order, describe
+from server.config.config import review
 from worker.trainer.__main__ import _execute, main
+from worker.trainer.link import CheckpointCommitted, CheckpointWritten, Command, Finished, Job, Message, Order, describe
 
 
 class Alone:

@@ -1,6 +1,6 @@
 """The other end of a trainer that runs in the test's own process."""
 
-from worker.link import Command, EventRecord, Message, Order
+from worker.trainer.link import Command, EventRecord, Message, Order
 
 
 class Superior:

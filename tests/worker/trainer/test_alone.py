@@ -14,9 +14,19 @@ from typing import Any
 import pytest
 import yaml
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, Ending, ObservationSpec, Simulation, Start, Turn, connect
-from ludus.wire.codes import CloseCode
-from server.errors import InvalidConfig
+from ludus.protocol.codes import CloseCode
+from ludus.sdk.simulator import (
+    Actions,
+    ActionSpec,
+    BehaviorSpec,
+    Ending,
+    ObservationSpec,
+    Simulation,
+    Start,
+    Turn,
+    connect,
+)
+from server.kit.errors import InvalidConfig
 from tests.e2e.stack import environment
 from tests.worker.trainer.conftest import StartTrainer, TrainAlone, reports
 from tests.worker.trainer.test_clone import document, show

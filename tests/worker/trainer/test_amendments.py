@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
-from ludus.trouble import SimulatorError
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
 from tests.worker.trainer.test_lessons import Graded
-from worker import checkpoint
-from worker.checkpoint import AMENDMENTS
-from worker.link import (
+from worker.trainer import checkpoint
+from worker.trainer.checkpoint import AMENDMENTS
+from worker.trainer.link import (
     Amend,
     Amended,
     Amendment,

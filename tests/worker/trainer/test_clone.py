@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import Demonstration, write
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
-from ludus.trouble import SimulatorError
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
 
 SPEC = BehaviorSpec("Echo", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,)))

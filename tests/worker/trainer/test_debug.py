@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ludus.simulator import connect
-from ludus.trouble import SimulatorError
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import connect
 from tests.worker.trainer.conftest import TrainAlone
 from tests.worker.trainer.test_clone import Echo
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from ludus.simulator import Turn, connect
-from ludus.trouble import SimulatorError
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import Turn, connect
 from tests.worker.trainer.conftest import StartTrainer, reports
 from tests.worker.trainer.test_clone import Echo, document, show
-from worker import checkpoint
+from worker.trainer import checkpoint
 
 NETWORK = {"hidden_units": 16, "num_layers": 1}
 

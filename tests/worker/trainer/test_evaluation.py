@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from ludus.demonstrations import DemonstrationError
-from server.training.config import CloneConfig
-from server.training.run import SimulatorsConfig
+from server.config.config import CloneConfig
+from server.config.run import SimulatorsConfig
 from tests.worker.learning import RecordingCollection
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.test_clone import SPEC, show
-from worker.build import Demonstrations, build_clone
-from worker.collector.notices import EpisodesEnded
-from worker.link import Point
-from worker.recorder import EVALUATION_REWARD, Recorder
+from worker.collectors.notices import EpisodesEnded
+from worker.learning.build import Demonstrations, build_clone
 from worker.trainer.clone import CloneLearner
+from worker.trainer.link import Point
+from worker.trainer.recorder import EVALUATION_REWARD, Recorder
 
 SHOWN = "dem_" + "0" * 26
 

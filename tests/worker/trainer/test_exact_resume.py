@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import Demonstration, write
+from tests.ludus.collector.unity.players import eventually
 from tests.toys.wanderers import SPEC, Wanderers
-from tests.worker.collector.unity.players import eventually
 from tests.worker.trainer.attempts import Keeper, Run, final_state, playing, start_process
-from worker import checkpoint
+from worker.trainer import checkpoint
 from worker.verification.differences import differences
 
 NETWORK = {"hidden_units": 16, "num_layers": 1, "normalize": True}

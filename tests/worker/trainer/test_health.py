@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ludus.simulator import Actions, Turn, connect
-from ludus.trouble import SimulatorError
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import Actions, Turn, connect
 from tests.worker.trainer.conftest import StartTrainer, reports
 from tests.worker.trainer.test_clone import Echo, show
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ludus.spec import BehaviorSpec
+from ludus.protocol.spec import BehaviorSpec
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.superior import Superior
 from tests.worker.trainer.test_clone import show
-from worker.checkpoint import save
-from worker.link import Job
+from worker.trainer.checkpoint import save
+from worker.trainer.link import Job
 from worker.trainer.loop import Trainer
 
 PINK = {"trainer_type": "sac", "hyperparameters": {"exploration_noise": "pink"}}

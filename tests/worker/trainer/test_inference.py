@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.simulator import Actions, Simulation, Start, Turn, connect
-from ludus.spec import BehaviorSpec
-from ludus.trouble import SimulatorError
-from server.training.config import resolve
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import Actions, Simulation, Start, Turn, connect
+from server.config.config import resolve
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
 from tests.worker.trainer.superior import Superior
-from worker import checkpoint
-from worker.link import Job
+from worker.trainer import checkpoint
+from worker.trainer.link import Job
 from worker.trainer.loop import Trainer
 
 SECTION = {

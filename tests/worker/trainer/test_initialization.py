@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from ludus.simulator import Actions, Simulation, Start, Turn, connect
-from ludus.spec import BehaviorSpec
-from ludus.trouble import SimulatorError
-from server.training.config import resolve
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import Actions, Simulation, Start, Turn, connect
+from server.config.config import resolve
 from tests.worker.mlagents.results import Result
 from tests.worker.trainer.conftest import StartTrainer, reports
 from tests.worker.trainer.superior import Superior
-from worker import checkpoint
-from worker.link import Job
+from worker.trainer import checkpoint
+from worker.trainer.link import Job
 from worker.trainer.loop import Trainer
 
 RESULT = Result("ppo-lstm-curiosity-rnd-curriculum")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
-from ludus.trouble import SimulatorError
-from worker import checkpoint
-from worker.checkpoint import ENVIRONMENT_PARAMETERS
-from worker.link import (
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from worker.trainer import checkpoint
+from worker.trainer.checkpoint import ENVIRONMENT_PARAMETERS
+from worker.trainer.link import (
     CheckpointCommitted,
     CheckpointWritten,
     Command,

@@ -4,10 +4,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from ludus.simulator import SimulatorError, connect
+from ludus.sdk.simulator import SimulatorError, connect
 from tests.worker.trainer.attempts import Keeper, Run
 from tests.worker.trainer.test_turn_based import NETWORK, TRAINERS, Board
-from worker.link import CheckpointWritten, Command, EventRecord, Finished, Message
+from worker.trainer.link import CheckpointWritten, Command, EventRecord, Finished, Message
 from worker.trainer.loop import Trainer
 
 MAX_STEPS = 64

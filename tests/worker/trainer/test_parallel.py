@@ -12,16 +12,16 @@ import torch
 import torch.distributed as dist
 
 from ludus.demonstrations import write
-from ludus.spec import BehaviorSpec
-from server.training.config import BehavioralCloningConfig, POCAConfig, PPOConfig, SACConfig
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import BehavioralCloningConfig, POCAConfig, PPOConfig, SACConfig
 from tests.ludus.demonstrations.shown import make_demonstration
-from tests.worker.algorithms.sac_world import make_sac_config, random_round
+from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.rollouts import make_spec, random_rollout
-from worker.algorithms.algorithm import Algorithm
-from worker.algorithms.guards import Diverged
-from worker.build import Demonstrations, build_algorithm
 from worker.experience.rollout import Rollout
-from worker.shares import mean_weights, own_rows, portion, share, together
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.guards import Diverged
+from worker.learning.build import Demonstrations, build_algorithm
+from worker.learning.shares import mean_weights, own_rows, portion, share, together
 from worker.trainer.parallel import Build, Group, _pickled
 
 CPU = torch.device("cpu")

@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from server.training.config import PPOConfig
+from server.config.config import PPOConfig
 from tests.worker.rollouts import make_spec, random_rollout
-from worker.build import Demonstrations, build_algorithm
-from worker.networks.visual import VisualEncoder
+from worker.learning.build import Demonstrations, build_algorithm
+from worker.learning.networks.visual import VisualEncoder
 from worker.trainer.precision import bf16_pictures
 
 SPEC = make_spec(observations=(2, (1, 20, 20)), branches=(3,))

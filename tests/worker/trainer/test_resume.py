@@ -12,8 +12,8 @@ import torch
 from server.runs.states import StopReason
 from tests.worker.trainer.superior import Superior
 from tests.worker.trainer.test_clone import show
-from worker import checkpoint
-from worker.link import CheckpointCommitted, CheckpointWritten, Job, Order, Progress
+from worker.trainer import checkpoint
+from worker.trainer.link import CheckpointCommitted, CheckpointWritten, Job, Order, Progress
 from worker.trainer.loop import Trainer
 
 STATE: dict[str, Any] = {"progress": {"step": 700, "round": 7}, "algorithm": {"weights": torch.arange(3.0)}}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
-from ludus.trouble import SessionRefused
+from ludus.sdk.errors import SessionRefused
+from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
 from tests.worker.trainer.attempts import Run
 from tests.worker.trainer.superior import Superior
-from worker.link import Command, Finished, Job, Listening, Order
+from worker.trainer.link import Command, Finished, Job, Listening, Order
 from worker.trainer.loop import Trainer
 
 CHECKPOINTS = {name: f"ckpt_{digit * 26}" for name, digit in (("candidate", "0"), ("champion", "1"))}

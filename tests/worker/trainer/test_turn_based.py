@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from ludus.simulator import Actions, ActionSpec, BehaviorSpec, Ending, ObservationSpec, Simulation, Start, Turn, connect
-from ludus.wire.codes import CloseCode
+from ludus.protocol.codes import CloseCode
+from ludus.sdk.simulator import (
+    Actions,
+    ActionSpec,
+    BehaviorSpec,
+    Ending,
+    ObservationSpec,
+    Simulation,
+    Start,
+    Turn,
+    connect,
+)
 from tests.worker.trainer.attempts import Keeper, Run
-from worker.link import CheckpointWritten
+from worker.trainer.link import CheckpointWritten
 from worker.trainer.loop import Trainer
 
 NETWORK = {"hidden_units": 8, "num_layers": 1}

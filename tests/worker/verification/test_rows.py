@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from server.training.config import RunConfig
+from ludus.collector.messages import spec_to_text
+from server.config.config import RunConfig
 from tests.toys.wanderers import SPEC
 from tests.worker.trainer.test_exact_resume import document, show, trainers
-from worker import checkpoint
-from worker.build import Demonstrations, build_algorithm, build_clone
-from worker.collector.messages import spec_to_text
+from worker.learning.build import Demonstrations, build_algorithm, build_clone
+from worker.trainer import checkpoint
 from worker.verification.differences import differences
 from worker.verification.verify import Job, learn
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from server.training.config import RunConfig
+from ludus.collector.messages import spec_to_text
+from server.config.config import RunConfig
 from tests.toys.wanderers import SPEC
 from tests.worker.trainer.test_exact_resume import document, show, trainers
 from tests.worker.verification.test_rows import World
-from worker import checkpoint
-from worker.checkpoint import TENSORS_FILE
-from worker.collector.messages import spec_to_text
+from worker.trainer import checkpoint
+from worker.trainer.checkpoint import TENSORS_FILE
 from worker.verification.__main__ import main
 
 

@@ -1,0 +1,346 @@
+"""Agents: a table of all agents of one behavior in one collector, and what runs for each: its episode, its segment.
+
+Agents live in *slots*: indices into columns of state, so that a message of many agents is a few numpy operations
+whatever their number. Sessions find theirs by a *roster*.
+
+The life of an agent: idle -> waiting (asked for an action) -> acting (answered) -> waiting -> ... -> idle (episode
+ended). A recurrent actor's memory is kept here per agent: zero when an episode begins, and then that which the policy
+returned.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.collector.answers import name_field
+from ludus.collector.arena import ArenaLayout
+from ludus.collector.segments import RECORD_WORDS, SEGMENT_DTYPE
+from ludus.protocol.batches import Array, Ints
+from ludus.protocol.contract import MAX_AGENTS, decision_pending, too_many_agents
+from ludus.protocol.spec import team_of
+
+Slots = npt.NDArray[np.intp]
+
+FREE, IDLE, WAITING, ACTING = range(4)
+"""States of a slot: bytes, because a column of bytes is searched and counted in a fraction of numpy's time."""
+UNRECORDED = -1
+"""The round of steps that are not recorded."""
+CACHED_AGENTS = 4_096
+"""Agents of all id columns that a roster remembers."""
+KEPT = (
+    *("records", "state", "memory", "returns", "group_returns", "decisions", "steps"),
+    *("began", "told", "parameter_set"),
+)
+"""The columns that say where agents are, beside the steps of their open segments."""
+
+
+class Roster:
+    """The agents of one session in one behavior: agent id -> slot."""
+
+    def __init__(self, number: int, simulator: int, behavior: str) -> None:
+        self.behavior = behavior
+        """As the session announced it."""
+        self.team = team_of(behavior)
+        self.name = name_field(behavior)
+        """The same as it stands in native answers."""
+        self.number = number
+        """Unique among the rosters of this collector."""
+        self.simulator = simulator
+        self.staged = False
+        """Whether a message of this roster waits to be absorbed (the batcher's flag)."""
+        self.round = -1
+        """The round that `releases` and `borrows` are about."""
+        self.releases = 0
+        """How often outstanding steps of it have been released."""
+        self.borrows = False
+        """Whether its session was answered in advance because this roster owes steps, and nothing was released since.
+        """
+        self.borrows_since: float | None = None
+        """When that was first noticed (the process' clock)."""
+        self.table: dict[int, int] = {}
+        self.cache: dict[bytes, Slots] = {}
+        """Slots of whole id columns: most messages name the same agents as one before them."""
+        self.former_steps = 0
+        """Steps of agents that are forgotten."""
+        self.limit = 64
+        """Size of the table at which idle agents are forgotten."""
+        self.parameter_set = 0
+        """Number of the environment parameters that the simulator was last told."""
+
+    def enter(self, round_number: int) -> None:
+        """Forget what was noted of former rounds."""
+        if self.round != round_number:
+            self.round, self.releases = round_number, 0
+            self.borrows, self.borrows_since = False, None
+
+    def note_borrowing(self, round_number: int) -> None:
+        """Note that the session is answered in advance because of this roster's steps."""
+        self.enter(round_number)
+        self.borrows = True
+
+    def note_release(self, round_number: int) -> None:
+        """Note that its outstanding steps of the round are released."""
+        self.enter(round_number)
+        self.releases += 1
+        self.borrows, self.borrows_since = False, None
+
+    @property
+    def slots(self) -> Slots:
+        """Where its agents are, in the order in which they joined."""
+        return np.fromiter(self.table.values(), np.intp, len(self.table))
+
+
+class Agents:
+    """See the module's text. All `slots` arguments hold each slot once."""
+
+    def __init__(self, layout: ArenaLayout, longest: int) -> None:
+        """`longest` is how many blocks an open segment can have."""
+        self._scratch = layout.scratch_row
+        self._free: list[int] = []
+        self._size = 0
+        self.state = np.zeros(0, np.uint8)
+        self.owner = np.zeros(0, np.int64)
+        """Number of the roster."""
+        self.memory = np.zeros((0, layout.memory_size), np.float32)
+        """The actor's memory before the agent's next step."""
+        self.records = np.zeros((0, RECORD_WORDS), np.int32)
+        """The open segments, as they will be delivered: `SEGMENT_DTYPE`. Some of its columns are attributes, too."""
+        self.row = np.zeros(0, np.int64)
+        """Arena row of the newest step of the open segment."""
+        self.blocks = np.zeros((0, longest), np.int32)
+        """Arena blocks of the open segment, in order."""
+        self.returns = np.zeros(0, np.float64)
+        self.group_returns = np.zeros(0, np.float64)
+        self.decisions = np.zeros(0, np.int32)
+        """Steps of the running episode that came back."""
+        self.steps = np.zeros(0, np.int64)
+        """Steps of the agent's former episodes."""
+        self.began = np.zeros(0, np.int64)
+        """Policy version that answered the running episode's first decision; -1 = none has yet."""
+        self.told = np.zeros(0, np.int32)
+        """Number of the environment parameters that the agent's simulator was last told."""
+        self.parameter_set = np.zeros(0, np.int32)
+        """The same when the running episode began."""
+        self.newborn = 0
+        """Episodes that have begun and wait for their first answer, or never got one."""
+        self.grouped = False
+        """Whether there have been groups."""
+        self._grow(64)
+
+    # Slots ------------------------------------------------------------------------------------------------------
+
+    def slots(self, roster: Roster, agent_ids: Ints) -> Slots:
+        """Return the slots of some agents, making room for those that are new."""
+        key = agent_ids.tobytes()
+        known = roster.cache.get(key)
+        if known is not None:
+            return known
+        ids = agent_ids.tolist()
+        table = roster.table
+        if len(table) + len(ids) > roster.limit:
+            self._forget_idle(roster, set(ids))
+        try:
+            found = [table[agent] for agent in ids]
+        except KeyError:
+            found = [table[agent] if agent in table else self._join(roster, agent) for agent in ids]
+        slots = np.array(found, np.intp)
+        if (len(roster.cache) + 1) * len(ids) > CACHED_AGENTS:
+            roster.cache.clear()
+        roster.cache[key] = slots
+        return slots
+
+    def drop(self, roster: Roster) -> None:
+        """Forget a session's agents."""
+        slots = roster.slots
+        roster.former_steps += self.steps_of(slots)
+        self.state[slots] = FREE
+        self._free.extend(slots.tolist())
+        roster.table.clear()
+        roster.cache.clear()
+
+    @property
+    def places(self) -> list[int]:
+        """The slots in the order in which agents get them, last one first; those of present agents are the first."""
+        taken = np.flatnonzero(self.state != FREE).tolist()
+        return [*taken, *self._free]
+
+    def restore_places(self, places: Sequence[int]) -> None:
+        """Give slots away in this order from now on. Only before anybody has one."""
+        if len(places) > self._size:
+            self._grow(len(places))
+        self._free = list(places)
+
+    def _join(self, roster: Roster, agent: int) -> int:
+        if len(roster.table) >= MAX_AGENTS:
+            raise too_many_agents()
+        if not self._free:
+            self._grow(2 * self._size)
+        slot = self._free.pop()
+        roster.table[agent] = slot
+        self.state[slot] = IDLE
+        self.owner[slot] = roster.number
+        self.simulator[slot] = roster.simulator
+        self.agent[slot] = agent
+        self.episode[slot] = -1
+        self.decisions[slot] = 0
+        self.length[slot] = 0
+        self.row[slot] = self._scratch
+        self.round[slot] = UNRECORDED
+        self.group[slot] = 0
+        self.steps[slot] = 0
+        self.told[slot] = roster.parameter_set
+        return slot
+
+    def _forget_idle(self, roster: Roster, keep: set[int]) -> None:
+        """Give the slots of idle agents back: some games never use an id twice."""
+        idle = [agent for agent, slot in roster.table.items() if self.state[slot] == IDLE and agent not in keep]
+        for agent in idle:
+            slot = roster.table.pop(agent)
+            roster.former_steps += int(self.steps[slot])  # its decisions are in there
+            self.state[slot] = FREE
+            self._free.append(slot)
+        roster.cache.clear()
+        roster.limit = max(64, 2 * (len(roster.table) + len(keep)))
+
+    def _grow(self, size: int) -> None:
+        def wider(column: Array) -> Array:
+            added = np.zeros((size - self._size, *column.shape[1:]), column.dtype)
+            return np.concatenate([column, added])
+
+        self._free.extend(range(size - 1, self._size - 1, -1))
+        for name in (
+            *("state", "owner", "records", "row", "blocks"),
+            *("returns", "group_returns", "decisions", "steps", "began", "memory"),
+            *("told", "parameter_set"),
+        ):
+            setattr(self, name, wider(getattr(self, name)))
+        self.simulator, self.agent, self.group = self.records.T[:3]
+        self.episode, self.sequence = self.records.T[3:5]
+        self.length, self.round = self.records.T[5:7]
+        """Steps of the open segment (0 = none is open); its round, which is also that of the step that is out."""
+        self.tick = self.records.view(SEGMENT_DTYPE)["successor_tick"][:, 0]
+        """Number of the newest message that named the agent: the successor's, whenever a segment ends."""
+        self._size = size
+
+    # What is known of some --------------------------------------------------------------------------------------
+
+    def check_decisions(self, slots: Slots, ended: Slots | None) -> None:
+        """Raise ProtocolError(decision_pending) if one of them waits already, and does not end in the same message."""
+        if WAITING not in self.state[slots].tobytes():
+            return
+        waiting = slots[self.state[slots] == WAITING]
+        pending = waiting if ended is None else np.setdiff1d(waiting, ended)
+        if len(pending):
+            raise decision_pending(int(self.agent[pending[0]]))
+
+    def steps_of(self, slots: Slots) -> int:
+        """Count the steps that came back from some agents since they joined."""
+        return int(self.steps[slots].sum() + self.decisions[slots].sum())
+
+    def running(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Return which of some agents are in an episode."""
+        states = self.state[slots]
+        in_episode: npt.NDArray[np.bool_] = (states == WAITING) | (states == ACTING)
+        return in_episode
+
+    def acting(self, rosters: Sequence[Roster], round_number: int | None = None) -> Slots:
+        """Return the agents of some sessions that are answered and not back: all, or those of one round."""
+        out = self.state == ACTING
+        if round_number is not None:
+            out &= self.round == round_number
+        return np.flatnonzero(out & np.isin(self.owner, [roster.number for roster in rosters]))
+
+    def owing(self, round_number: int) -> frozenset[int]:
+        """Return the numbers of the rosters whose steps of this round are out."""
+        return frozenset(self.owner[(self.state == ACTING) & (self.round == round_number)].tolist())
+
+    def is_at_rest(self, roster: Roster) -> bool:
+        """Whether no agent of a session is out, and some wait."""
+        states = self.state[roster.slots]
+        return ACTING not in states and WAITING in states
+
+    # Episodes ---------------------------------------------------------------------------------------------------
+
+    def begin(self, slots: Slots) -> None:
+        """Begin an episode for each."""
+        self.episode[slots] += 1
+        self.sequence[slots] = 0
+        self.memory[slots] = 0.0
+        self.returns[slots] = 0.0
+        self.group_returns[slots] = 0.0
+        self.decisions[slots] = 0
+        self.began[slots] = -1
+        self.parameter_set[slots] = self.told[slots]
+        self.newborn += len(slots)
+
+    def note_births(self, slots: Slots, version: int) -> None:
+        """Note the policy of those who are answered for the first time in their episode."""
+        newborn = slots[self.began[slots] < 0]
+        self.began[newborn] = version
+        self.newborn -= len(newborn)
+
+    def tell(self, roster: Roster, parameter_set: int) -> None:
+        """Take note that a simulator was told other parameters: its episodes that begin from now on begin with them."""
+        roster.parameter_set = parameter_set
+        self.told[roster.slots] = parameter_set
+
+    def began_under(self, roster: Roster, agent_ids: Ints) -> int | None:
+        """Return the oldest parameters under which one of some agents' running episodes began; None if none runs."""
+        slots = [roster.table[agent] for agent in agent_ids.tolist() if agent in roster.table]
+        running = [slot for slot in slots if self.state[slot] in {WAITING, ACTING}]
+        return min(self.parameter_set[running].tolist(), default=None)
+
+    # Handing over -----------------------------------------------------------------------------------------------
+
+    def copies(self, slots: Slots) -> dict[str, Array]:
+        """Return what `take_over` needs of some agents."""
+        return {name: getattr(self, name)[slots] for name in KEPT}
+
+    def take_over(self, roster: Roster, slots: Sequence[int], copies: Mapping[str, Array]) -> Slots:
+        """Let a session have the agents of some `copies`, in the slots that they had as far as those are free."""
+        taken = self._take_places(slots)
+        for name in KEPT:
+            getattr(self, name)[taken] = copies[name]
+        self.owner[taken], self.simulator[taken] = roster.number, roster.simulator
+        self.row[taken] = self._scratch
+        roster.table = dict(zip(self.agent[taken].tolist(), taken.tolist(), strict=True))
+        self.newborn += int(((self.began[taken] < 0) & (self.state[taken] == WAITING)).sum())
+        self.grouped |= bool(self.group[taken].any())
+        return taken
+
+    def _take_places(self, wanted: Sequence[int]) -> Slots:
+        """Take these slots if they are free, else others."""
+        free = set(self._free)
+        if free.issuperset(wanted):
+            mine = set(wanted)
+            self._free = [slot for slot in self._free if slot not in mine]
+            return np.array(wanted, np.intp)
+        while len(self._free) < len(wanted):
+            self._grow(2 * self._size)
+        return np.array([self._free.pop() for _ in wanted], np.intp)
+
+    # Groups -----------------------------------------------------------------------------------------------------
+
+    def note_groups(self, slots: Slots, group_ids: Ints | None) -> None:
+        """Note which groups some agents are in now; None: they are in none."""
+        if group_ids is not None:
+            self.grouped = True
+            self.group[slots] = group_ids
+        elif self.grouped:
+            self.group[slots] = 0
+
+    def have_mates(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Whether another agent of the same group and session is in an episode. Those that end are idle by now."""
+        team = self.owner << 32 | self.group
+        alive = (self.state == WAITING) | (self.state == ACTING)
+        teams = np.sort(team[alive])
+        own = team[slots]
+        members = np.searchsorted(teams, own, "right") - np.searchsorted(teams, own)
+        living: npt.NDArray[np.bool_] = (members > alive[slots]) & (self.group[slots] != 0)
+        return living
+
+    def plays_on(self, roster: Roster, group: int, ending: Slots) -> bool:
+        """Whether others of a session's group than those that end are in an episode."""
+        mates = np.setdiff1d(roster.slots, ending)
+        return bool((self.running(mates) & (self.group[mates] == group)).any())

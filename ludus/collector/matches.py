@@ -1,0 +1,149 @@
+"""Matches: how the games of a team that learns end, and against which opponents.
+
+A match is what one group lives through, from the first of its members' episodes to the end of the last one; for agents
+without a group it is one episode. Its outcome is what the simulator reports, or else, as in ML-Agents, the sign of the
+last reward plus the last group reward (of several members that end in the last message: of their mean).
+
+Whether the opponents were the same all along is decided by the numbers of the session's messages, since lanes take
+their turns apart: what changes in the message that ends a match belongs to the next one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.collector.agents import ACTING, Agents, Roster
+from ludus.collector.batcher import Member, Staged
+from ludus.collector.opponents import NOBODY, OppositionLane
+from ludus.protocol.batches import TerminalBatch
+from ludus.protocol.codec import Outcome
+
+Opposition = list[tuple[str, int, int]]
+"""Behavior, team and key of the policy (`ludus.collector.opponents`) of each opposing side."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedMatch:
+    """One match, as a collector tells of it."""
+
+    simulator: int
+    team: int
+    """That learns."""
+    outcome: int
+    """Of the team that learns: a value of `ludus.v1.Outcome`, never UNSPECIFIED."""
+    truncated: bool
+    settled: bool
+    """Whether every opposing side played one and the same policy from the beginning to the end."""
+    opponents: Opposition
+    """Those that played; where they changed, with the newest policy."""
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        """Read the fields in order, as they travel in JSON."""
+        simulator, team, outcome, truncated, settled, opponents = row
+        sides = [(behavior, other, key) for behavior, other, key in opponents]
+        return cls(simulator, team, outcome, truncated, settled, sides)
+
+
+class Referee:
+    """Notes the matches of one lane. Its observer."""
+
+    def __init__(self) -> None:
+        self._began = np.zeros(0, np.int64)
+        """By slot: the message in which the running episode began."""
+        self._groups: dict[tuple[int, int], int] = {}
+        """(roster, group) -> the message in which its match began."""
+        self._matches: list[EndedMatch] = []
+
+    def take(self) -> list[EndedMatch]:
+        """Return the matches that ended since the last call, in order."""
+        matches, self._matches = self._matches, []
+        return matches
+
+    # The observer -----------------------------------------------------------------------------------------------
+
+    def beginning(self, agents: Agents, staged: Staged) -> None:
+        """Note when episodes begin."""
+        slots, batch = staged.decisions, staged.batch.decisions
+        if slots is None or batch is None:
+            return
+        fresh = ~agents.running(slots)
+        if not fresh.any():
+            return
+        if len(self._began) < len(agents.state):
+            self._began = np.concatenate([self._began, np.zeros(len(agents.state) - len(self._began), np.int64)])
+        self._began[slots[fresh]] = staged.step_id
+        if batch.group_ids is not None:
+            for group in np.unique(batch.group_ids[fresh]).tolist():
+                self._groups.setdefault((staged.roster.number, group), staged.step_id)
+
+    def ending(self, agents: Agents, staged: Staged) -> None:
+        """Judge the matches that end with these episodes."""
+        slots, batch = staged.terminals, staged.batch.terminals
+        if slots is None or batch is None:
+            return
+        lived = agents.running(slots) & ((agents.state[slots] == ACTING) | (agents.decisions[slots] > 0))
+        groups = np.zeros(len(slots), np.int32) if batch.group_ids is None else batch.group_ids
+        for row in np.flatnonzero(lived & (groups == 0)).tolist():
+            self._judge(staged, int(self._began[slots[row]]), np.array([row]))
+        for group in np.unique(groups[lived & (groups != 0)]).tolist():
+            if not agents.plays_on(staged.roster, group, slots):
+                began = self._groups.pop((staged.roster.number, group), int(self._began[slots[groups == group]].min()))
+                self._judge(staged, began, np.flatnonzero(lived & (groups == group)))
+
+    def dropped(self, roster: Roster) -> None:
+        """Forget the matches of a session's agents."""
+        self._groups = {key: began for key, began in self._groups.items() if key[0] != roster.number}
+
+    def _judge(self, staged: Staged, began: int, rows: npt.NDArray[np.intp]) -> None:
+        """Note a match that ends with some rows of a message."""
+        batch = staged.batch.terminals
+        assert batch is not None
+        opponents: Opposition = []
+        settled = True
+        for lane, roster in _opposing(staged.member):
+            history = lane.opponents.history(roster)
+            key = history.during(began, staged.step_id)
+            settled = settled and key is not None
+            if key is None:
+                key = history.newest_policy
+            if key != NOBODY:
+                opponents.append((lane.behavior, roster.team, key))
+        outcome = reported_outcome(batch, rows) or outcome_by_reward(batch, rows)
+        self._matches.append(
+            EndedMatch(
+                simulator=staged.roster.simulator,
+                team=staged.roster.team,
+                outcome=int(outcome),
+                truncated=bool(batch.truncated[rows].all()),
+                settled=settled and bool(opponents),
+                opponents=opponents,
+            )
+        )
+
+
+def _opposing(member: Member) -> list[tuple[OppositionLane, Roster]]:
+    """Return the sides of a simulator that do not learn."""
+    return [(lane, roster) for lane, roster in member.rosters.values() if isinstance(lane, OppositionLane)]
+
+
+def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:
+    """Return what a simulator said of any of a group's members, which end in these rows; None if it said nothing."""
+    if batch.outcomes is None or not batch.outcomes[rows].any():
+        return None
+    outcomes = batch.outcomes[rows]
+    return Outcome(int(outcomes[outcomes > 0][0]))
+
+
+def outcome_by_reward(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome:
+    """Return what the sign of the last reward says; of several members: of the mean of theirs."""
+    rewards = batch.rewards[rows].astype(np.float64)
+    if batch.group_rewards is not None:
+        rewards = rewards + batch.group_rewards[rows]
+    reward = float(rewards.mean())
+    if reward > 0:
+        return Outcome.WIN
+    return Outcome.LOSS if reward < 0 else Outcome.DRAW

@@ -1,0 +1,190 @@
+"""Opponents: the frozen policies of a behavior in this collector, and which of them each agent plays.
+
+In self-play the teams that do not learn are answered by a lane of their own, which records nothing. The learner draws
+the policies of each team, as many at a time as there are simulators (eight at most), and simulator `n` plays draw
+`n mod k`. An agent adopts what is drawn for its team when an episode of it begins, never in the middle.
+
+A frozen policy is named by a *key*: the number of a snapshot, or `-1 - step` for a copy of the policy that learns, as
+it was when it had learnt for so many steps. What a key names never changes.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ludus.collector.agents import Agents, Roster, Slots
+from ludus.collector.batcher import BaseLane, Batch, Staged
+from ludus.collector.policy import Acted, FloatArray
+from ludus.collector.stacked import StackedPolicies
+from ludus.protocol.batches import Array, Bytes, Floats
+
+NOBODY, MIXED = -(1 << 62), 1 << 62
+"""In place of a key: no agent is in an episode; agents play different policies."""
+REMEMBERED = 16
+"""Changes of a roster's policy that are remembered."""
+
+
+class History:
+    """Which policy the agents of one roster played, by their session's messages."""
+
+    def __init__(self) -> None:
+        self._states: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
+        """(message, key): what was played from that message on."""
+
+    def note(self, message: int, key: int) -> None:
+        """Take note of what is played from a message on; a pause between two episodes of one policy is none."""
+        states = self._states
+        if states and states[-1][0] == message:
+            states.pop()
+        if len(states) > 1 and states[-1][1] == NOBODY and states[-2][1] == key:
+            states.pop()
+        if key != (states[-1][1] if states else NOBODY):
+            states.append((message, key))
+
+    def during(self, begin: int, end: int) -> int | None:
+        """Return the one policy that was played from message `begin` until before message `end`.
+
+        None where it changed, where several were played, or where what was played is forgotten; `NOBODY` if none was.
+        """
+        states = self._states
+        before = [key for message, key in states if message <= begin]
+        if not before and len(states) == REMEMBERED:
+            return None
+        keys = {*before[-1:], *(key for message, key in states if begin < message < end)} - {NOBODY}
+        if not keys:
+            return NOBODY
+        return keys.pop() if len(keys) == 1 and MIXED not in keys else None
+
+    @property
+    def newest_policy(self) -> int:
+        """The newest policy that all played who played; `NOBODY` if there was none."""
+        return next((key for _, key in reversed(self._states) if key not in {NOBODY, MIXED}), NOBODY)
+
+
+class Opponents:
+    """The frozen policies of one behavior, and who plays which. The observer of its lane."""
+
+    def __init__(self, policies: StackedPolicies) -> None:
+        self._policies = policies
+        self._weights: dict[int, FloatArray] = {}
+        self._keys = np.zeros(0, np.int64)
+        """Those of the stacked policies, in order."""
+        self._teams: Mapping[int, Sequence[int]] = {}
+        self._others: Sequence[int] = ()
+        self._plays = np.zeros(0, np.int64)
+        """By slot."""
+        self._histories: dict[int, History] = {}
+        """By the number of the roster."""
+
+    @property
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+        return self._policies.memory_size
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """The policies that are held, in order."""
+        return tuple(self._keys.tolist())
+
+    def take(self, key: int, weights: FloatArray) -> None:
+        """Take a policy that the next draws name."""
+        self._weights[key] = weights
+
+    def assign(self, agents: Agents, teams: Mapping[int, Sequence[int]], others: Sequence[int]) -> None:
+        """Play these draws from each agent's next episode on; `others` are for teams that are not among `teams`.
+
+        Policies that are neither drawn nor played by one of `agents` are given up.
+        """
+        self._teams, self._others = teams, others
+        drawn = {key for keys in (*teams.values(), others) for key in keys}
+        slots = np.arange(len(self._plays))
+        played = set(self._plays[slots[agents.running(slots)]].tolist())
+        kept = sorted((drawn | played) & self._weights.keys())
+        self._weights = {key: self._weights[key] for key in kept}
+        self._keys = np.array(kept, np.int64)
+        self._policies.load([self._weights[key] for key in kept])
+
+    def drawn_for(self, roster: Roster) -> int:
+        """Return the policy that agents of a roster adopt."""
+        draws = self._teams.get(roster.team, self._others)
+        return draws[roster.simulator % len(draws)]
+
+    def history(self, roster: Roster) -> History:
+        """Return what the agents of a roster played."""
+        return self._histories.setdefault(roster.number, History())
+
+    def act(
+        self,
+        slots: Slots,
+        observations: Sequence[Array],
+        masks: Bytes | None,
+        memory: Floats | None,
+        rng: np.random.Generator,
+    ) -> Acted:
+        """Draw an action for each agent from the policy that it plays."""
+        which = np.searchsorted(self._keys, self._plays[slots])
+        return self._policies.act(which, observations, masks, memory, rng)
+
+    # The observer -----------------------------------------------------------------------------------------------
+
+    def ending(self, agents: Agents, staged: Staged) -> None:
+        """Note that agents leave their policies."""
+        if staged.terminals is not None:
+            self._note(agents, staged, staged.terminals, leave=True)
+
+    def beginning(self, agents: Agents, staged: Staged) -> None:
+        """Let agents whose episode begins adopt a policy."""
+        if staged.decisions is None:
+            return
+        newborn = staged.decisions[~agents.running(staged.decisions)]
+        if not len(newborn):
+            return
+        if len(self._plays) < len(agents.state):
+            added = np.zeros(len(agents.state) - len(self._plays), np.int64)
+            self._plays = np.concatenate([self._plays, added])
+        self._plays[newborn] = self.drawn_for(staged.roster)
+        self._note(agents, staged, newborn, leave=False)
+
+    def dropped(self, roster: Roster) -> None:
+        """Forget what a session's agents played."""
+        self._histories.pop(roster.number, None)
+
+    def _note(self, agents: Agents, staged: Staged, slots: Slots, *, leave: bool) -> None:
+        """Note what a roster's agents play once some of them have left or joined."""
+        everybody = staged.roster.slots
+        playing = everybody[agents.running(everybody)]
+        playing = np.setdiff1d(playing, slots) if leave else np.union1d(playing, slots)
+        keys = np.unique(self._plays[playing])
+        key = NOBODY if not len(keys) else int(keys[0]) if len(keys) == 1 else MIXED
+        self.history(staged.roster).note(staged.step_id, key)
+
+
+@dataclass(slots=True, eq=False)
+class OppositionLane(BaseLane):
+    """Agents that do not learn, each answered by the frozen policy that it plays."""
+
+    opponents: Opponents = field(kw_only=True)
+    steps: int = 0
+    """Decisions that were answered since the learner was last told."""
+
+    @property
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+        return self.opponents.memory_size
+
+    @property
+    def absorbs_first(self) -> bool:
+        """Whether answers depend on what the tracker notes: agents adopt policies when their episodes begin."""
+        return True
+
+    def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
+        self.steps += batch.rows
+        return self.opponents.act(batch.slots, batch.observations, batch.masks, memory, self.rng)
+
+    def take_steps(self) -> int:
+        """Return how many decisions were answered since the last call. Forget them, and the episodes that ended."""
+        self.tracker.take_episodes()
+        steps, self.steps = self.steps, 0
+        return steps

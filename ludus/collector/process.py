@@ -1,0 +1,184 @@
+"""Collector: the process that serves simulators, acts for their agents and cuts the experience into segments.
+
+Threads: one event loop (uvloop) does everything: streams, policy inference, arena writes, control channel. grpc's core
+has threads of its own, which only move bytes. numpy's BLAS is kept on one thread. Nothing in the loop waits: the
+control channel queues what its socket does not take, and weights are copied out of shared memory within one turn.
+
+A process may be started before anybody needs it (`python -m ludus.collector --channel FD`): it imports everything and
+waits for its settings. It ends when the learner does: by end of file on the channel, and for certain by
+PR_SET_PDEATHSIG.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+import grpc.aio
+import structlog
+
+from ludus.collector import messages
+from ludus.collector.channel import Channel, ChannelClosedError, Frame
+from ludus.collector.direct import DirectJoinHandler
+from ludus.collector.handover import State, unpack
+from ludus.collector.hub import TICK_SECONDS, Collector
+from ludus.collector.messages import Kind
+from ludus.collector.service import SimulationHandler, make_server
+from ludus.collector.settings import CollectorSettings
+from ludus.collector.unity.service import UnityHandler
+from ludus.logging import bind_process, redirect_output
+from ludus.protocol.server_tls import TlsPair
+from server.gateway.credentials import server_credentials
+
+log = structlog.get_logger()
+
+LAST_WORD_SECONDS = 1.0
+
+
+async def serve(channel: Channel, start: messages.Settings, kept: State | None) -> None:
+    """Serve until the learner says so or is gone."""
+    loop = asyncio.get_running_loop()
+    collector = Collector(channel, start, kept)
+    settings = collector.settings
+    if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
+        redirect_output(Path(settings.log_path))
+    bind_process(run_id=settings.run_id, epoch=settings.epoch, collector=start.index)
+    server = make_server(settings.max_message_bytes)
+    simulators = SimulationHandler(collector)
+    players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
+    server.add_generic_rpc_handlers((simulators, *players))
+    servers = [server]
+    if settings.ticket_key is None:
+        server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
+    port = collector.port = _bind(server, settings, start.index)
+    if settings.unity_port is not None:
+        # Whoever can dial in there is on this host: no ticket.
+        players.append(UnityHandler(collector, tickets=False))
+        servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
+    for each in servers:
+        await each.start()
+    collector.link.tell(messages.Listening(port))
+    loop.add_reader(channel.fileno(), collector.readable)
+    ticking = loop.create_task(_tick_forever(collector))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: None)  # the learner decides; it has been signalled too
+    await asyncio.wait([collector.done])
+    ticking.cancel()
+    failure = collector.done.exception()
+    orphaned = failure is None and collector.done.result() is None
+    if failure is not None:
+        loop.remove_reader(channel.fileno())
+        collector.abandon_sessions()
+    elif (message := collector.done.result()) is not None:
+        collector.close_sessions(message)
+    if not orphaned:
+        deadline = loop.time() + 2.0
+        while (
+            collector.sessions or simulators.lingering or channel.pending or any(each.untold for each in players)
+        ) and loop.time() < deadline:
+            await asyncio.sleep(0.005)
+    await asyncio.gather(*(each.stop(0.2) for each in servers))
+    if failure is not None:
+        raise failure
+
+
+async def _tick_forever(collector: Collector) -> None:
+    try:
+        clock = asyncio.get_running_loop().time
+        next_alive = 0.0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            collector.tick()
+            if clock() >= next_alive:
+                next_alive = clock() + messages.ALIVE_SECONDS
+                collector.link.tell(messages.Alive())
+    except Exception as error:  # the edge of the process, as in `Turns`
+        log.exception("tick_failed")
+        collector.fail(error)
+
+
+def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> int:
+    """Take a port of the range, or any; raise OSError when all are taken, and ValueError for a bad file of TLS."""
+    host = f"[{settings.bind_host}]" if ":" in settings.bind_host else settings.bind_host
+    if settings.port_range is None:
+        ports: list[int] = [0]
+    else:
+        first, last = settings.port_range
+        count = last - first + 1
+        ports = [first + (index + offset) % count for offset in range(count)]
+    credentials = None
+    if settings.tls is not None:
+        settings.tls.check()  # gRPC would call a bad file a port that is taken
+        credentials = server_credentials(TlsPair.read(settings.tls))
+    for port in ports:
+        try:
+            if credentials is None:
+                bound = server.add_insecure_port(f"{host}:{port}")
+            else:
+                bound = server.add_secure_port(f"{host}:{port}", credentials)
+        except RuntimeError:
+            continue
+        if bound:
+            return int(bound)
+    raise OSError(f"no free port to listen on: {settings.bind_host}, ports {settings.port_range or 'any'}")
+
+
+def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHandler) -> grpc.aio.Server:
+    """Make a server for players that dial in by themselves, on loopback of either kind.
+
+    Several collectors share the port, and the kernel deals the players out; the supervisor holds a lock on it, so that
+    nobody else's collectors are among them.
+    """
+    server = make_server(settings.max_message_bytes, share_port=settings.count > 1)
+    server.add_generic_rpc_handlers((players,))
+    try:
+        server.add_insecure_port(f"127.0.0.1:{port}")
+    except RuntimeError:
+        raise OSError(
+            f"port {port} (simulators.unity_port) is taken on this host: end what listens there, an mlagents-learn "
+            "perhaps, or choose another port"
+        ) from None
+    with contextlib.suppress(RuntimeError):  # a host without IPv6
+        server.add_insecure_port(f"[::1]:{port}")
+    return server
+
+
+def say_why(channel: Channel, error: Exception) -> None:
+    """Tell the learner why this process ends. The learner has `LAST_WORD_SECONDS` to take it."""
+    reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    with contextlib.suppress(ChannelClosedError):
+        channel.send(Kind.FAILED, messages.Failed(reason).pack())
+        deadline = time.monotonic() + LAST_WORD_SECONDS
+        while channel.pending and time.monotonic() < deadline:
+            select.select([], [channel], [], LAST_WORD_SECONDS)
+            channel.flush()
+
+
+def wait_for_settings(channel: Channel) -> tuple[messages.Settings, State | None] | None:
+    """Block until the settings come, with what a former attempt handed over; None when the learner went away."""
+    come: list[Frame] = []
+    while True:
+        select.select([channel], [], [])
+        try:
+            frames = channel.receive()
+        except ChannelClosedError:
+            return None
+        come += frames
+        if come:
+            settings = messages.Settings.unpack(come[0].payload)
+            if len(come) > settings.kept:
+                # Nothing else is sent before the collector listens.
+                assert [frame.kind for frame in come] == [Kind.SETTINGS, Kind.KEPT][: 1 + settings.kept]
+                return settings, unpack(come[1].payload) if settings.kept else None
+
+
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when the learner's thread that started it ends."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the call above

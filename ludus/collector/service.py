@@ -1,0 +1,193 @@
+"""Service: `ludus.v1.SimulationService/Connect` over grpc.aio, as raw bytes.
+
+Bytes, because parsing is the session's: garbage then ends one session with a named `Close`, where a deserializer of
+grpc would abort the stream with an unnamed status, and an answer is serialised once, where it is made.
+
+One task per stream reads; it never waits for an answer to be written. Writes are started by whoever has something to
+send (`Outbox`), without a task: grpc hands the bytes to the socket when the operation starts, and the completion only
+allows the next write. That saves two turns of the event loop per answer.
+"""
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import structlog
+
+from ludus.collector.native import NativeSession
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, Session
+from ludus.protocol.codec import CloseCode, ProtocolError
+
+log = structlog.get_logger()
+
+METHOD = "/ludus.v1.SimulationService/Connect"
+BREAK_SECONDS = 0.05
+"""How long after a stream's end grpc may take to tell that the stream broke."""
+DRAIN_SECONDS = 5.0
+"""How long the last answers of a session may take to leave."""
+LINGER_SECONDS = 1.0
+"""How long a stream outlasts its session, at most: the client ends it when it has read Close."""
+KEEPALIVE_MS = 20_000
+MIN_PING_MS = 5_000
+"""Clients may ping this often without being sent away."""
+
+
+class Host(Protocol):
+    """Keeps the sessions of a process."""
+
+    def opened(self, session: Session) -> None:
+        """A stream was opened; the session has not said hello."""
+
+    def ended(self, session: Session) -> None:
+        """A stream is over; the session's `closed` says why."""
+
+    def session(self, peer: str, outbox: "Outbox") -> NativeSession:
+        """Make a session for a new stream."""
+
+
+class Outbox:
+    """Serial writes to one stream, in order, without a task.
+
+    `context.write` is driven by hand: its coroutine is advanced to the point where grpc has taken the bytes, and again
+    when the operation completes.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._queue: deque[bytes] = deque()
+        self._busy = False
+        self._broken = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def put(self, response: bytes) -> None:
+        """Write a message, or queue it behind those that are being written. Writes to a broken stream vanish."""
+        if self._broken:
+            return
+        if self._busy:
+            self._queue.append(response)
+        else:
+            self._advance(self._context.write(response))
+
+    async def drained(self) -> None:
+        """Wait until everything is written."""
+        while self._busy and not self._broken:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def _advance(self, write: Coroutine[Any, Any, None]) -> None:
+        while True:
+            self._busy = True
+            try:
+                step = write.send(None)
+            except StopIteration:
+                self._busy = False
+                if not self._queue:
+                    break
+                write = self._context.write(self._queue.popleft())
+            except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError):
+                # The peer is gone: reading finds out, and ends the session.
+                self._broken, self._busy = True, False
+                self._queue.clear()
+                break
+            else:
+                # What a task does with a future that its coroutine awaits.
+                step._asyncio_future_blocking = False  # noqa: SLF001
+                step.add_done_callback(functools.partial(self._resume, write))
+                return
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _resume(self, write: Coroutine[Any, Any, None], _: "asyncio.Future[Any]") -> None:
+        self._advance(write)
+
+
+class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Serves Connect with sessions of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._handler = grpc.stream_stream_rpc_method_handler(self._connect)
+        self.lingering = 0
+        """Streams whose session is over, and whose client has not ended them yet."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Return the handler of Connect, the only method that collectors serve."""
+        return self._handler if handler_call_details.method == METHOD else None
+
+    async def _connect(self, _: AsyncIterator[bytes], context: Any) -> None:
+        loop = asyncio.get_running_loop()
+        outbox = Outbox(context)
+        session = self._host.session(context.peer(), outbox)
+        self._host.opened(session)
+        reading = loop.create_task(self._read(session, context))
+        ended: asyncio.Future[None] = loop.create_future()
+        session.on_end = functools.partial(ended.set_result, None)
+        try:
+            await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
+            if session.closed is None:
+                session.end(LEFT, "the simulator ended its stream", rejoin=False, tell=False)
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await outbox.drained()
+        except TimeoutError:
+            log.info("session_drain_timed_out", incarnation=session.incarnation, number=session.number)
+        finally:
+            session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
+            self._host.ended(session)
+            self.lingering += 1
+            try:
+                # A client whose write fails on an ended stream loses what it has not read yet: Close.
+                await asyncio.wait([reading], timeout=LINGER_SECONDS)
+            finally:
+                self.lingering -= 1
+                reading.cancel()
+
+    async def _read(self, session: NativeSession, context: Any) -> None:
+        """Read to the end of the stream; what comes after the end of the session is ignored."""
+        try:
+            while (data := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
+                if session.closed is None:
+                    self._receive(session, data)
+            # A stream that broke ends like one that the client has ended, but then grpc cancels the handler.
+            await asyncio.sleep(BREAK_SECONDS)
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
+
+    def _receive(self, session: NativeSession, data: bytes) -> None:
+        try:
+            session.receive(data)
+        except ProtocolError as error:
+            session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+        except Exception:  # the edge of a session: a mistake of ours must not take the others down
+            log.exception("session_failed", incarnation=session.incarnation, number=session.number)
+            session.end(
+                CloseCode.INTERNAL_ERROR.value,
+                "the collector made a mistake; its log has the details",
+                rejoin=CloseCode.INTERNAL_ERROR.rejoin,
+            )
+
+
+def make_server(max_message_bytes: int, *, share_port: bool = False) -> grpc.aio.Server:
+    """Make a server with the limits and keepalive of a collector.
+
+    Its port is its own, a taken one is an error, unless it is to be shared with other collectors.
+    """
+    return grpc.aio.server(
+        options=[
+            # grpc's default would let a second server share the port, and the kernel deal simulators out at random.
+            ("grpc.so_reuseport", int(share_port)),
+            # More than allowed passes, so that the session can name the mistake; beyond, grpc says RESOURCE_EXHAUSTED.
+            ("grpc.max_receive_message_length", 2 * max_message_bytes + (1 << 20)),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", 10_000),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_MS),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_MS),
+            ("grpc.http2.max_ping_strikes", 0),
+        ]
+    )

@@ -1,0 +1,376 @@
+"""Session: what a simulator is to a collector, whatever protocol it speaks.
+
+The state machines of the protocols are in `native` and `unity.session`; neither knows its transport. Whatever happens
+in a session, the others don't notice.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from ludus.collector.agents import Roster
+from ludus.collector.batcher import BaseLane
+from ludus.collector.handover import KeptSession
+from ludus.collector.keeping import waiting_of
+from ludus.collector.settings import CollectorSettings
+from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
+from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.contract import (
+    MAX_UNADMITTED_STEPS,
+    check_introduction,
+    check_size,
+    conflict,
+    same_spec,
+    too_many_unadmitted,
+)
+from ludus.protocol.environment_parameters import ParameterValue
+from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.tickets import TicketExpired, TicketInvalid, verify
+
+LEFT = "left"
+"""Code of a session that the client ended in good order."""
+DISCONNECTED = "disconnected"
+"""Code of a session whose connection broke."""
+CONNECTION_LOST = "the connection to the simulator was lost"
+
+
+LaneOf: TypeAlias = Callable[[int], BaseLane]
+"""Who answers a team."""
+
+
+class Collector(Protocol):
+    """What a session needs of the process that it lives in."""
+
+    settings: CollectorSettings
+    port: int
+    """On which it listens."""
+
+    def now(self) -> float:
+        """Return the loop's time in seconds."""
+
+    def wall_clock(self) -> float:
+        """Return seconds since 1970."""
+
+    def welcomed(self, session: "Session", behaviors: list[str], client: str) -> None:
+        """Register a session that has said who it is; an older one of the same incarnation ends."""
+
+    def next_number(self) -> int:
+        """Return a number for a simulator that comes without a ticket."""
+
+    def spend(self, ticket: str, expires_at: float) -> bool:
+        """Take a ticket that opens a session until then; False if one was opened with it before."""
+
+    def announced(self, session: "Session", spec: BehaviorSpec) -> "LaneOf | None":
+        """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
+
+    def started(self, session: "Session", behaviors: list[str], agents: int) -> None:
+        """Note a session's first step, or that it has announced another behavior since."""
+
+    def is_connected(self, peer: str) -> bool:
+        """Whether the connection of a gRPC peer lives, as far as the host knows."""
+
+    def troubled(self, session: "Session", code: str, sentence: str) -> None:
+        """Note something that is probably not meant so; the session goes on."""
+
+    def reported(self, stats: list[StatValue], parameter_set: int) -> None:
+        """Take reported numbers, and the number of the environment parameters that they belong to."""
+
+    def next_roster(self) -> int:
+        """Return a number for a roster."""
+
+    def kept(self, incarnation: str) -> "KeptSession | None":
+        """Return where a simulator was in a former attempt, if it was handed over and has not gone on since."""
+
+    def forget(self, incarnation: str) -> None:
+        """Forget where a simulator was: it goes on from there, or begins anew."""
+
+    def came_to_rest(self) -> None:
+        """Note that a simulator which is asked for its position may have told it."""
+
+
+class Session(ABC):
+    """One simulator."""
+
+    def __init__(self, collector: Collector, peer: str) -> None:
+        self._collector = collector
+        self.peer = peer
+        self.incarnation = ""
+        self.number = -1
+        self.started = False
+        """Whether a step arrived."""
+        self._agents = 0
+        """That asked for an action in the first step."""
+        self.closed: tuple[str, str] | None = None
+        """Code and reason, once the session has ended."""
+        self.on_end: Callable[[], object] = lambda: None
+        """Called once when the session ends, whoever ends it."""
+        self.last_activity = collector.now()
+        """When something was last received or sent."""
+        self.specs: dict[str, BehaviorSpec] = {}
+        """By announced name."""
+        self.rosters: dict[str, tuple[BaseLane, Roster]] = {}
+        """By announced name, once the behavior is admitted."""
+        self.own_parameters: Mapping[str, ParameterValue] = {}
+        """Environment parameters of this simulator alone, on top of the run's; told with the next reset."""
+        self._parameter_set = 0
+        """Number of the environment parameters that the simulator was last told."""
+        self._has_heard = True
+        """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
+        self.resumes = False
+        """Whether the simulator can go back to where it was."""
+        self.kept: KeptSession | None = None
+        """Where it was in a former attempt, until its first step says whether it is there again."""
+        self._returning: dict[str, tuple[int, BehaviorBatch | None, Mapping[str, Any]]] = {}
+        """By behavior that is not admitted yet: the step, who asks again in it as then, and the agents (`KeptSession`).
+        """
+        self._unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
+        self._past_steps = 0
+
+    # What the protocols differ in -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        """Send actions (called by the batcher): of all agents of the step's decisions, or of `agents` alone."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Make the simulator begin new episodes, with the newest parameters; everything pending is void."""
+
+    @abstractmethod
+    def overdue(self, now: float) -> ProtocolError | None:
+        """Return why the session has to end if it has been silent for too long."""
+
+    def is_gone(self) -> bool:
+        """Whether the simulator can never be heard of again, although nobody was told that its connection broke."""
+        return False
+
+    @abstractmethod
+    def _say_wait(self, reason: str) -> None:
+        """Tell the simulator why no answer comes yet."""
+
+    @abstractmethod
+    def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
+        """Tell the simulator that the session is over."""
+
+    # What they share --------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Steps that came back from this simulator."""
+        return self._past_steps + sum(
+            roster.former_steps + lane.tracker.agents.steps_of(roster.slots) for lane, roster in self.rosters.values()
+        )
+
+    def admit(self, spec: BehaviorSpec, lane_of: LaneOf) -> None:
+        """Let the agents of a behavior act, and hand over the steps that came before. Raises ProtocolError."""
+        for name, own in self.specs.items():
+            if own.behavior == spec.behavior and name not in self.rosters:
+                if not same_spec(own, spec):
+                    raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(spec, own))
+                roster = Roster(self._collector.next_roster(), self.number, name)
+                roster.parameter_set = self._parameter_set
+                lane = lane_of(own.team)
+                self.rosters[name] = (lane, roster)
+                if name in self._returning:
+                    lane.go_on(self, roster, *self._returning.pop(name))
+                for step_id, batch in self._unadmitted.pop(name, []):
+                    lane.stage(self, roster, step_id, batch)
+
+    def change_sides(self, behavior: str, lane_of: LaneOf) -> None:
+        """Let other lanes answer the teams of a behavior. The agents that move are forgotten: a reset follows."""
+        for name, (lane, roster) in list(self.rosters.items()):
+            if self.specs[name].behavior == behavior and lane_of(roster.team) is not lane:
+                lane.drop(roster)
+                self.rosters[name] = (lane_of(roster.team), roster)
+
+    def end(self, code: str, reason: str, *, rejoin: bool, tell: bool = True) -> None:
+        """End the session: its partial segments are dropped, the simulator is told if it can be."""
+        if self.closed is not None:
+            return
+        self.closed = (code, reason)
+        self._forget_agents()
+        self.rosters.clear()
+        if tell:
+            self._say_close(code, reason, rejoin=rejoin)
+        self.on_end()
+
+    def abandon(self, reason: str) -> None:
+        """End the session of a collector that has failed. The simulator is told; the lanes are not, since their state
+        is unknown and they will not run again."""
+        if self.closed is None:
+            code = CloseCode.INTERNAL_ERROR
+            self.closed = (code.value, reason)
+            self._say_close(code.value, reason, rejoin=code.rejoin)
+            self.on_end()
+
+    def _check_size(self, size: int) -> None:
+        """Raise ProtocolError for a message of too many bytes."""
+        check_size(size, self._collector.settings.max_message_bytes)
+
+    def _take_number(self, ticket: str, incarnation: str, former: int | None = None) -> int:
+        """Return the number that the ticket gives; where none is needed its former one, or one of our own.
+
+        Raises ProtocolError.
+        """
+        settings = self._collector.settings
+        if settings.ticket_key is None:
+            return self._collector.next_number() if former is None else former
+        try:
+            claims = verify(settings.ticket_key, ticket, self._collector.wall_clock())
+        except TicketExpired as error:
+            raise ProtocolError(CloseCode.TICKET_EXPIRED, str(error)) from None
+        except TicketInvalid as error:
+            raise ProtocolError(CloseCode.BAD_TICKET, str(error)) from None
+        if (claims.run_id, claims.epoch) != (settings.run_id, settings.epoch):
+            raise ProtocolError(
+                CloseCode.TICKET_EXPIRED, "the ticket is for another attempt; join again for a fresh one"
+            )
+        if claims.incarnation != incarnation:
+            raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another incarnation")
+        if claims.endpoint and claims.endpoint.rpartition(":")[2] != str(self._collector.port):
+            raise ProtocolError(
+                CloseCode.TICKET_EXPIRED, "the ticket is for another collector; join again for one of this one"
+            )
+        if not self._collector.spend(ticket, claims.expires_at):
+            raise ProtocolError(
+                CloseCode.TICKET_EXPIRED, "the ticket has opened a session already; join again for a fresh one"
+            )
+        return claims.number
+
+    @property
+    def _seed(self) -> int:
+        """The simulator's seed: below 2**31."""
+        return (self._collector.settings.seed + self.number) % 2**31
+
+    @property
+    def _environment_parameters(self) -> Mapping[str, ParameterValue]:
+        """The newest environment parameters for this simulator."""
+        return {**self._collector.settings.environment_parameters, **self.own_parameters}
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there are newer environment parameters than the simulator was told."""
+        return self._parameter_set != self._collector.settings.parameter_set
+
+    def _note_told(self) -> None:
+        """Take note that the simulator was just told the newest parameters: its next episodes begin with them."""
+        self._parameter_set = self._collector.settings.parameter_set
+        self._has_heard = False  # the step that is just being answered may not be absorbed yet
+
+    def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
+        """Hand on the numbers of a step, before its agents are. They tell of the episodes that end in it, if any do."""
+        began = [
+            lane.tracker.agents.began_under(roster, batch.terminals.agent_ids)
+            for batch in batches
+            if batch.terminals is not None and batch.behavior in self.rosters
+            for lane, roster in [self.rosters[batch.behavior]]
+        ]
+        oldest = min((number for number in began if number is not None), default=self._parameter_set)
+        self._collector.reported(stats, oldest)
+
+    def _introduce(self, spec: BehaviorSpec) -> None:
+        """Take an announced behavior. Raises ProtocolError."""
+        check_introduction(spec, self.specs)
+        if spec.name not in self.specs:
+            self.specs[spec.name] = spec
+            lane_of = self._collector.announced(self, spec)
+            if lane_of is not None:
+                self.admit(spec, lane_of)
+            if self.started:
+                self._collector.started(self, list(self.specs), self._agents)
+
+    def _goes_on(self, batches: list[BehaviorBatch]) -> bool:
+        """Whether a first step asks for exactly those agents that waited when the session was kept."""
+        assert self.kept is not None
+        asked = {batch.behavior: batch for batch in batches}
+        if not asked.keys() <= self.kept.agents.keys() or any(batch.terminals is not None for batch in batches):
+            return False
+        for name, agents in self.kept.agents.items():
+            batch = asked.get(name)
+            ids = set() if batch is None or batch.decisions is None else set(batch.decisions.agent_ids.tolist())
+            if name not in self.specs or ids != waiting_of(agents):
+                return False
+        return True
+
+    def _go_on_where_it_was(self, step_id: int, batches: list[BehaviorBatch]) -> None:
+        """Take the agents over as they were kept."""
+        assert self.kept is not None
+        asked: dict[str, BehaviorBatch | None] = {batch.behavior: batch for batch in batches}
+        for name, agents in self.kept.agents.items():
+            if name in self.rosters:
+                lane, roster = self.rosters[name]
+                lane.go_on(self, roster, step_id, asked.get(name), agents)
+            else:
+                self._returning[name] = (step_id, asked.get(name), agents)
+        self.kept = None
+        if self._returning:
+            self._say_wait(f"the run is preparing the behavior {next(iter(self._returning))}")
+
+    def _note_start(self, batches: list[BehaviorBatch]) -> None:
+        """Note the first step."""
+        if not self.started:
+            self.started = True
+            self._agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
+            self._collector.started(self, list(self.specs), self._agents)
+
+    def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
+        """Hand a step to the behaviors' lanes. Raises ProtocolError."""
+        if not self._has_heard:
+            self._has_heard = True
+            for lane, roster in self.rosters.values():
+                lane.tracker.agents.tell(roster, self._parameter_set)
+        for batch in batches:
+            pair = self.rosters.get(batch.behavior)
+            if pair is None:
+                self._keep(step_id, batch)
+            else:
+                lane, roster = pair
+                lane.stage(self, roster, step_id, batch)
+
+    def _keep(self, step_id: int, batch: BehaviorBatch) -> None:
+        """Keep a step whose behavior is not admitted yet."""
+        kept = self._unadmitted[batch.behavior]
+        if len(kept) >= MAX_UNADMITTED_STEPS:
+            raise too_many_unadmitted()
+        if not kept:
+            self._say_wait(f"the run is preparing the behavior {batch.behavior}")
+        kept.append((step_id, batch))
+
+    # Handing over -----------------------------------------------------------------------------------------------
+
+    def told_position(self, save_id: int) -> bool:
+        """Whether the simulator has come to rest and told where it is, since it was asked with this number.
+
+        Asks when it has come to rest. Only simulators that resume are asked.
+        """
+        del save_id
+        return False
+
+    def keep(self) -> KeptSession | None:
+        """Return the session for a checkpoint; None where it could not go on from there."""
+        return None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether every agent of the simulator waits or is between episodes, and all that it sent is taken in."""
+        if not self.started or self._unadmitted or self._returning or not self.rosters:
+            return False
+        pairs = self.rosters.values()
+        if any(roster.staged or any(item.roster is roster for item in lane.returning) for lane, roster in pairs):
+            return False
+        acts = any(len(lane.tracker.agents.acting([roster])) for lane, roster in pairs)
+        return not acts and any(lane.tracker.agents.is_at_rest(roster) for lane, roster in pairs)
+
+    @property
+    def _is_owed_a_step(self) -> bool:
+        return any(len(lane.tracker.agents.acting([roster])) for lane, roster in self.rosters.values())
+
+    def _forget_agents(self) -> None:
+        for lane, roster in self.rosters.values():
+            lane.drop(roster)
+        self._past_steps = self.steps
+        for _, roster in self.rosters.values():
+            roster.former_steps = 0
+        self._unadmitted.clear()
+        self._returning.clear()

@@ -1,0 +1,94 @@
+"""What a collector is told when it starts. Plain values; they travel as JSON."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ludus.protocol.environment_parameters import ParameterValue, from_plain, to_plain
+from ludus.protocol.server_tls import TlsFiles
+from ludus.protocol.side_channels import EngineConfiguration
+from server.kit.ports import is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorSettings:
+    """Settings of all collectors of one attempt."""
+
+    run_id: str
+    epoch: int
+    """The attempt's fencing epoch; tickets of other attempts are refused."""
+    seed: int
+    """The run's seed. A simulator's seed is this + its number; each collector samples actions from its own stream."""
+    count: int = 1
+    """Collector processes."""
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = "127.0.0.1"
+    """What simulators are told to connect to."""
+    port_range: tuple[int, int] | None = None
+    """First and last port, both included; None lets the system choose."""
+    ticket_key: bytes | None = field(default=None, repr=False)
+    """Key that tickets are verified with. None admits simulators without tickets: loopback development only."""
+    tls_certificate: str | None = None
+    """PEM file of the certificate that simulators are shown, with `tls_key`; None: no TLS."""
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    """PEM file of the authority of simulators' certificates; given, they must show one."""
+    environment_parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    """What simulators are told when they begin; native ones are told values that are drawn for them."""
+    parameter_set: int = 0
+    """Number of these parameters: the learner counts its changes of them."""
+    step_timeout: float = 60.0
+    """Seconds of silence after actions were sent, after which a simulator counts as hung."""
+    startup_timeout: float | None = 600.0
+    """Seconds that a simulator may take from Welcome to its first step; None = no limit."""
+    second_call_timeout: float = 30.0
+    """Seconds that a Unity player may take for its second call, which it makes at once."""
+    no_agents_notice: float = 30.0
+    """Seconds after which a Unity player without any agent is worth a word."""
+    straggler_grace: float = 1.0
+    """Seconds of silence after which an answered step no longer delays its round, if another can take its place."""
+    max_message_bytes: int = 64 << 20
+    engine: EngineConfiguration = field(default_factory=EngineConfiguration)
+    """What Unity players are told about their engines when they begin."""
+    num_areas: int = 1
+    """Training areas that Unity players replicate."""
+    unity_port: int | None = None
+    """A port on loopback for Unity players without a bridge, beside the others."""
+    log_path: str | None = None
+    """File that takes over standard output and standard error; None: those of the learner's start."""
+
+    def __post_init__(self) -> None:
+        """Refuse to listen to the world without tickets."""
+        if self.ticket_key is None and not is_loopback(self.bind_host):
+            raise ValueError(f"listening on {self.bind_host} needs a ticket key; without one only loopback is allowed")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS, None where it is not spoken."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        client_ca = None if self.tls_client_ca is None else Path(self.tls_client_ca)
+        return TlsFiles(Path(self.tls_certificate), Path(self.tls_key), client_ca)
+
+    def to_json(self) -> str:
+        """Serialise for the control channel."""
+        values = asdict(self)
+        values["environment_parameters"] = to_plain(self.environment_parameters)
+        key = values.pop("ticket_key")
+        return json.dumps({**values, "ticket_key": base64.b64encode(key).decode() if key is not None else None})
+
+    @classmethod
+    def from_json(cls, text: str) -> "CollectorSettings":
+        """Read what `to_json` wrote."""
+        values = json.loads(text)
+        key = values.pop("ticket_key")
+        ports = values.pop("port_range")
+        values["environment_parameters"] = from_plain(values["environment_parameters"])
+        values["engine"] = EngineConfiguration(**values["engine"])
+        return cls(
+            **values,
+            port_range=(ports[0], ports[1]) if ports else None,
+            ticket_key=None if key is None else base64.b64decode(key),
+        )

@@ -1,0 +1,266 @@
+"""From a player's messages to columns: little work per agent, none per number.
+
+ML-Agents sends one message per agent, with the numbers of an observation inside it. protobuf takes it apart down to the
+observations, which stay bytes (`shallow.proto`). Those of one sensor differ only in their numbers: shape, name and the
+rest are the same bytes in front and behind. So the blocks of numbers between are cut out, and joined they are the
+column. What does not fit that picture (PNG, another order of fields) is decoded message by message.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from ludus.mlagents.specs import ObservationError, Sensor, action_spec, observation_values, sensor
+from ludus.protocol.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints, TerminalBatch
+from ludus.protocol.codec import CloseCode, ProtocolError, all_finite, check_spec
+from ludus.protocol.mlagents import agent_pb2 as agent
+from ludus.protocol.mlagents import shallow_pb2 as shallow
+from ludus.protocol.spec import BehaviorSpec
+
+_LENGTH_DELIMITED = 2
+_FLOAT_DATA = 4 << 3 | _LENGTH_DELIMITED
+_DATA = 1 << 3 | _LENGTH_DELIMITED
+"""Tags of `ObservationProto.float_data` and of `FloatData.data`."""
+
+
+class _Template(NamedTuple):
+    """Where the numbers of a sensor's messages lie, and what stands around them."""
+
+    size: int
+    """Bytes of a message."""
+    start: int
+    stop: int
+    """The block of numbers."""
+    head: bytes
+    tail: bytes
+
+
+@dataclass(slots=True)
+class _Column:
+    """Decodes one sensor's messages."""
+
+    index: int
+    sensor: Sensor
+    template: _Template | None = None
+
+    @property
+    def name(self) -> str:
+        """The observation, for people."""
+        given = self.sensor.spec.name
+        return f"observation {self.index}" + (f" ({given})" if given else "")
+
+    def values(self, rows: Sequence[bytes]) -> Array:
+        """Return (N, *shape). Raises ObservationError."""
+        if self.sensor.spec.dtype == "float32":
+            found = self._block(rows)
+            if found is not None:
+                return found
+        return np.stack([self._one(row) for row in rows])
+
+    def _block(self, rows: Sequence[bytes]) -> Array | None:
+        """Cut the numbers out of rows that look like the template; None if one doesn't."""
+        template = self.template
+        if template is None:
+            template = self.template = _template(rows[0], self.sensor)
+            if template is None:
+                return None
+        size, start, stop, head, tail = template
+        blocks = [row[start:stop] for row in rows if len(row) == size and row.startswith(head) and row.endswith(tail)]
+        if len(blocks) < len(rows):
+            return None
+        values: Array = np.frombuffer(b"".join(blocks), "<f4").reshape(len(rows), *self.sensor.shape)
+        return values.transpose(0, 3, 1, 2) if self.sensor.turned else values
+
+    def _one(self, row: bytes) -> Array:
+        try:
+            message = agent.ObservationProto.FromString(row)
+        except DecodeError:
+            raise ObservationError("it is no ObservationProto") from None
+        return observation_values(message, self.sensor)
+
+
+@dataclass(slots=True)
+class InfoReader:
+    """Decodes the agents of one behavior. Made from its announcement and its first agent."""
+
+    spec: BehaviorSpec
+    _columns: tuple[_Column, ...]
+    _branch_starts: npt.NDArray[np.intp] = field(init=False)
+
+    def __post_init__(self) -> None:
+        starts = np.cumsum((0, *self.spec.actions.discrete_branches[:-1]), dtype=np.intp)
+        self._branch_starts = starts
+
+    @classmethod
+    def of(cls, brain: agent.BrainParametersProto, first: shallow.Info) -> "InfoReader":
+        """Derive spec and layout. Raises ProtocolError(bad_spec)."""
+        name = brain.brain_name
+        sensors = []
+        for index, row in enumerate(first.observations):
+            try:
+                sensors.append(sensor(agent.ObservationProto.FromString(row)))
+            except (DecodeError, ObservationError) as error:
+                problem = str(error) if isinstance(error, ObservationError) else "it is no ObservationProto"
+                raise ProtocolError(CloseCode.BAD_SPEC, f"behavior {name!r}: observation {index}: {problem}") from None
+        try:
+            actions = action_spec(brain)
+        except ValueError as error:
+            raise ProtocolError(CloseCode.BAD_SPEC, f"behavior {name!r}: {error}") from None
+        spec = BehaviorSpec(name, tuple(each.spec for each in sensors), actions)
+        check_spec(spec)
+        return cls(spec, tuple(_Column(index, each) for index, each in enumerate(sensors)))
+
+    def read(self, infos: Sequence[shallow.Info]) -> BehaviorBatch:
+        """Return the agents that ended and those that ask, each in their order. Raises ProtocolError."""
+        ended = [info for info in infos if info.done]
+        asking = infos if not ended else [info for info in infos if not info.done]
+        # Overflow in the dot product that tests for finite values is expected and harmless.
+        with np.errstate(over="ignore", invalid="ignore"):
+            terminals = self._terminals(ended) if ended else None
+            decisions = self._decisions(asking) if asking else None
+        return BehaviorBatch(self.spec.name, decisions, terminals)
+
+    def _decisions(self, infos: Sequence[shallow.Info]) -> DecisionBatch:
+        ids = self._ids(infos)
+        groups, group_rewards = self._groups(infos, ids)
+        return DecisionBatch(
+            ids, self._rewards(infos, ids), self._observations(infos, ids), self._masks(infos), groups, group_rewards
+        )
+
+    def _terminals(self, infos: Sequence[shallow.Info]) -> TerminalBatch:
+        ids = self._ids(infos)
+        groups, group_rewards = self._groups(infos, ids)
+        truncated = np.array([info.max_step_reached for info in infos], np.bool_)
+        return TerminalBatch(
+            ids, self._rewards(infos, ids), self._observations(infos, ids), truncated, groups, group_rewards
+        )
+
+    def _ids(self, infos: Sequence[shallow.Info]) -> Ints:
+        listed = [info.id for info in infos]
+        if len(set(listed)) < len(listed):
+            twice = next(each for each in listed if listed.count(each) > 1)
+            raise self._error(CloseCode.DUPLICATE_AGENT, f"agent {twice} appears twice in one message")
+        return np.array(listed, np.int32)
+
+    def _rewards(self, infos: Sequence[shallow.Info], ids: Ints) -> Floats:
+        return self._finite(np.array([info.reward for info in infos], np.float32), "rewards", ids)
+
+    def _groups(self, infos: Sequence[shallow.Info], ids: Ints) -> tuple[Ints | None, Floats | None]:
+        listed = [info.group_id for info in infos]
+        if not any(listed):
+            return None, None
+        groups = np.array(listed, np.int32)
+        if groups.min() < 0:
+            raise self._error(CloseCode.BAD_VALUE, f"a group id is {groups.min()}; groups count from 1, 0 is none")
+        rewards = np.array([info.group_reward for info in infos], np.float32)
+        return groups, self._finite(rewards, "group rewards", ids)
+
+    def _finite(self, values: Floats, what: str, ids: Ints) -> Floats:
+        if not all_finite(values):
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise self._error(CloseCode.NOT_FINITE, f"{what}: that of agent {ids[row]} is {values[row]}")
+        return values
+
+    def _observations(self, infos: Sequence[shallow.Info], ids: Ints) -> tuple[Array, ...]:
+        rows = [info.observations for info in infos]
+        expected = len(self._columns)
+        for found, agent_id in zip(map(len, rows), ids, strict=True):
+            if found != expected:
+                raise self._error(
+                    CloseCode.OBSERVATION_COUNT,
+                    f"agent {agent_id} has {found} observations, the first one had {expected}; all agents of a "
+                    "behavior need the same sensors",
+                )
+        return tuple([self._observation(column, [row[column.index] for row in rows], ids) for column in self._columns])
+
+    def _observation(self, column: _Column, rows: Sequence[bytes], ids: Ints) -> Array:
+        try:
+            values = column.values(rows)
+        except ObservationError as error:
+            raise self._error(CloseCode.OBSERVATION_SHAPE, f"{column.name}: {error}") from None
+        if values.dtype == np.float32 and not all_finite(values):
+            row = int(np.flatnonzero(~np.isfinite(values.reshape(len(rows), -1)).all(axis=1))[0])
+            raise self._error(CloseCode.NOT_FINITE, f"{column.name} of agent {ids[row]} holds NaN or infinity")
+        return values
+
+    def _masks(self, infos: Sequence[shallow.Info]) -> Bytes | None:
+        """Turn masks around: 1 = allowed here.
+
+        As in ML-Agents, a mask of a wrong length allows everything, and a branch that is forbidden whole is drawn
+        from evenly.
+        """
+        actions = self.spec.actions
+        width = actions.mask_size
+        if not width:
+            return None
+        rows = [info.action_mask for info in infos]
+        if not any(rows):
+            return None
+        nothing = bytes(width)
+        joined = b"".join([row if len(row) == width else nothing for row in rows])
+        masks: Bytes = (np.frombuffer(joined, np.uint8).reshape(len(rows), width) == 0).view(np.uint8)
+        open_branches = np.maximum.reduceat(masks, self._branch_starts, axis=1)  # (N, D)
+        if not open_branches.all():
+            masks = masks | (np.repeat(open_branches, actions.discrete_branches, axis=1) == 0)
+        return masks
+
+    def _error(self, code: CloseCode, problem: str) -> ProtocolError:
+        return ProtocolError(code, f"behavior {self.spec.name!r}: {problem}")
+
+
+def _template(row: bytes, sensor: Sensor) -> _Template | None:
+    """Find the numbers in a message of a sensor; None where they don't stand in one block."""
+    shape = list(sensor.shape)
+    try:
+        message = agent.ObservationProto.FromString(row)
+    except DecodeError:
+        return None
+    if list(message.shape) != shape:
+        return None
+    blocks = [part for tag, part in _fields(row, 0, len(row)) if tag == _FLOAT_DATA]
+    if len(blocks) != 1:
+        return None
+    inner = list(_fields(row, blocks[0].start, blocks[0].stop))
+    if len(inner) != 1 or inner[0][0] != _DATA:
+        return None
+    start, stop = inner[0][1].start, inner[0][1].stop
+    if stop - start != 4 * math.prod(shape):
+        return None
+    return _Template(len(row), start, stop, row[:start], row[stop:])
+
+
+def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, range]]:
+    """Walk over the fields of a message that protobuf has accepted: tag, and where the value lies."""
+    at = start
+    while at < stop:
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                end = _varint(data, at)[1]
+            case 1:
+                end = at + 8
+            case 2:
+                length, at = _varint(data, at)
+                end = at + length
+            case 5:
+                end = at + 4
+            case _:
+                return  # groups: nobody sends them
+        yield tag, range(at, end)
+        at = end
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

@@ -1,0 +1,304 @@
+"""Service: `communicator_objects.UnityToExternalProto/Exchange` over grpc.aio, as raw bytes.
+
+Whose call is it? A bridge says so (`ludus-incarnation`). A player that dials in by itself says nothing, and its calls
+are told by its TCP connection. Several players of one process may share a connection; then only one of them is replied
+to at a time, so that the next call can only be that one's (`Line`).
+"""
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+from uuid import uuid4
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.message import DecodeError
+
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session
+from ludus.collector.unity.encoding import closing_reply
+from ludus.collector.unity.session import OK, UnitySession
+from ludus.protocol import simulation_pb2 as sim
+from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.contract import INCARNATION, MAX_CLIENT
+from ludus.protocol.mlagents import shallow_pb2 as shallow
+from ludus.protocol.options import (
+    CLIENT_METADATA,
+    CLOSE_METADATA,
+    EXCHANGE,
+    INCARNATION_METADATA,
+    PARKS_METADATA,
+    TICKET_METADATA,
+)
+
+log = structlog.get_logger()
+
+GOODBYE_SECONDS = 60.0
+"""How long a session that ended between two calls is remembered, so that the next one is told why."""
+
+
+class Host(Protocol):
+    """Keeps the sessions of a process."""
+
+    def opened(self, session: Session) -> None:
+        """A player introduces itself."""
+
+    def ended(self, session: Session) -> None:
+        """A session is over; its `closed` says why."""
+
+    def unity_session(
+        self, peer: str, incarnation: str, *, ticket: str | None, client: str, parks: bool, tied: bool
+    ) -> UnitySession:
+        """Make a session for a new player."""
+
+
+class Line:
+    """The players that share a connection, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.caller: UnitySession | None = None
+        """The one that was replied to and has not called: the next call is its own."""
+        self._players: set[UnitySession] = set()
+        self._waiting: deque[tuple[UnitySession, asyncio.Future[None]]] = deque()
+
+    def join(self, session: UnitySession) -> None:
+        """Take a player in."""
+        self._players.add(session)
+        session.is_in_the_way = lambda: self.caller is session and bool(self._waiting)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several players come by this connection."""
+        return len(self._players) > 1
+
+    @property
+    def expected(self) -> UnitySession | None:
+        """Whose call comes next; the only player's, even if it is not its turn."""
+        if self.caller is None and len(self._players) == 1:
+            return next(iter(self._players))
+        return self.caller
+
+    def leave(self, session: UnitySession) -> bool:
+        """Forget a player; whether it was the last one."""
+        self._players.discard(session)
+        if self.caller is session:
+            self.called()
+        return not self._players
+
+    def called(self) -> None:
+        """Note that the caller has called: the next reply may go out."""
+        self.caller = None
+        while self._waiting and self.caller is None:
+            session, turn = self._waiting.popleft()
+            if not turn.done():
+                self.caller = session
+                turn.set_result(None)
+
+    async def turn(self, session: UnitySession) -> None:
+        """Wait until a player may be replied to."""
+        if self.caller is None:
+            self.caller = session
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((session, turn))
+        await turn
+
+
+class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Serves Exchange with sessions of a host. `tickets`: whether players need one."""
+
+    def __init__(self, host: Host, *, tickets: bool) -> None:
+        self._host = host
+        self._tickets = tickets
+        self._sessions: dict[str, UnitySession] = {}
+        """By incarnation, of players that say theirs."""
+        self._lines: dict[str, Line] = {}
+        """By TCP peer, of those that don't."""
+        self._handler = grpc.unary_unary_rpc_method_handler(self._exchange)
+        self.untold: set[UnitySession] = set()
+        """Sessions that ended between two calls; the next one is told."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Return the handler of Exchange."""
+        return self._handler if handler_call_details.method == EXCHANGE else None
+
+    async def _exchange(self, data: bytes, context: Any) -> bytes:
+        metadata = {key: value for key, value in context.invocation_metadata() or () if key.startswith("ludus-")}
+        try:
+            message = _parse(data)
+        except ProtocolError as error:
+            return self._garbage(error, metadata, context)
+        if INCARNATION_METADATA in metadata:
+            return await self._named(message, len(data), metadata, context)
+        return await self._unnamed(message, len(data), metadata, context)
+
+    async def _named(self, message: shallow.Message, size: int, metadata: dict[str, Any], context: Any) -> bytes:
+        incarnation = str(metadata[INCARNATION_METADATA])
+        session = self._sessions.get(incarnation)
+        if _introduces(message) and (session is None or session.number >= 0):
+            if INCARNATION.fullmatch(incarnation) is None:
+                wanted = "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -"
+                return _refused(context, CloseCode.BAD_HELLO, wanted)
+            earlier = None if session is None else weakref.ref(session)  # the host keeps it while it lives
+            session = self._sessions[incarnation] = self._open(context, incarnation, metadata)
+            session.on_end = self._when_over(session, lambda: self._forget(incarnation, session, earlier), lambda: True)
+        if session is None:
+            if message.header.status != OK:
+                return closing_reply()  # a bridge also says goodbye where we have noticed that its game has gone
+            return _refused(context, CloseCode.UNEXPECTED_MESSAGE, _STRANGER)
+        if not session.was_opened_with(_ticket(metadata)):
+            return _refused(context, CloseCode.BAD_TICKET, _ANOTHER_TICKET)
+        session.peer = context.peer()  # a bridge may have had to connect anew
+        return await self._reply(session, message, size, context)
+
+    async def _unnamed(self, message: shallow.Message, size: int, metadata: dict[str, Any], context: Any) -> bytes:
+        peer = context.peer()
+        line = self._lines.get(peer)
+        if _introduces(message):
+            if line is None:
+                line = self._lines[peer] = Line()
+            session = self._open(context, uuid4().hex, metadata)
+            line.join(session)
+            shared = line
+            session.on_end = self._when_over(session, lambda: self._leave(peer, session), lambda: not shared.shared)
+        elif line is None or line.expected is None:
+            return _refused(context, CloseCode.UNEXPECTED_MESSAGE, _STRANGER)
+        else:
+            session = line.expected
+            line.called()
+        reply = await self._reply(session, message, size, context)
+        if not session.told:
+            session.is_queued = True
+            try:
+                await line.turn(session)
+            except asyncio.CancelledError:
+                session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
+                raise
+            session.goes_out()
+        return reply if session.closed is None else self._goodbye(session, context)
+
+    async def _reply(self, session: UnitySession, message: shallow.Message, size: int, context: Any) -> bytes:
+        try:
+            reply = await session.call(message, size)
+        except asyncio.CancelledError:
+            session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
+            raise
+        except Exception:  # the edge of a session: a mistake of ours must not take the others down
+            log.exception("session_failed", incarnation=session.incarnation, number=session.number)
+            code = CloseCode.INTERNAL_ERROR
+            session.end(code.value, "the collector made a mistake; its log has the details", rejoin=code.rejoin)
+            return self._goodbye(session, context)
+        return reply if session.closed is None else self._goodbye(session, context)
+
+    def _open(self, context: Any, incarnation: str, metadata: dict[str, Any]) -> UnitySession:
+        ticket = _ticket(metadata) if self._tickets else None
+        client = str(metadata.get(CLIENT_METADATA, ""))[:MAX_CLIENT]
+        # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
+        tied = INCARNATION_METADATA not in metadata
+        parks = tied or PARKS_METADATA in metadata
+        session = self._host.unity_session(
+            context.peer(), incarnation, ticket=ticket, client=client, parks=parks, tied=tied
+        )
+        self._host.opened(session)
+        return session
+
+    def _when_over(
+        self, session: UnitySession, forget: Callable[[], None], may_stay: Callable[[], bool]
+    ) -> Callable[[], None]:
+        """Return what to do when a session ends: forget it, at once or when its next call has been told.
+
+        One that shares its connection cannot stay for that: the others wait for their turn.
+        """
+
+        def over() -> None:
+            self._host.ended(session)
+            if session.goodbye is None or session.told or not may_stay():
+                forget()
+            else:
+                self.untold.add(session)
+                asyncio.get_running_loop().call_later(GOODBYE_SECONDS, told)
+            session.on_end = told
+
+        def told() -> None:
+            if session in self.untold:
+                self.untold.discard(session)
+                forget()
+
+        return over
+
+    def _goodbye(self, session: UnitySession, context: Any) -> bytes:
+        session.on_end()
+        if session.goodbye is not None:
+            context.set_trailing_metadata(((CLOSE_METADATA, session.goodbye),))
+        return closing_reply()
+
+    def _forget(self, incarnation: str, session: UnitySession, earlier: "weakref.ref[UnitySession] | None") -> None:
+        """Forget a session; one that it would have replaced, had it been welcomed, goes on."""
+        if self._sessions.get(incarnation) is not session:
+            return
+        before = None if earlier is None else earlier()
+        if before is None or before.closed is not None:
+            del self._sessions[incarnation]
+        else:
+            self._sessions[incarnation] = before
+
+    def _leave(self, peer: str, session: UnitySession) -> None:
+        line = self._lines.get(peer)
+        if line is not None and line.leave(session):
+            del self._lines[peer]
+
+    def _garbage(self, error: ProtocolError, metadata: dict[str, Any], context: Any) -> bytes:
+        """End the session whose call cannot be read."""
+        if INCARNATION_METADATA in metadata:
+            session = self._sessions.get(str(metadata[INCARNATION_METADATA]))
+            if session is not None and not session.was_opened_with(_ticket(metadata)):
+                session = None
+        else:
+            line = self._lines.get(context.peer())
+            session = None if line is None else line.expected
+        if session is None:
+            return _refused(context, error.code, error.message)
+        session.end(error.code.value, error.message, rejoin=error.code.rejoin)
+        return self._goodbye(session, context)
+
+
+_STRANGER = (
+    "a call came from a player that has not introduced itself here: its collector may have been started again, and the "
+    "player has to be, too; `ludus unity` saves it from that"
+)
+_ANOTHER_TICKET = "each call of a bridge repeats the ticket that its session was opened with, and this one does not"
+
+
+def _ticket(metadata: dict[str, Any]) -> str:
+    return str(metadata.get(TICKET_METADATA, ""))
+
+
+def _parse(data: bytes) -> shallow.Message:
+    try:
+        return shallow.Message.FromString(data)
+    except DecodeError:
+        raise ProtocolError(
+            CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no UnityMessageProto"
+        ) from None
+
+
+def _introduces(message: shallow.Message) -> bool:
+    """Whether this is the first call of a player. Later ones carry behaviors in the same field, but no version."""
+    output = message.unity_output
+    return bool(output.rl_initialization_output.communication_version) or (
+        message.HasField("unity_output") and not output.HasField("rl_output") and not _announces(output)
+    )
+
+
+def _announces(output: shallow.Output) -> bool:
+    return len(output.rl_initialization_output.brain_parameters) > 0
+
+
+def _refused(context: Any, code: CloseCode, reason: str) -> bytes:
+    """Turn a call away that belongs to no session."""
+    log.info("call_refused", code=code.value, reason=reason, peer=context.peer())
+    close = sim.Close(code=code.value, reason=reason, rejoin=code.rejoin)
+    context.set_trailing_metadata(((CLOSE_METADATA, close.SerializeToString()),))
+    return closing_reply()

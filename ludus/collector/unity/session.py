@@ -1,0 +1,377 @@
+"""One Unity player: the state machine of its conversation, without the transport.
+
+A player always makes the calls, one at a time, and waits for each reply: it introduces itself (call 1), waits for the
+training to begin (call 2), and from then on sends its agents and waits for their actions. A reset is the reply to
+whichever call is pending. The conversation ends with a reply of status 400.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ludus.collector.agents import Roster
+from ludus.collector.session import LEFT, Collector, Session
+from ludus.collector.unity import trouble
+from ludus.collector.unity.channels import opening_frames, parameter_frames
+from ludus.collector.unity.decoding import InfoReader
+from ludus.collector.unity.encoding import ActionEncoder, closing_reply, reset_reply, step_reply
+from ludus.protocol import side_channels
+from ludus.protocol import simulation_pb2 as sim
+from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
+from ludus.protocol.codec import CloseCode, ProtocolError
+from ludus.protocol.contract import MAX_CLIENT
+from ludus.protocol.mlagents import agent_pb2 as agent
+from ludus.protocol.mlagents import shallow_pb2 as shallow
+from ludus.protocol.mlagents import unity_pb2 as unity
+
+COMMUNICATION_VERSION = "1.5.0"
+"""Of the protocol: the same major number is compatible (0.x: the same minor, too)."""
+PACKAGE_VERSION = "1.1.0"
+"""Of the trainer that we stand for: ML-Agents'."""
+OK = 200
+LOOK_SECONDS = 1.0
+"""How long a player must be silent before its connection is looked at: longer than what is known of connections is old.
+"""
+PICTURE_DIMENSIONS = 3
+"""Channels, height, width."""
+FIRST_LOOKS = 10
+"""So many of a behavior's first steps have their pictures looked at."""
+
+
+class Phase(Enum):
+    """What a session expects next."""
+
+    INTRODUCTION = auto()
+    SECOND_CALL = auto()
+    AGENTS = auto()
+
+
+@dataclass(slots=True)
+class _Cameras:
+    """Those of one behavior that have seen a single color so far."""
+
+    blind: set[int]
+    looks: int = 0
+
+
+class UnitySession(Session):
+    """One player. `call` takes a message; its future is the reply."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        peer: str,
+        incarnation: str,
+        *,
+        ticket: str | None,
+        client: str,
+        parks: bool,
+        tied: bool,
+    ) -> None:
+        super().__init__(collector, peer)
+        self.incarnation = incarnation
+        self.goodbye: bytes | None = None
+        """A serialised `ludus.v1.Close`, once the session has ended."""
+        self.told = False
+        """Whether the player has been replied to with its end."""
+        self.is_queued = False
+        """Whether the reply is there, but waits until others, who share its connection, have called."""
+        self.is_in_the_way: Callable[[], bool] = lambda: False
+        """Whether others, who share its connection, wait for its next call."""
+        self._ticket = ticket
+        """None: the player came by a port that asks for none."""
+        self._client = client
+        self._parks = parks
+        """Whether a long silence is borne while the connection lives: somebody may have paused the Editor."""
+        self._tied = tied
+        """Whether the player is known by its connection alone, and gone with it."""
+        self._told_troubles: set[str] = set()
+        self._cameras: dict[str, _Cameras] = {}
+        """By behavior, as long as they are looked at."""
+        self._phase = Phase.INTRODUCTION
+        self._ready_at = 0.0
+        """When the second call was replied to."""
+        self._reply: asyncio.Future[bytes] | None = None
+        """That of the pending call."""
+        self._brains: dict[str, agent.BrainParametersProto] = {}
+        """Announced behaviors that had no agents yet."""
+        self._readers: dict[str, InfoReader] = {}
+        self._encoders: dict[str, ActionEncoder] = {}
+        self._step_id = 0
+        self._missing = 0
+        """Behaviors of the pending step that are not answered yet."""
+        self._entries: list[bytes] = []
+        """Those that are."""
+        self._must_reset = False
+        """Whether there is a reset that the player has not been told of yet."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the player waits for us."""
+        return self._reply is not None and not self._reply.done()
+
+    def was_opened_with(self, ticket: str) -> bool:
+        """Whether a call that brings this ticket is the player's own; by a port that asks for none, any is."""
+        return self._ticket is None or hmac.compare_digest(self._ticket.encode(), ticket.encode())
+
+    def call(self, message: shallow.Message, size: int) -> "asyncio.Future[bytes]":
+        """Take a call of `size` bytes and return its reply to come."""
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self.closed is None and self.waits and message.header.status != OK:
+            self._hear_goodbye()  # the pending call was broken off, of which we may hear later
+        elif self.closed is None and self.waits:
+            code = CloseCode.UNEXPECTED_MESSAGE
+            self.end(code.value, "a call came while another one was pending; players make one at a time", rejoin=False)
+        self._reply = reply
+        if self.closed is not None:
+            self.told = True
+            self._send(closing_reply())
+            return reply
+        self.last_activity = self._collector.now()
+        try:
+            self._check_size(size)
+            self._receive(message)
+        except ProtocolError as error:
+            self.end(error.code.value, error.message, rejoin=error.code.rejoin)
+        return reply
+
+    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        """Take actions (called by the batcher); the last behavior's send the reply."""
+        assert agents is None, "no agent of a player can end while it waits: the player waits, too"
+        assert step_id == self._step_id, "a player has one step under way"
+        self._entries.append(self._encoders[roster.behavior].encode(continuous, discrete))
+        self._missing -= 1
+        if not self._missing:
+            self._send(step_reply(self._entries, self._news()))
+
+    def reset(self) -> None:
+        """Make the player begin new episodes, with its next reply; everything pending is void."""
+        self._forget_agents()
+        self._must_reset = True
+        if self._phase is Phase.AGENTS and self.waits:
+            self._send_reset()
+
+    def goes_out(self) -> None:
+        """Note that the reply leaves only now."""
+        self.is_queued = False
+        self.last_activity = self._collector.now()
+
+    def is_gone(self) -> bool:
+        """Whether the connection has broken that the player was known by."""
+        silence = self._collector.now() - self.last_activity
+        computes = not (self.waits or self.is_queued)
+        return self._tied and computes and silence > LOOK_SECONDS and not self._collector.is_connected(self.peer)
+
+    def overdue(self, now: float) -> ProtocolError | None:
+        """Return why the session has to end if it has been silent for too long."""
+        if self.waits or self.is_queued:
+            return None
+        settings, silence = self._collector.settings, now - self.last_activity
+        if self._phase is not Phase.AGENTS:
+            limit = settings.second_call_timeout
+            return trouble.second_call_missing(limit) if silence > limit else None
+        if not self.started and not self.is_in_the_way():
+            return self._without_agents(now - self._ready_at)
+        if silence <= settings.step_timeout:
+            return None
+        is_bearable = self._parks and not self.is_in_the_way()
+        if is_bearable and (silence <= LOOK_SECONDS or self._collector.is_connected(self.peer)):
+            self._tell_trouble(*trouble.parked(settings.step_timeout))
+            return None
+        return ProtocolError(
+            CloseCode.STEP_TIMEOUT, f"nothing came for {settings.step_timeout:.0f} s after the last reply"
+        )
+
+    def _without_agents(self, seconds: float) -> ProtocolError | None:
+        settings = self._collector.settings
+        limit, notice = settings.startup_timeout, settings.no_agents_notice
+        if limit is not None and seconds > limit:
+            return trouble.no_agents(limit)
+        if seconds > notice:
+            self._tell_trouble(CloseCode.NO_AGENTS.value, trouble.no_agents(notice).message)
+        return None
+
+    def _tell_trouble(self, code: str, sentence: str) -> None:
+        """Tell it once."""
+        if code not in self._told_troubles:
+            self._told_troubles.add(code)
+            self._collector.troubled(self, code, sentence)
+
+    def _say_wait(self, reason: str) -> None:
+        """Say nothing: a player waits for its reply, and cannot be told why."""
+
+    def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
+        self.goodbye = sim.Close(code=code, reason=reason, rejoin=rejoin).SerializeToString()
+        if self.waits:
+            self.told = True
+            self._send(closing_reply())
+
+    def _send(self, reply: bytes) -> None:
+        assert self._reply is not None, "there is a call to reply to"
+        if len(reply) > trouble.GAME_RECEIVES_BYTES:
+            # Later: the batcher, which has just drawn these actions, still has to note them down.
+            error = trouble.reply_too_large(len(reply))
+            asyncio.get_running_loop().call_soon(lambda: self.end(error.code.value, error.message, rejoin=False))
+            return
+        self.last_activity = self._collector.now()
+        self._reply.set_result(reply)
+
+    # Calls ------------------------------------------------------------------------------------------------------
+
+    def _receive(self, message: shallow.Message) -> None:
+        if message.header.status != OK:
+            self._hear_goodbye()
+        elif self._phase is Phase.AGENTS:
+            self._step(message.unity_output)
+        elif self._phase is Phase.SECOND_CALL:
+            self._phase, self._ready_at = Phase.AGENTS, self._collector.now()
+            self._send(reset_reply(opening_frames(self._collector.settings)))
+            self._must_reset = False
+            self._note_told()
+        else:
+            self._introduction(message.unity_output.rl_initialization_output)
+
+    def _hear_goodbye(self) -> None:
+        self.end(LEFT, "the player ended the conversation", rejoin=False)
+
+    def _introduction(self, hello: unity.UnityRLInitializationOutputProto) -> None:
+        version = hello.communication_version
+        if not is_compatible(version):
+            raise trouble.version(version, hello.package_version, COMMUNICATION_VERSION)
+        number = self._take_number(self._ticket, self.incarnation) if self._ticket is not None else None
+        self.number = self._collector.next_number() if number is None else number
+        client = f"{self._client} Unity ML-Agents {hello.package_version} (API {version})".strip()
+        self._collector.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
+        self._phase = Phase.SECOND_CALL
+        reply = unity.UnityMessageProto(
+            header=unity.HeaderProto(status=OK),
+            unity_input=unity.UnityInputProto(
+                rl_initialization_input=unity.UnityRLInitializationInputProto(
+                    seed=self._seed,
+                    communication_version=COMMUNICATION_VERSION,
+                    package_version=PACKAGE_VERSION,
+                    capabilities=_EVERYTHING,
+                    num_areas=self._collector.settings.num_areas,
+                )
+            ),
+        )
+        self._send(reply.SerializeToString())
+
+    def _step(self, output: shallow.Output) -> None:
+        agents = output.rl_output
+        stats = self._hear(agents.side_channel) if agents.side_channel else []
+        for brain in output.rl_initialization_output.brain_parameters:
+            self._brains.setdefault(brain.brain_name, brain)
+        batches: list[BehaviorBatch] = []
+        infos = agents.agent_infos
+        for name in sorted(infos):
+            values = infos[name].value
+            if values:
+                batches.append((self._readers.get(name) or self._begin(name, values[0])).read(values))
+        if stats:
+            self._report(stats, batches)
+        if not batches:
+            self._send(self._command())  # nobody asks; C# does not send such a message
+            return
+        self._note_start(batches)
+        if self._must_reset:
+            self._send_reset()  # these agents had not heard of it
+            return
+        self._step_id += 1
+        if self._cameras:
+            self._look_at_pictures(batches)
+        self._entries = []
+        self._missing = sum(batch.decisions is not None for batch in batches)
+        if not self._missing:
+            self._send(step_reply([], self._news()))
+        self._stage(self._step_id, batches)
+
+    def _hear(self, data: bytes) -> list[StatValue]:
+        """Return reported stats. Raises ProtocolError.
+
+        Training analytics, float properties and raw bytes are of no concern to the training; whoever speaks for the
+        player (`ludus unity`) can hear them.
+        """
+        received = side_channels.read(data)
+        for sentence in received.refused:
+            self._tell_trouble(CloseCode.BAD_STAT.value, f"{sentence}; it is left out")
+        return received.stats
+
+    def _begin(self, name: str, first: shallow.Info) -> InfoReader:
+        """Take a behavior whose first agents are here."""
+        brain = self._brains.get(name)
+        if brain is None:
+            raise ProtocolError(
+                CloseCode.UNKNOWN_BEHAVIOR,
+                f"agents of {name[:200]!r} came without brain parameters; the first message with them has to have some",
+            )
+        reader = InfoReader.of(brain, first)
+        self._introduce(reader.spec)
+        self._encoders[name] = ActionEncoder(name, reader.spec.actions)
+        self._readers[name] = reader
+        cameras = {
+            index for index, sensor in enumerate(reader.spec.observations) if len(sensor.shape) == PICTURE_DIMENSIONS
+        }
+        if cameras:
+            self._cameras[name] = _Cameras(cameras)
+        return reader
+
+    def _look_at_pictures(self, batches: list[BehaviorBatch]) -> None:
+        """Note cameras that see nothing."""
+        for batch in batches:
+            cameras = self._cameras.get(batch.behavior)
+            if cameras is None or batch.decisions is None:
+                continue
+            pictures = batch.decisions.observations
+            cameras.blind -= {index for index in cameras.blind if pictures[index].min() != pictures[index].max()}
+            cameras.looks += 1
+            if cameras.looks < FIRST_LOOKS and cameras.blind:
+                continue
+            del self._cameras[batch.behavior]
+            if cameras.blind:
+                sensors = self.specs[batch.behavior].observations
+                names = [sensors[index].name or f"observation {index}" for index in sorted(cameras.blind)]
+                self._tell_trouble(*trouble.blind(names))
+
+    def _command(self) -> bytes:
+        return self._take_reset() if self._must_reset else step_reply([], self._news())
+
+    def _send_reset(self) -> None:
+        self._send(self._take_reset())
+
+    def _take_reset(self) -> bytes:
+        self._must_reset = False
+        return reset_reply(self._tell_parameters())
+
+    def _news(self) -> bytes:
+        """Return the frames of environment parameters that the player has not been told yet."""
+        return self._tell_parameters() if self._has_news else b""
+
+    def _tell_parameters(self) -> bytes:
+        self._note_told()
+        return parameter_frames(self._environment_parameters)
+
+
+_EVERYTHING = unity.UnityRLCapabilitiesProto(
+    baseRLCapabilities=True,
+    concatenatedPngObservations=True,
+    compressedChannelMapping=True,
+    hybridActions=True,
+    trainingAnalytics=True,
+    variableLengthObservation=True,
+    multiAgentGroups=True,
+)
+
+
+def is_compatible(version: str) -> bool:
+    """Whether a player of this communication version can be served: ML-Agents' rule of semantic versions."""
+    ours = [int(part) for part in COMMUNICATION_VERSION.split(".")]
+    try:
+        theirs = [int(part) for part in version.partition("-")[0].split(".")]
+    except ValueError:
+        return False
+    if len(theirs) != len(ours):
+        return False
+    return theirs[0] == ours[0] and (theirs[0] != 0 or theirs[1] == ours[1])

@@ -1,0 +1,111 @@
+"""The port that a game dials: a gRPC server on this machine's loopback, with one conversation at a time."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from ludus.games import doctor
+from ludus.games.unity.bridge import Conversation
+from ludus.games.unity.messages import GOODBYE, introduces, outline
+from ludus.games.voice import Tell
+from ludus.protocol.options import EXCHANGE
+
+STOP_SECONDS: Final = 1.0
+PROBE_SECONDS: Final = 0.2
+
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+]
+"""No keepalive: a game that is stopped in a debugger answers no pings, and a dead one's connection ends anyway."""
+
+
+class GamePort:
+    """Serves one game after the other."""
+
+    def __init__(self, converse: Callable[[], Conversation], tell: Tell, *, exclusive: bool) -> None:
+        self.number = 0
+        self.conversation: Conversation | None = None
+        """The present or last one; None until a game has dialled."""
+        self._converse = converse
+        self._tell = tell
+        self._exclusive = exclusive
+        """Whether only one process is expected: then a game that dials while another one plays is a stranger."""
+        self._server: grpc.aio.Server | None = None
+        self._peer = ""
+        self._earlier_peer = ""
+
+    async def open(self, number: int) -> bool:
+        """Listen on a port of 127.0.0.1, and of ::1 where there is one. False: somebody else does."""
+        if await asyncio.to_thread(_answers, number):
+            return False
+        server = grpc.aio.server(options=_OPTIONS)
+        service, _, method = EXCHANGE[1:].partition("/")
+        handler: Any = grpc.unary_unary_rpc_method_handler(self._exchange)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        try:
+            for host in ("127.0.0.1", "[::1]") if _has_ipv6() else ("127.0.0.1",):
+                server.add_insecure_port(f"{host}:{number}")
+        except RuntimeError:
+            await server.stop(None)
+            return False
+        await server.start()
+        self._server, self.number = server, number
+        return True
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self.forget()
+        if self._server is not None:
+            await self._server.stop(STOP_SECONDS)
+
+    async def forget(self) -> None:
+        """End the conversation, if there is one: the next game begins another."""
+        conversation, self.conversation = self.conversation, None
+        if conversation is not None:
+            await conversation.leave()
+
+    async def _exchange(self, request: bytes, context: Any) -> bytes:
+        """Answer one call of a game."""
+        top, peer = outline(request), str(context.peer())
+        if introduces(request, top):
+            if self._occupied(peer):
+                self._tell(doctor.foreign_game(self.number))
+                return GOODBYE
+            await self.forget()
+            self._earlier_peer = self._peer if peer != self._peer else ""
+            self._peer = peer
+            self.conversation = self._converse()
+        elif self.conversation is None or peer == self._earlier_peer:
+            if not top.closes:
+                self._tell(doctor.stray_call(self.number))
+            return GOODBYE
+        return await self.conversation.answer(request, top)
+
+    def _occupied(self, peer: str) -> bool:
+        """Whether a game plays here that is not the one which dials."""
+        present = self.conversation
+        return present is not None and not present.over and peer != self._peer and (self._exclusive or present.busy)
+
+
+def _answers(number: int) -> bool:
+    """Whether something listens on a port. Where several may share one (macOS, Windows), binding alone won't tell."""
+    try:
+        with socket.create_connection(("127.0.0.1", number), PROBE_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""A place for your own code between a game and its run: side channels that are nobody else's.
+
+What a run says and hears by side channels (engine configuration, environment parameters, stats) passes untouched. The
+rest, raw bytes and float properties, is between a game and whoever started it.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ludus.games import doctor
+from ludus.games.unity.messages import Outline, side_channel, with_frames
+from ludus.protocol.codes import ProtocolError
+from ludus.protocol.side_channels import RUNS_CHANNELS, Frame, join, split
+from ludus.sdk.errors import SimulatorError
+
+logger = logging.getLogger("ludus.games.unity")
+
+
+class SideChannelHook(Protocol):
+    """Hears what games say on channels that the run has no use for, and speaks on them.
+
+    Both methods are called on the event loop that answers all games, so they must return at once. What they raise ends
+    the game, and it is not started again.
+    """
+
+    def received(self, worker: int, frame: Frame) -> None:
+        """Take a frame of a game, in the order in which they came. `worker` counts builds from 0; the Editor is 0."""
+
+    def pending(self, worker: int) -> Sequence[Frame]:
+        """Return frames to send with the reply that the game is about to get, behind those of the run.
+
+        Called for each reply from a game's second one on, the first in which games read side channels. What a game
+        that ends just then does not read is lost.
+        """
+
+
+@dataclass(frozen=True)
+class Tap:
+    """The hook, as one worker's games meet it."""
+
+    hook: SideChannelHook
+    worker: int
+
+    def hear(self, message: bytes, top: Outline) -> None:
+        """Hand over what a game says. Raises SimulatorError if the hook fails."""
+        given = side_channel(message, top)
+        if not given:
+            return
+        try:
+            frames = split(given)
+        except ProtocolError:
+            return  # the collector says what is wrong with it
+        try:
+            for frame in frames:
+                if frame.channel not in RUNS_CHANNELS:
+                    self.hook.received(self.worker, frame)
+        except Exception as error:  # not our code: what it raises must not pass for an error of the call
+            raise _failed("received", error) from error
+
+    def add(self, reply: bytes) -> bytes:
+        """Add what the hook has to say to a reply. Raises SimulatorError if the hook fails."""
+        try:
+            frames = list(self.hook.pending(self.worker))
+            more = join(frames)
+        except Exception as error:  # as above
+            raise _failed("pending", error) from error
+        for frame in frames:
+            if frame.channel in RUNS_CHANNELS:
+                problem = doctor.channel_of_the_run(frame.channel)
+                raise SimulatorError(problem.code, problem.sentence)
+        return with_frames(reply, lambda _given: more) if more else reply
+
+
+def _failed(method: str, error: Exception) -> SimulatorError:
+    logger.error("the hook of side channels failed", exc_info=error)
+    problem = doctor.hook_failed(method, error)
+    return SimulatorError(problem.code, problem.sentence)

@@ -1,0 +1,214 @@
+"""What a bridge has to know of the messages that it forwards, read without decoding them.
+
+A message is walked at its top levels only (a few microseconds, whatever its size), because the agents' infos that fill
+it are nobody's business here. What is not a message is passed on untouched: the collector judges it. Layout of the
+fields: `proto/mlagents/unity.proto`; encoding: protobuf.dev/programming-guides/encoding.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ludus.protocol.mlagents import unity_pb2 as pb
+
+OK: Final = 200
+CLOSED: Final = 400
+GOODBYE: Final = pb.UnityMessageProto(header=pb.HeaderProto(status=CLOSED)).SerializeToString()
+"""Ends a conversation, in either direction."""
+
+_HEADER_OK: Final = pb.UnityMessageProto(header=pb.HeaderProto(status=OK)).SerializeToString()
+"""How every writer that keeps the fields' order begins a message, so that most need not be walked."""
+MAX_FIELDS: Final = 64
+"""A message with more fields at its top is none: there are three, each once or, by merging, a few times."""
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+Field = tuple[int, int, int, int]
+"""Number, wire type, and where the content starts and ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The top of a message."""
+
+    status: int = OK
+    """The header's; 0 if there is none."""
+    says: bool = False
+    """Whether the player says something: its second call does not."""
+    agents: tuple[int, int] | None = None
+    """Where `unity_output.rl_output` starts and ends."""
+    initialization: tuple[int, int] | None = None
+    """Where `unity_output.rl_initialization_output` starts and ends."""
+
+    @property
+    def closes(self) -> bool:
+        """Whether this message ends the conversation."""
+        return self.status not in {0, OK}
+
+
+def outline(message: bytes) -> Outline:
+    """Read the top of a message; of what is none, say that it goes on."""
+    status, says, agents, initialization = 0, False, None, None
+    try:
+        for count, (number, _, start, end) in enumerate(_fields(message, 0, len(message))):
+            if count == MAX_FIELDS:
+                return Outline()
+            if number == 1:
+                status = _status(message, start, end)
+            elif number == 2:
+                says = True
+                for inner, _, inner_start, inner_end in _fields(message, start, end):
+                    if inner == 1:
+                        agents = (inner_start, inner_end)
+                    elif inner == 2:
+                        initialization = (inner_start, inner_end)
+    except (ValueError, IndexError):
+        return Outline()
+    return Outline(status, says, agents, initialization)
+
+
+def goes_on(reply: bytes) -> bool:
+    """Whether a trainer's reply does not end the conversation."""
+    return reply.startswith(_HEADER_OK) or not outline(reply).closes
+
+
+def introduces(message: bytes, top: Outline) -> bool:
+    """Whether a game begins a conversation: it names its version, which announcements of behaviors leave out."""
+    if top.initialization is None:
+        return False
+    return any(number == 2 for number, *_ in _safely(message, top.initialization))
+
+
+def announced(message: bytes, top: Outline) -> dict[str, bytes]:
+    """Return the behaviors that a message announces: key -> BrainParametersProto as it came."""
+    if top.initialization is None:
+        return {}
+    found = {}
+    for number, _, start, end in _safely(message, top.initialization):
+        if number == 5:
+            for inner, _, name_start, name_end in _safely(message, (start, end)):
+                if inner == 7:
+                    found[message[name_start:name_end].decode(errors="replace")] = message[start:end]
+    return found
+
+
+def populated(message: bytes, top: Outline) -> Iterator[str]:
+    """Yield the behaviors for which a message lists at least one agent."""
+    if top.agents is None:
+        return
+    for number, _, start, end in _safely(message, top.agents):
+        if number != 2:
+            continue
+        name, size = "", 0
+        for inner, _, inner_start, inner_end in _safely(message, (start, end)):
+            if inner == 1:
+                name = message[inner_start:inner_end].decode(errors="replace")
+            elif inner == 2:
+                size = inner_end - inner_start
+        if size:
+            yield name
+
+
+def side_channel(message: bytes, top: Outline) -> bytes:
+    """Return the frames of side channels in a player's message."""
+    found = b""
+    if top.agents is not None:
+        for number, kind, start, end in _safely(message, top.agents):
+            if number == 3 and kind == _BYTES:
+                found = message[start:end]
+    return found
+
+
+def announcing(message: bytes, behaviors: Iterable[bytes]) -> bytes:
+    """Add announcements to a player's message. Whoever parses it merges them with what it says already."""
+    initialization = b"".join(_field(5, parameters) for parameters in behaviors)
+    return message + _field(2, _field(2, initialization))
+
+
+def with_frames(reply: bytes, more: Callable[[bytes], bytes]) -> bytes:
+    """Add to a reply's frames of side channels what `more` makes of them; on what is no message, do nothing."""
+    try:
+        message = pb.UnityMessageProto.FromString(reply)
+    except DecodeError:
+        return reply
+    message.unity_input.rl_input.side_channel += more(message.unity_input.rl_input.side_channel)
+    return message.SerializeToString()
+
+
+def pictures(message: bytes) -> Mapping[str, int]:
+    """Return how many visual observations each behavior has, by the first agent of its list in this message."""
+    try:
+        lists = pb.UnityMessageProto.FromString(message).unity_output.rl_output.agentInfos
+    except DecodeError:
+        return {}
+    counts = {
+        name: sum(len(observation.shape) == 3 for observation in infos.value[0].observations)
+        for name, infos in lists.items()
+        if infos.value
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _status(message: bytes, start: int, end: int) -> int:
+    for number, kind, content, _ in _fields(message, start, end):
+        if number == 1 and kind == _VARINT:
+            return _varint(message, content)[0]
+    return 0
+
+
+def _safely(message: bytes, part: tuple[int, int]) -> Iterator[Field]:
+    """Yield fields up to the first that is malformed."""
+    try:
+        yield from _fields(message, *part)
+    except (ValueError, IndexError):
+        return
+
+
+def _fields(message: bytes, position: int, end: int) -> Iterator[Field]:
+    """Yield the fields between two positions. Raises ValueError or IndexError where there are none."""
+    while position < end:
+        tag, position = _varint(message, position)
+        if tag < 8:
+            raise ValueError("field 0")
+        kind, start = tag & 7, position
+        if kind == _VARINT:
+            _, position = _varint(message, position)
+        elif kind == _BYTES:
+            size, start = _varint(message, position)
+            position = start + size
+        elif kind in {_FIXED64, _FIXED32}:
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind}")
+        if position > end:
+            raise ValueError("a field is longer than what holds it")
+        yield tag >> 3, kind, start, position
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return a number and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 10 bytes")
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Encode a field that holds bytes."""
+    return bytes([number << 3 | _BYTES]) + _encoded(len(content)) + content
+
+
+def _encoded(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])

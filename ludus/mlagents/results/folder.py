@@ -1,0 +1,206 @@
+"""Where a run's results lie on this machine, and what of them Ludus has written.
+
+    <run>/configuration.yaml
+    <run>/<Behavior>.onnx                        copy of the last checkpoint's model
+    <run>/<Behavior>/<Behavior>-<step>.onnx      the newest `keep_checkpoints`
+    <run>/<Behavior>/<Behavior>-<step>.pt        the complete state: an archive of state.safetensors and state.json
+    <run>/<Behavior>/checkpoint.pt               the newest of them
+    <run>/<Behavior>/events.out.tfevents.*
+    <run>/run_logs/training_status.json, timers.json
+    <run>/run_logs/ludus.json                    the journal: which run this is, and how far it is mirrored
+
+Files appear complete or not at all: they are written beside their name and renamed. Nothing that the journal doesn't
+list is ever deleted or cut.
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ludus.protocol.spec import file_name
+from ludus.schemas.paths import AnyPath
+
+JOURNAL_VERSION = 1
+
+
+class ResultsUnusable(Exception):
+    """A results folder can't be gone on with; the message says why."""
+
+
+@dataclass
+class EventFile:
+    """A file of TensorBoard events that the mirror appends to."""
+
+    name: str
+    size: int
+    """Bytes that are accounted for by the steps of the journal; what lies behind them is cut off."""
+
+
+@dataclass
+class BehaviorJournal:
+    """How far one behavior is mirrored."""
+
+    steps: dict[str, int] = field(default_factory=dict)
+    """Newest step of each metric that is in the event file."""
+    summary: int = 0
+    """Step of the newest summary line on the console."""
+    event_file: EventFile | None = None
+    checkpoints: dict[int, list[str]] = field(default_factory=dict)
+    """Files of each mirrored checkpoint, by the behavior's step."""
+
+
+@dataclass
+class Journal:
+    """What the mirror knows of its folder: `run_logs/ludus.json`."""
+
+    run: str
+    """Id of the run on its server."""
+    server: str = ""
+    """The server's address; empty for a stack that `ludus learn` starts itself."""
+    epoch: int = 0
+    """The attempt that was seen last."""
+    event: int = 0
+    """Sequence number of the newest event that was shown."""
+    behaviors: dict[str, BehaviorJournal] = field(default_factory=dict)
+    former: list[str] = field(default_factory=list)
+    """Ids of the runs that this one goes on from, the oldest first."""
+
+    def continue_with(self, run: str) -> None:
+        """Take note of the run that goes on where this one has ended."""
+        self.former.append(self.run)
+        self.run, self.epoch, self.event = run, 0, 0
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Journal":
+        """Read the stored form. Raises KeyError, TypeError or ValueError where it isn't one."""
+        if data["version"] != JOURNAL_VERSION:
+            raise ValueError(f"version {data['version']}")
+        behaviors = {}
+        for name, value in data["behaviors"].items():
+            file = value["event_file"]
+            behaviors[name] = BehaviorJournal(
+                steps=dict(value["steps"]),
+                summary=value["summary"],
+                event_file=None if file is None else EventFile(**file),
+                checkpoints={int(step): list(files) for step, files in value["checkpoints"].items()},
+            )
+        former = list(data.get("former", []))  # a field that older files do not have
+        return cls(data["run"], data["server"], data["epoch"], data["event"], behaviors, former)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        return {"version": JOURNAL_VERSION, **asdict(self)}
+
+
+class Folder:
+    """One `results/<run>`."""
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path = Path(path)
+
+    @property
+    def logs(self) -> Path:
+        """Where `timers.json`, `training_status.json` and the players' logs lie."""
+        return self.path / "run_logs"
+
+    def behavior(self, name: str) -> Path:
+        """Where a behavior's checkpoints and events lie."""
+        return self.path / safe_name(name)
+
+    def model(self, name: str) -> Path:
+        """The copy of a behavior's last model."""
+        return self.path / f"{safe_name(name)}.onnx"
+
+    def checkpoint(self, name: str, step: int, suffix: str) -> Path:
+        """One file of a behavior's checkpoint."""
+        return self.behavior(name) / f"{safe_name(name)}-{step}{suffix}"
+
+    def shown(self, path: Path) -> str:
+        """Write a path as messages and `training_status.json` have it: with slashes, on Windows too."""
+        return path.as_posix()
+
+    def read_journal(self) -> Journal | None:
+        """Return what was mirrored so far; None where Ludus has written nothing. Raises ResultsUnusable."""
+        path = self.logs / "ludus.json"
+        try:
+            return Journal.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ResultsUnusable(
+                f"{self.shown(path)} can't be read ({error}): use another run ID, or --force to begin anew"
+            ) from error
+
+    def write_journal(self, journal: Journal) -> None:
+        """Store how far the mirror is."""
+        write_json(self.logs / "ludus.json", journal.to_json())
+
+    def remove(self, names: list[str]) -> None:
+        """Remove files that Ludus wrote, by their paths below the folder."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def below(self, path: Path) -> str:
+        """Return a file's path below the folder, as the journal has it."""
+        return path.relative_to(self.path).as_posix()
+
+
+def safe_name(behavior: str) -> str:
+    """Return a behavior's name as that of a folder: itself, but for what some system refuses or takes for a path."""
+    if re.fullmatch(r"[^\x00-\x1f<>:\"/\\|?*]+", behavior) and behavior.strip(". ") == behavior:
+        return behavior
+    return file_name(behavior)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON as ML-Agents does, four spaces deep."""
+    write_text(path, json.dumps(value, indent=4))
+
+
+def pack(files: Sequence[Path], target: Path) -> None:
+    """Make one archive of files, uncompressed, in one step."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
+                for file in files:
+                    archive.write(file, file.name)
+            raw.flush()
+            os.fsync(raw.fileno())
+        Path(temporary).replace(target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def place_copy(source: Path, target: Path) -> None:
+    """Give a file's content a second name in one step, without a second copy of it where the disk can do that."""
+    temporary = target.with_name(f".{target.name}.part")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source, temporary)
+    except OSError:
+        shutil.copyfile(source, temporary)
+    temporary.replace(target)
+    temporary.unlink(missing_ok=True)  # renaming onto another name of the same file does nothing

@@ -1,0 +1,198 @@
+"""The rules of `ludus.v1` that a server checks in a client's messages, beside those of a single step (`codec`).
+
+The collector and the gateway check with these functions, and so does the fake server for client authors
+(`ludus.sdk.fake_server`): what passes there passes here, and each violation has the same code and sentence.
+"""
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import PROTOCOL_VERSION
+from ludus.protocol.codes import CloseCode, ProtocolError
+from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import MAX_BEHAVIORS
+
+INCARNATION: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+REPORT_CODE: Final = re.compile(r"[0-9a-z_]{1,64}")
+MAX_RUN: Final = 200
+MAX_LABEL: Final = 200
+MAX_CLIENT: Final = 100
+"""Longest texts of a client, in bytes."""
+MAX_SENTENCE: Final = 4000
+"""Longest sentence of a report, in bytes."""
+MAX_JOIN_BYTES: Final = 4096
+"""Largest JoinRequest."""
+MAX_UNADMITTED_STEPS: Final = 64
+"""Steps of a session that are kept while its behavior waits for its first answer."""
+MAX_AGENTS: Final = 10_000
+"""Agents of one behavior in one session."""
+MAX_POSITION_BYTES: Final = 16 << 20
+"""Largest position of a simulator that can go back to where it was."""
+HELLO_SECONDS: Final = 30.0
+"""Time from the stream's opening to Hello."""
+
+Problem = tuple[str, str]
+"""A field of a unary request, and what is wrong with it: the rest of a sentence that begins with the field."""
+
+
+def join_problem(message: pb.JoinRequest) -> Problem | None:
+    """Return what is wrong with the fields of a JoinRequest whose protocol version is right."""
+    problem = identity_problem(message)
+    if problem is not None:
+        return problem
+    for field, text, limit in (("label", message.label, MAX_LABEL), ("client", message.client, MAX_CLIENT)):
+        if len(text.encode()) > limit or not text.isprintable():
+            return field, f"must be printable and have at most {limit} bytes"
+    return None
+
+
+def report_problem(message: pb.ReportRequest) -> Problem | None:
+    """Return what is wrong with a ReportRequest."""
+    problem = identity_problem(message)
+    if problem is not None:
+        return problem
+    if not REPORT_CODE.fullmatch(message.code):
+        return "code", "must have 1 to 64 characters of [0-9a-z_]"
+    if not 1 <= len(message.sentence.encode()) <= MAX_SENTENCE:
+        return "sentence", f"must have 1 to {MAX_SENTENCE} bytes"
+    return None
+
+
+def identity_problem(message: pb.JoinRequest | pb.ReportRequest) -> Problem | None:
+    """Return what is wrong with the run and the incarnation that a request names."""
+    if not message.run:
+        return "run", "is missing; name a run or give its id"
+    if len(message.run.encode()) > MAX_RUN or not message.run.isprintable():
+        return "run", f"must be printable and have at most {MAX_RUN} bytes"
+    if not INCARNATION.fullmatch(message.incarnation):
+        return "incarnation", "must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance"
+    return None
+
+
+def parse_request(data: bytes, max_bytes: int) -> pb.ConnectRequest:
+    """Return a message of a stream, in which one of the known messages is set. Raises ProtocolError."""
+    check_size(len(data), max_bytes)
+    try:
+        request = pb.ConnectRequest.FromString(data)
+    except DecodeError:
+        raise ProtocolError(
+            CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no ConnectRequest"
+        ) from None
+    if request.WhichOneof("message") is None:
+        message = "a message holds neither Hello nor Announce nor Step nor Saved"
+        raise ProtocolError(CloseCode.MALFORMED_MESSAGE, message)
+    return request
+
+
+def check_size(size: int, limit: int) -> None:
+    """Raise ProtocolError for a message of too many bytes."""
+    if size > limit:
+        raise ProtocolError(CloseCode.MESSAGE_TOO_LARGE, f"a message has {size} bytes; at most {limit} can be sent")
+
+
+def check_first(*, greeted: bool) -> None:
+    """Raise ProtocolError for another message than Hello before Hello."""
+    if not greeted:
+        raise ProtocolError(CloseCode.STEP_BEFORE_HELLO, "the first message of a stream must be Hello")
+
+
+def check_hello(hello: pb.Hello, *, greeted: bool) -> None:
+    """Raise ProtocolError unless a Hello may come now, and its fields are well formed."""
+    if greeted:
+        raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, "Hello came twice; it opens a stream exactly once")
+    if hello.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            CloseCode.PROTOCOL_VERSION,
+            f"the client speaks protocol version {hello.protocol_version}, this server {PROTOCOL_VERSION}",
+        )
+    if INCARNATION.fullmatch(hello.incarnation) is None:
+        raise ProtocolError(CloseCode.BAD_HELLO, "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -")
+    if len(hello.behaviors) > MAX_BEHAVIORS or len(hello.client.encode()) > MAX_CLIENT:
+        raise ProtocolError(
+            CloseCode.BAD_HELLO, f"at most {MAX_BEHAVIORS} behaviors, and {MAX_CLIENT} bytes of client, are possible"
+        )
+
+
+def check_step_order(step: pb.Step, *, last_step: int, last_reset: int) -> None:
+    """Raise ProtocolError unless a step comes after the last one, and names a reset that was issued."""
+    if step.step_id <= last_step:
+        raise ProtocolError(CloseCode.STEP_ORDER, f"step {step.step_id} came after step {last_step}; ids must grow")
+    if step.reset_id > last_reset:
+        raise ProtocolError(
+            CloseCode.STEP_ORDER, f"step {step.step_id} names reset {step.reset_id}; the last one was {last_reset}"
+        )
+
+
+def check_saved(saved: pb.Saved, *, asked: int) -> None:
+    """Raise ProtocolError unless a Saved answers one of the `asked` Saves, with a position that can be kept."""
+    if saved.save_id == 0 or saved.save_id > asked:
+        raise ProtocolError(CloseCode.UNEXPECTED_MESSAGE, f"Saved names {saved.save_id}, which was not asked for")
+    if len(saved.position) > MAX_POSITION_BYTES:
+        raise ProtocolError(
+            CloseCode.MESSAGE_TOO_LARGE,
+            f"a position has {len(saved.position)} bytes; at most {MAX_POSITION_BYTES} can be kept",
+        )
+
+
+def check_introduction(spec: BehaviorSpec, known: dict[str, BehaviorSpec]) -> None:
+    """Raise ProtocolError unless a behavior can join those that the session knows already."""
+    before = known.get(spec.name)
+    if before is not None and before != spec:
+        raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(before, spec))
+    if before is None and len(known) >= MAX_BEHAVIORS:
+        raise ProtocolError(CloseCode.BAD_SPEC, f"a simulator can have at most {MAX_BEHAVIORS} behaviors")
+
+
+def decision_pending(agent: int) -> ProtocolError:
+    """Say that an agent asks while it waits."""
+    return ProtocolError(
+        CloseCode.DECISION_PENDING, f"agent {agent} asks for a decision while its last one is unanswered"
+    )
+
+
+def too_many_unadmitted() -> ProtocolError:
+    """Say that a behavior has too many steps in flight before its first answer."""
+    return ProtocolError(
+        CloseCode.DECISION_PENDING, f"more than {MAX_UNADMITTED_STEPS} steps came before the first answer"
+    )
+
+
+def too_many_agents() -> ProtocolError:
+    """Say that a session has too many agents."""
+    return ProtocolError(CloseCode.TOO_MANY_AGENTS, f"more than {MAX_AGENTS} agents of one behavior")
+
+
+def hello_timeout() -> ProtocolError:
+    """Say that Hello did not come in time."""
+    return ProtocolError(CloseCode.HELLO_TIMEOUT, f"no Hello within {HELLO_SECONDS:.0f} s")
+
+
+def step_timeout(seconds: float) -> ProtocolError:
+    """Say that a client fell silent."""
+    return ProtocolError(CloseCode.STEP_TIMEOUT, f"nothing came for {seconds:.0f} s after actions were sent")
+
+
+def conflict(known: BehaviorSpec, announced: BehaviorSpec) -> str:
+    """Say how two specs of one behavior differ."""
+    return (
+        f"behavior {announced.behavior!r} was announced with {_described(announced)}, "
+        f"but the run uses {_described(known)}; all simulators of a run must agree"
+    )
+
+
+def same_spec(one: BehaviorSpec, other: BehaviorSpec) -> bool:
+    """Whether two specs agree; the teams in their names don't matter."""
+    return replace(one, name=other.name) == other
+
+
+def _described(spec: BehaviorSpec) -> str:
+    observations = ", ".join(f"{item.dtype} {item.shape}" for item in spec.observations)
+    actions = spec.actions
+    return (
+        f"observations [{observations}], {actions.continuous_size} continuous actions and "
+        f"discrete branches {actions.discrete_branches}"
+    )

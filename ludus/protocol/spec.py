@@ -1,0 +1,91 @@
+"""What a behavior sees and does: the vocabulary that simulators, collectors and learners share.
+
+Plain immutable values without I/O. `ludus.protocol.codec` turns them into protobuf messages and back.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import Literal
+
+TEAM = re.compile(r"(?:^|[?&])team=(-?\d{1,9})(?=$|&)", re.ASCII)
+
+
+class ObservationType(IntEnum):
+    """Purpose of an observation. The values are those of `ludus.v1.ObservationType`."""
+
+    DEFAULT = 1
+    GOAL_SIGNAL = 2
+
+
+class DimensionProperty(IntEnum):
+    """Meaning of a dimension. The values are ML-Agents' bit values."""
+
+    UNSPECIFIED = 0
+    NONE = 1
+    TRANSLATIONAL_EQUIVARIANCE = 2
+    VARIABLE_SIZE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationSpec:
+    """One observation of an agent."""
+
+    shape: tuple[int, ...]
+    """Shape for one agent: `(size,)`, `(channels, height, width)` or `(entities, size)`."""
+    name: str = ""
+    dtype: Literal["float32", "uint8"] = "float32"
+    type: ObservationType = ObservationType.DEFAULT
+    dimension_properties: tuple[DimensionProperty, ...] = ()
+    """As many as `shape` has, or none."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements for one agent."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """Continuous columns in [-1, 1], discrete branches, or both."""
+
+    continuous_size: int = 0
+    discrete_branches: tuple[int, ...] = ()
+    """Number of choices of each branch."""
+
+    @property
+    def mask_size(self) -> int:
+        """Width of an action mask: the choices of all branches together."""
+        return sum(self.discrete_branches)
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorSpec:
+    """What one behavior sees and does. Two simulators of a run must announce equal specs under one name."""
+
+    name: str
+    """As announced; a team may follow as `Striker?team=1`."""
+    observations: tuple[ObservationSpec, ...]
+    actions: ActionSpec
+
+    @property
+    def behavior(self) -> str:
+        """The name without its team: the key in a run's configuration."""
+        return self.name.partition("?")[0]
+
+    @property
+    def team(self) -> int:
+        """The team in the name; 0 where none is named."""
+        return team_of(self.name)
+
+
+def team_of(name: str) -> int:
+    """Return the team in a behavior's name (`Striker?team=1`); 0 where none is named, or what is named is no number."""
+    found = TEAM.search(name.partition("?")[2])
+    return int(found[1]) if found else 0
+
+
+def file_name(behavior: str) -> str:
+    """Return a behavior's name as it may stand in a file name: other characters become `=` and their UTF-8 bytes."""
+    return re.sub(r"[^A-Za-z0-9_-]", lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), behavior)

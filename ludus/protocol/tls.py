@@ -1,0 +1,79 @@
+"""The client's side of TLS: whom it trusts, and the certificate that it shows where a server wants one (mTLS)."""
+
+import ipaddress
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ludus.schemas.paths import AnyPath
+
+CA_VARIABLE: Final = "LUDUS_CA_FILE"
+CERTIFICATE_VARIABLE: Final = "LUDUS_CLIENT_CERTIFICATE"
+KEY_VARIABLE: Final = "LUDUS_CLIENT_KEY"
+
+
+def named_by(variable: str) -> Path | None:
+    """Return the file that a variable of the environment names."""
+    text = os.environ.get(variable)
+    return Path(text) if text else None
+
+
+def is_this_machine(address: str) -> bool:
+    """Tell whether host:port is certainly an address that does not leave this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return address.startswith("unix:")
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """PEM files."""
+
+    ca_file: AnyPath | None = None
+    """The authority that servers' certificates are signed by; None: those that the system trusts."""
+    certificate: AnyPath | None = None
+    """The client's own, with its chain; with `key`."""
+    key: AnyPath | None = None
+
+    @classmethod
+    def from_environment(cls) -> "ClientTls":
+        """Return what LUDUS_CA_FILE, LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name."""
+        return cls(named_by(CA_VARIABLE), named_by(CERTIFICATE_VARIABLE), named_by(KEY_VARIABLE))
+
+    def context(self) -> ssl.SSLContext | bool:
+        """Return what an HTTP client verifies with. Raises ValueError with a file that cannot be used."""
+        if self == ClientTls():
+            return True
+        if self.certificate is None and self.key is not None:
+            raise ValueError(f"the key {self.key} is of no use without its certificate ({CERTIFICATE_VARIABLE})")
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:
+            raise ValueError(f"the authority {self.ca_file} cannot be used ({_why(error)})") from error
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+            except OSError as error:
+                files = f"{self.certificate} with the key {self.key or 'in the same file'}"
+                raise ValueError(f"the certificate {files} cannot be used ({_why(error)})") from error
+        return context
+
+    def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Return the authority, the key and the certificate, in gRPC's order. Raises ValueError as `context` does."""
+        self.context()  # gRPC itself would say of wrong files that the handshake failed
+        authority, key, certificate = (
+            None if file is None else Path(file).read_bytes() for file in (self.ca_file, self.key, self.certificate)
+        )
+        return authority, key, certificate
+
+
+def _why(error: OSError) -> str:
+    """Say in the system's words why a file cannot be used; OpenSSL's are of no help to a person where it has none."""
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    mismatch = error.reason == "KEY_VALUES_MISMATCH"
+    return "the key is that of another certificate" if mismatch else "it is not what is needed, in PEM"

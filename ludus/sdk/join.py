@@ -1,0 +1,392 @@
+"""Finds a simulator its place in a run: asks the gateway, waits as told, comes back, and says in a sentence why not.
+
+What a native simulator (`ludus.sdk.connection`) and the bridge of a Unity game (`ludus.games.unity.bridge`) have in common: the
+token, the incarnation, waiting, growing pauses with an end to patience, and the relay for those who cannot reach a
+collector's address.
+"""
+
+import asyncio
+import logging
+import platform
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, Self
+from uuid import uuid4
+
+import grpc
+import grpc.aio
+
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import PROTOCOL_VERSION
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential
+from ludus.protocol.options import DIRECT_SECONDS, client_options
+from ludus.protocol.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
+from ludus.schemas.paths import AnyPath
+from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
+
+SERVICE: Final = "/ludus.v1.SimulationService/"
+JOIN_SECONDS: Final = 10.0
+FIRST_BACK_OFF_SECONDS: Final = 0.25
+LONGEST_BACK_OFF_SECONDS: Final = 15.0
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""Upper limit on what a `Wait` can ask for, so that a simulator does not sleep through its run."""
+
+WORD_SECONDS: Final = 3.0
+"""How long leaving word of a trouble may take."""
+MAX_WORD_BYTES: Final = 4000
+"""Longest sentence that a gateway takes."""
+
+DEAD_COLLECTORS: Final = 3
+"""After so many addresses out of reach a simulator asks for relay even if it was connected directly before."""
+
+_END_OF_RUN: Final = {CloseCode.RUN_FINISHED, CloseCode.RUN_CANCELLED, CloseCode.RUN_FAILED}
+_END_OF_STATE: Final = {
+    "SUCCEEDED": CloseCode.RUN_FINISHED,
+    "CANCELLED": CloseCode.RUN_CANCELLED,
+    "FAILED": CloseCode.RUN_FAILED,
+}
+
+Report = Callable[[int, str], None]
+"""Takes a level of `logging` and a sentence for people."""
+
+
+def new_incarnation() -> str:
+    """Draw the id of one life of a simulator."""
+    return uuid4().hex
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to connect to, and how."""
+
+    server: str
+    """host:port of the gateway."""
+    run: str
+    """Run id, or the name of a run."""
+    token: str | None = None
+    """The gateway's bearer token. None: that of LUDUS_SIMULATOR_TOKEN, else of LUDUS_TOKEN. Empty: none."""
+    label: str = ""
+    ca_file: AnyPath | None = None
+    """PEM file of the certificate authority. Given: the gateway speaks TLS."""
+    patience_seconds: float | None = 300.0
+    """How long to go on trying without reaching the gateway. None: for ever."""
+    incarnation: str = field(default_factory=new_incarnation)
+    client_certificate: AnyPath | None = field(default_factory=lambda: named_by(CERTIFICATE_VARIABLE))
+    """PEM file of the certificate that this simulator shows, with `client_key`, where the gateway wants one (mTLS)."""
+    client_key: AnyPath | None = field(default_factory=lambda: named_by(KEY_VARIABLE))
+
+    @property
+    def tls(self) -> ClientTls:
+        """The files of TLS."""
+        return ClientTls(self.ca_file, self.client_certificate, self.client_key)
+
+    @property
+    def credential(self) -> Credential | None:
+        """The token to show."""
+        return credential(self.token)
+
+    @property
+    def exposure(self) -> str | None:
+        """Say that a token which may do more than simulate would cross a network unencrypted; None where none would."""
+        shown = self.credential
+        if shown is None or not shown.of_client or self.ca_file is not None or is_this_machine(self.server):
+            return None
+        return (
+            f"the token {shown.origin}, which may do more than simulate, goes to {self.server} unencrypted; set "
+            f"{SIMULATOR_TOKEN} to one that `ludus token create --scope simulate` makes, or turn TLS on (a CA file)"
+        )
+
+    def reborn(self) -> "Target":
+        """Return the same target for another life of the simulator."""
+        return replace(self, incarnation=new_incarnation())
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ended for those who played in it."""
+
+    code: CloseCode
+    """RUN_FINISHED, RUN_CANCELLED or RUN_FAILED."""
+    reason: str
+    """A sentence for people."""
+    run_id: str
+    """The run's id where it is known, else what was asked for."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run reached its end, rather than being cancelled or failing."""
+        return self.code is CloseCode.RUN_FINISHED
+
+
+class Place:
+    """A collector that the gateway assigned, within reach. Leave it with `close`, or use it as a context."""
+
+    def __init__(
+        self, joiner: "Joiner", channel: grpc.aio.Channel, assignment: pb.Assignment, address: str, *, tls: bool
+    ) -> None:
+        self.channel = channel
+        self.assignment = assignment
+        self.address = address
+        """host:port that `channel` leads to: the collector's, or the gateway's if it relays."""
+        self._joiner = joiner
+        self._tls = tls
+        self._welcomed = False
+
+    def welcomed(self) -> None:
+        """Note that the collector took the simulator in: what was in the way before is forgotten."""
+        self._welcomed = True
+        self._joiner.arrived(directly=not self.assignment.relay)
+
+    def explain(self, error: grpc.aio.AioRpcError) -> Failure:
+        """Say what a failed call to the collector means."""
+        return explain(error, self.address, tls=self._tls, token=self._joiner.target.credential, answered=True)
+
+    async def close(self) -> None:
+        """Leave."""
+        if self._welcomed:
+            self._joiner.expect_contact()
+        if not self.assignment.relay:
+            await self.channel.close(None)
+        elif not self._welcomed:
+            # It led nowhere: collectors may have moved to where they can be reached directly.
+            self._joiner.relay = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Joiner:
+    """Joins a run for one simulator, as often as it takes. A context: it holds the channel to the gateway."""
+
+    def __init__(self, target: Target, report: Report, client: str) -> None:
+        self.target = target
+        self.run_id = target.run
+        """The run's id, once it is known."""
+        self.relay = False
+        """Whether to ask the gateway to forward."""
+        self._client = client
+        self._report = report
+        self._tls = target.ca_file is not None
+        self._last_notice = ""
+        self._directly = False
+        """Whether a direct session was ever welcomed: then an address out of reach is a dead collector, no firewall."""
+        self._unreached = 0
+        """Direct addresses in a row that were out of reach."""
+        self._failures = 0
+        self._answered = False
+        """Whether the gateway was ever reached."""
+        self._last_contact = time.monotonic()
+
+    def open(self) -> None:
+        """Prepare a channel to the gateway. Needs a running event loop. Raises CannotConnect for files of no use."""
+        try:
+            self._gateway = self._channel(self.target.server, tls=self._tls)
+        except ValueError as error:
+            raise CannotConnect("tls_files", f"TLS cannot be spoken: {error}") from error
+
+    async def close(self) -> None:
+        """Give the channel up."""
+        await self._gateway.close(None)
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def warn(self) -> None:
+        """Report what is unsafe about the target; to be called once for each program."""
+        if self.target.exposure is not None:
+            self._report(logging.WARNING, self.target.exposure)
+
+    def expect_contact(self) -> None:
+        """Count patience from now on: the simulator did not need the gateway until this moment."""
+        self._last_contact = time.monotonic()
+
+    async def find(self) -> Place | RunEnd:
+        """Return a collector within reach, however long that takes, or say that the run is over.
+
+        Raises CannotConnect when trying again is pointless (wrong token, no such run, ...) or patience is at its end.
+        """
+        while True:
+            found = await self._attempt()
+            if isinstance(found, Place | RunEnd):
+                return found
+            if isinstance(found, Failure):
+                await self.back_off(found)
+
+    async def ask(self) -> RunEnd | None:
+        """Ask for a place without going there: whether there is such a run, and whether it lets us in.
+
+        None: it does, or will. Raises CannotConnect as `find` does.
+        """
+        while True:
+            answer = await self._join()
+            if not isinstance(answer, Failure):
+                return answer if isinstance(answer, RunEnd) else None
+            await self.back_off(answer)
+
+    async def leave_word(self, incarnation: str, problem: Failure) -> None:
+        """Tell the run what is wrong here: an event of it will say so in these words, under this code.
+
+        Best effort: what comes in the way is reported at debug level, and takes 3 s at most.
+        """
+        request = pb.ReportRequest(
+            run=self.run_id, incarnation=incarnation, code=problem.code, sentence=_fitting(problem.sentence)
+        )
+        report = self._gateway.unary_unary(
+            f"{SERVICE}Report",
+            request_serializer=pb.ReportRequest.SerializeToString,
+            response_deserializer=pb.ReportResponse.FromString,
+        )
+        try:
+            await report(request, timeout=WORD_SECONDS, metadata=self._authorization)
+        except grpc.aio.AioRpcError as error:
+            failure = explain(error, self.target.server, tls=self._tls, token=self.target.credential)
+            self._report(logging.DEBUG, f"no word of {problem.code} was left on the run: {failure.sentence}")
+
+    async def back_off(self, failure: Failure) -> None:
+        """Sleep, longer with each failure in a row. Raises CannotConnect when it is pointless or lasted too long."""
+        if failure.permanent:
+            raise CannotConnect(failure.code, failure.sentence)
+        patience, silent = self.target.patience_seconds, time.monotonic() - self._last_contact
+        if patience is not None and silent > patience:
+            raise CannotConnect(failure.code, f"{failure.sentence}; gave up after {silent:.0f} s")
+        longest = min(FIRST_BACK_OFF_SECONDS * 2**self._failures, LONGEST_BACK_OFF_SECONDS)
+        self._failures = min(self._failures + 1, 16)
+        # Jitter keeps a thousand simulators from coming back in the same instant.
+        seconds = longest * random.uniform(0.5, 1.0)  # noqa: S311  nothing secret
+        self.notice(f"{failure.sentence}; trying again", level=logging.WARNING)
+        await asyncio.sleep(seconds)
+
+    def judge(self, close: pb.Close) -> RunEnd | Failure:
+        """Decide what a server's Close means. Raises SessionRefused where joining again would end the same way."""
+        if close.rejoin:
+            return Failure(close.code, f"the server closed the session: {close.reason}", permanent=False)
+        if close.code in _END_OF_RUN:
+            return RunEnd(CloseCode(close.code), close.reason, self.run_id)
+        raise SessionRefused(close.code, f"{close.reason} ({close.code})")
+
+    def arrived(self, *, directly: bool) -> None:
+        """Note that a collector took the simulator in."""
+        self._failures = 0
+        self._last_contact = time.monotonic()
+        if directly:
+            self._directly, self._unreached = True, 0
+
+    def notice(self, sentence: str, *, level: int = logging.INFO, again: bool = False) -> None:
+        """Report a sentence, unless it is the one that was reported last."""
+        if again or sentence != self._last_notice:
+            self._report(level, sentence)
+        self._last_notice = sentence
+
+    @property
+    def _authorization(self) -> tuple[tuple[str, str], ...]:
+        shown = self.target.credential
+        return () if shown is None else (("authorization", f"Bearer {shown.token}"),)
+
+    async def _attempt(self) -> Place | RunEnd | Failure | None:
+        """Join and reach out once. None: try again at once."""
+        answer = await self._join()
+        if isinstance(answer, RunEnd | Failure):
+            return answer
+        if answer.HasField("wait"):
+            self.notice(f"waiting: {answer.wait.reason or 'the run is not ready yet'}")
+            await asyncio.sleep(min(max(answer.wait.retry_after_seconds, 0.1), LONGEST_WAIT_SECONDS))
+            return None
+        assignment = answer.assignment
+        if assignment.relay:
+            return Place(self, self._gateway, assignment, self.target.server, tls=self._tls)
+        channel = self._channel(assignment.address, tls=assignment.tls)
+        try:
+            await asyncio.wait_for(channel.channel_ready(), DIRECT_SECONDS)
+        except TimeoutError:
+            await channel.close(None)
+            return self._out_of_reach(assignment.address)
+        except asyncio.CancelledError:
+            await channel.close(None)
+            raise
+        return Place(self, channel, assignment, assignment.address, tls=assignment.tls)
+
+    async def _join(self) -> pb.JoinResponse | RunEnd | Failure:
+        """Ask for a place."""
+        request = pb.JoinRequest(
+            run=self.run_id,  # once placed, back to the same run: a newer one may have its name by then
+            incarnation=self.target.incarnation,
+            protocol_version=PROTOCOL_VERSION,
+            relay=self.relay,
+            label=self.target.label,
+            client=self._client,
+        )
+        join = self._gateway.unary_unary(
+            f"{SERVICE}Join",
+            request_serializer=pb.JoinRequest.SerializeToString,
+            response_deserializer=pb.JoinResponse.FromString,
+        )
+        try:
+            response: pb.JoinResponse = await join(request, timeout=JOIN_SECONDS, metadata=self._authorization)
+        except grpc.aio.AioRpcError as error:
+            failure = explain(
+                error,
+                self.target.server,
+                tls=self._tls,
+                token=self.target.credential,
+                answered=self._answered,
+            )
+            if failure.code != "run_ended":
+                return failure
+            code = _END_OF_STATE.get(failure.run_state, CloseCode.RUN_FINISHED)
+            return RunEnd(code, failure.sentence, self.run_id)
+        self._last_contact = time.monotonic()
+        self._answered = True
+        if response.HasField("wait"):
+            self._failures = 0
+        else:
+            self.run_id = response.assignment.run_id or self.run_id
+        return response
+
+    def _out_of_reach(self, address: str) -> Failure | None:
+        """Ask for relay, unless this looks like a collector that has just died."""
+        self._unreached += 1
+        if self._directly and self._unreached < DEAD_COLLECTORS:
+            return Failure("collector_unreachable", f"the collector at {address} cannot be reached", permanent=False)
+        self._report(logging.INFO, f"the collector at {address} cannot be reached; asking the gateway to relay")
+        self.relay = True
+        return None
+
+    def _channel(self, address: str, *, tls: bool) -> grpc.aio.Channel:
+        host = address.rpartition(":")[0].strip("[]")
+        if not tls:
+            return grpc.aio.insecure_channel(address, client_options(host))
+        return grpc.aio.secure_channel(
+            address, grpc.ssl_channel_credentials(*self.target.tls.read()), client_options(host)
+        )
+
+
+def _fitting(sentence: str) -> str:
+    """Cut the middle out of a sentence that is too long: it begins with what is wrong, and ends with how a log does."""
+    encoded = sentence.encode(errors="replace")
+    if len(encoded) > MAX_WORD_BYTES:
+        encoded = encoded[: MAX_WORD_BYTES // 4] + b" ... " + encoded[5 - MAX_WORD_BYTES * 3 // 4 :]
+    return encoded.decode(errors="ignore")
+
+
+def client_name(client: str) -> str:
+    """Describe this program to the server, as in `ludus-python/1.0 (Linux x86_64, Python 3.11)`.
+
+    It is part of a run's fingerprint. Short: the server takes 100 bytes, and adds to that of the Unity bridge.
+    """
+    try:
+        named = f"{client}/{version('ludus')}"
+    except PackageNotFoundError:
+        named = client
+    python = ".".join(platform.python_version_tuple()[:2])
+    return f"{named} ({platform.system()} {platform.machine()}, Python {python})"

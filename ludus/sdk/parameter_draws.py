@@ -1,0 +1,113 @@
+"""Drawing environment parameters for native simulators.
+
+Unity builds get samplers and draw by themselves. Native simulators are told values that the server has drawn, when
+their session begins, with every reset and with every change, and the samplers beside them, from which a game may draw
+anew for each episode (`EnvironmentParameters`). Draws are the same whenever a run is repeated, and others in each
+simulator.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, assert_never
+
+import numpy as np
+
+from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
+
+
+class ParameterDraws:
+    """A sequence of values for one simulator."""
+
+    def __init__(self, values: Mapping[str, ParameterValue], *key: int) -> None:
+        """`key` is the simulator's number in its run, and whatever else shall make the draws others."""
+        self._key = key
+        self._values: dict[str, ParameterValue] = {}
+        self._generators: dict[str, np.random.Generator] = {}
+        self.change(values)
+
+    def change(self, values: Mapping[str, ParameterValue]) -> None:
+        """Draw from these from now on. Samplers that have not changed go on where they are."""
+        kept = {name for name, value in values.items() if self._values.get(name) == value}
+        self._generators = {
+            name: self._generators[name] if name in kept else np.random.default_rng([value.seed % 2**32, *self._key])
+            for name, value in values.items()
+            if not isinstance(value, Constant)
+        }
+        self._values = dict(values)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Where the generators are, by parameter: what `restore` takes."""
+        return {name: dict(generator.bit_generator.state) for name, generator in self._generators.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Let the generators go on from where they were; those that the state does not know begin anew."""
+        for name, generator in self._generators.items():
+            if name in state:
+                generator.bit_generator.state = state[name]
+
+    def next(self) -> dict[str, float]:
+        """Return the next values, by parameter."""
+        return {name: self._draw(name, value) for name, value in self._values.items()}
+
+    def _draw(self, name: str, value: ParameterValue) -> float:
+        match value:
+            case Constant():
+                return value.value
+            case Uniform():
+                return float(self._generators[name].uniform(value.minimum, value.maximum))
+            case Gaussian():
+                return float(value.mean + value.st_dev * self._generators[name].standard_normal())
+            case MultiRangeUniform():
+                return _from_intervals(value, self._generators[name])
+        assert_never(value)
+
+
+def _from_intervals(value: MultiRangeUniform, generator: np.random.Generator) -> float:
+    """Draw evenly from all intervals together; single points are drawn from only where there is nothing else."""
+    widths = np.array([maximum - minimum for minimum, maximum in value.intervals])
+    odds = widths / widths.sum() if widths.sum() > 0 else None
+    minimum, maximum = value.intervals[generator.choice(len(widths), p=odds)]
+    return float(generator.uniform(minimum, maximum))
+
+
+class EnvironmentParameters(Mapping[str, float]):
+    """The environment parameters of a simulator, as the server last told them: a mapping to their values.
+
+    They may change at any time of a run; new ones are meant for the episodes that begin after that. `draw` gives an
+    episode values of its own where parameters have samplers.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, float] | None = None,
+        samplers: Mapping[str, ParameterValue] | None = None,
+        number: int = 0,
+    ) -> None:
+        """`samplers` are those of the parameters that are not constant; `number` is the simulator's in its run."""
+        self._values = dict(values or {})
+        self._samplers = dict(samplers or {})
+        self._draws = ParameterDraws(self._samplers, number, 1)  # not again what the server has drawn
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def samplers(self) -> Mapping[str, ParameterValue]:
+        """What values are drawn from, by parameter; constant ones are not named."""
+        return self._samplers
+
+    def draw(self) -> dict[str, float]:
+        """Return values for a new episode: drawn anew from the samplers, all others as they were told."""
+        return self._values | self._draws.next()
+
+    def change(self, values: Mapping[str, float], samplers: Mapping[str, ParameterValue]) -> None:
+        """Take what the server tells, all parameters at once."""
+        self._values = dict(values)
+        self._samplers = dict(samplers)
+        self._draws.change(samplers)

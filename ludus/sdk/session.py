@@ -1,0 +1,165 @@
+"""The client's side of one Connect stream, without I/O: builds requests, interprets responses, knows who waits.
+
+One session per stream; after a reconnection everything starts anew with Hello. The order of messages is in
+proto/README.md.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import (
+    PROTOCOL_VERSION,
+    ActionBatch,
+    BehaviorLayout,
+    CloseCode,
+    ProtocolError,
+    decode_actions,
+    encode_step,
+    spec_to_message,
+)
+from ludus.protocol.parameters import samplers_from_messages
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.parameter_draws import EnvironmentParameters
+from ludus.sdk.steps import Actions, Turn
+
+
+class Session:
+    """State of one stream: announced behaviors, steps in flight, the last reset."""
+
+    def __init__(self, behaviors: Iterable[BehaviorSpec]) -> None:
+        self._layouts = {spec.name: BehaviorLayout(spec) for spec in behaviors}
+        self._step_id = 0
+        self._reset_id = 0
+        self._in_flight: dict[int, dict[str, list[int]]] = {}
+        """Step -> behavior -> the agents that it asked for, for answers that do not name them."""
+        self._unanswered: dict[int, int] = {}
+        """Step -> how many of its agents still wait."""
+        self._waiting: dict[str, dict[int, int]] = {}
+        """Behavior -> agent -> step whose answer it waits for."""
+        self.parameters = EnvironmentParameters()
+        """What the server last told."""
+        self.decisions = 0
+        """Decisions that were asked for."""
+        self.episodes = 0
+        """Episodes that were ended."""
+
+    @property
+    def behaviors(self) -> list[BehaviorSpec]:
+        """Everything announced so far."""
+        return [layout.spec for layout in self._layouts.values()]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no agent waits for an answer, so that none will come."""
+        return not any(self._waiting.values())
+
+    def hello(self, ticket: str, incarnation: str, client: str, *, resumes: bool = False) -> pb.ConnectRequest:
+        """Build the first message of the stream. `resumes`: the game can go back to where it was."""
+        return pb.ConnectRequest(
+            hello=pb.Hello(
+                ticket=ticket,
+                protocol_version=PROTOCOL_VERSION,
+                incarnation=incarnation,
+                behaviors=[spec_to_message(spec) for spec in self.behaviors],
+                client=client,
+                resumes=resumes,
+            )
+        )
+
+    def turn(self) -> Turn:
+        """Open a turn for the game to fill."""
+        return Turn(self._layouts, self._waiting, self.parameters)
+
+    def requests(self, turn: Turn, *, resumed: bool = False) -> list[pb.ConnectRequest]:
+        """Build the messages that tell a turn to the server: none if nothing happened in it.
+
+        `resumed`: the game has just gone back to the position that `Welcome` named, and asks again.
+        """
+        messages = []
+        if turn.announced:
+            self._layouts.update((spec.name, BehaviorLayout(spec)) for spec in turn.announced)
+            announce = pb.Announce(behaviors=[spec_to_message(spec) for spec in turn.announced])
+            messages.append(pb.ConnectRequest(announce=announce))
+        batches = turn.batches()
+        if not batches and not turn.stats:
+            return messages
+        self._step_id += 1
+        asked: dict[str, list[int]] = {}
+        for name, decisions, terminals in batches:
+            waiting = self._waiting.setdefault(name, {})
+            if terminals is not None:
+                self.episodes += len(terminals.agent_ids)
+                for agent in waiting.keys() & terminals.agent_ids.tolist():
+                    self._settle(waiting.pop(agent), 1)
+            if decisions is not None:
+                asked[name] = decisions.agent_ids.tolist()
+                self.decisions += len(asked[name])
+                waiting.update(dict.fromkeys(asked[name], self._step_id))
+        if asked:
+            self._in_flight[self._step_id] = asked
+            self._unanswered[self._step_id] = sum(map(len, asked.values()))
+        step = encode_step(self._step_id, batches, turn.stats, self._reset_id)
+        step.resumed = resumed
+        messages.append(pb.ConnectRequest(step=step))
+        return messages
+
+    @staticmethod
+    def saved(message: pb.Save, position: bytes) -> pb.ConnectRequest:
+        """Answer the server's question where the game is."""
+        return pb.ConnectRequest(saved=pb.Saved(save_id=message.save_id, position=position))
+
+    def welcome(self, message: pb.Welcome) -> None:
+        """Take the server's answer to Hello."""
+        samplers = samplers_from_messages(message.samplers)
+        self.parameters = EnvironmentParameters(message.environment_parameters, samplers, message.simulator_number)
+
+    def actions(self, message: pb.Actions) -> Actions:
+        """Interpret an answer. Agents whose decision has become void meanwhile are left out."""
+        if message.environment_parameters:
+            self._change_parameters(message)
+        asked = self._in_flight.get(message.step_id, {})
+        batches = decode_actions(message, self._layouts)
+        answered = Actions([self._valid(batch, message.step_id, asked.get(batch.behavior, [])) for batch in batches])
+        self._settle(message.step_id, len(answered))
+        return answered
+
+    def reset(self, message: pb.Reset) -> None:
+        """Carry out the server's Reset: every pending decision is void."""
+        self._change_parameters(message)
+        self._reset_id = message.reset_id
+        self._in_flight.clear()
+        self._unanswered.clear()
+        self._waiting.clear()
+
+    def _change_parameters(self, message: pb.Actions | pb.Reset) -> None:
+        self.parameters.change(message.environment_parameters, samplers_from_messages(message.samplers))
+
+    def _settle(self, step_id: int, agents: int) -> None:
+        """Note that so many agents of a step wait no longer; forget the step when none does."""
+        left = self._unanswered.get(step_id, 0) - agents
+        if left > 0:
+            self._unanswered[step_id] = left
+        else:
+            self._unanswered.pop(step_id, None)
+            self._in_flight.pop(step_id, None)
+
+    def _valid(self, batch: ActionBatch, step_id: int, asked: list[int]) -> ActionBatch:
+        waiting = self._waiting.get(batch.behavior, {})
+        agents = asked if batch.agent_ids is None else batch.agent_ids.tolist()
+        if len(agents) != len(batch.continuous):
+            raise ProtocolError(
+                CloseCode.COLUMN_LENGTH,
+                f"step {step_id} asked for {len(agents)} agents of {batch.behavior!r}, not {len(batch.continuous)}",
+            )
+        ids = np.array(agents, np.int32)
+        batch = batch._replace(agent_ids=ids)
+        keep = [waiting.get(agent) == step_id for agent in agents]
+        for agent, kept in zip(agents, keep, strict=True):
+            if kept:
+                del waiting[agent]
+        if all(keep):
+            return batch
+        rows = np.array(keep, np.bool_)
+        return ActionBatch(batch.behavior, ids[rows], batch.continuous[rows], batch.discrete[rows])

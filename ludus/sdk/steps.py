@@ -1,0 +1,291 @@
+"""What a game says and hears in one exchange with the server: `Turn` collects, `Actions` answers.
+
+A game may speak per agent (`Turn.decide`, `Turn.end`; `for action in actions`), or in whole columns if it keeps its
+agents in arrays (`Turn.decide_batch`, `Turn.end_batch`; `actions.batches`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.protocol.batches import (
+    ActionBatch,
+    Aggregation,
+    Array,
+    BehaviorBatch,
+    DecisionBatch,
+    Floats,
+    Ints,
+    Outcome,
+    StatValue,
+    TerminalBatch,
+)
+from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import UINT8, BehaviorLayout, ObservationLayout
+from ludus.sdk.parameter_draws import EnvironmentParameters
+
+Observation: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike]
+"""One agent's observation: an array; a sequence of arrays where the spec has several observations.
+
+Of an observation of variable length (its first dimension is `VARIABLE_SIZE`) only the entities that there are need be
+given, one row each; rows of zeros fill it up."""
+
+Waiting: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Behavior -> agent -> the step whose answer the agent waits for."""
+
+
+_Batch = TypeVar("_Batch", DecisionBatch, TerminalBatch)
+
+
+class Action(NamedTuple):
+    """What one agent shall do."""
+
+    behavior: str
+    agent: int
+    continuous: Floats
+    """(C,) in [-1, 1]."""
+    discrete: Ints
+    """(D,): the choice in each branch."""
+
+
+class Actions:
+    """Answers for one or more agents, of one or more behaviors."""
+
+    def __init__(self, batches: Sequence[ActionBatch] = ()) -> None:
+        self.batches = tuple(batches)
+        """As columns, one entry per behavior; `agent_ids` is always given."""
+
+    def __iter__(self) -> Iterator[Action]:
+        for batch in self.batches:
+            assert batch.agent_ids is not None
+            for row, agent in enumerate(batch.agent_ids.tolist()):
+                yield Action(batch.behavior, agent, batch.continuous[row], batch.discrete[row])
+
+    def __len__(self) -> int:
+        return sum(len(batch.continuous) for batch in self.batches)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Columns in the making: decisions or terminals of one behavior."""
+
+    agents: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    observations: list[list[Array]] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    group_rewards: list[float] = field(default_factory=list)
+    masks: dict[int, Array] = field(default_factory=dict)
+    """Row -> (K,). Rows that are not named are allowed everything."""
+    truncated: list[bool] = field(default_factory=list)
+    outcomes: list[int] = field(default_factory=list)
+
+    def common(self) -> tuple[Ints, Floats, tuple[Array, ...]]:
+        return (
+            np.array(self.agents, np.int32),
+            np.array(self.rewards, np.float32),
+            tuple(np.stack(column) for column in zip(*self.observations, strict=True)),
+        )
+
+    def group_columns(self) -> tuple[Ints | None, Floats | None]:
+        if not any(self.groups):
+            return None, None
+        return np.array(self.groups, np.int32), np.array(self.group_rewards, np.float32)
+
+    def decisions(self, mask_size: int) -> DecisionBatch:
+        masks = None
+        if self.masks:
+            masks = np.ones((len(self.agents), mask_size), np.uint8)
+            masks[list(self.masks)] = list(self.masks.values())
+        groups, group_rewards = self.group_columns()
+        return DecisionBatch(*self.common(), masks, groups, group_rewards)
+
+    def terminals(self) -> TerminalBatch:
+        groups, group_rewards = self.group_columns()
+        outcomes = np.array(self.outcomes, np.uint8) if any(self.outcomes) else None
+        return TerminalBatch(*self.common(), np.array(self.truncated, np.bool_), groups, group_rewards, outcomes)
+
+
+class Turn:
+    """Collects what happened in the game until some agents need an action.
+
+    Ends take effect before decisions: an agent may end an episode and begin the next one in the same turn.
+    """
+
+    def __init__(
+        self, layouts: Mapping[str, BehaviorLayout], waiting: Waiting, parameters: EnvironmentParameters | None = None
+    ) -> None:
+        self.parameters = EnvironmentParameters() if parameters is None else parameters
+        """The run's environment parameters as they are now, for the episodes that begin in this turn."""
+        self._layouts = dict(layouts)
+        self._waiting = waiting
+        self._decisions: dict[str, _Rows | DecisionBatch] = {}
+        self._terminals: dict[str, _Rows | TerminalBatch] = {}
+        self._stats: list[StatValue] = []
+        self._announced: list[BehaviorSpec] = []
+
+    def decide(
+        self,
+        agent: int,
+        observation: Observation,
+        reward: float = 0.0,
+        *,
+        behavior: str | None = None,
+        mask: npt.ArrayLike | None = None,
+        group: int = 0,
+        group_reward: float = 0.0,
+    ) -> None:
+        """Ask for an agent's next action. An agent that has no running episode begins one.
+
+        `reward` is what the agent earned since its previous decision. `mask` says for each choice of all branches, one
+        branch after the other, whether it is allowed. `group` (1 or more) names the agent's team mates, who share
+        `group_reward`. `behavior` can be left out where there is only one.
+        """
+        layout = self._layout(behavior)
+        rows = self._rows(self._decisions, layout)
+        if mask is not None:
+            rows.masks[len(rows.agents)] = self._mask(mask, agent, layout)
+        self._add(rows, layout, agent, observation, reward)
+        rows.groups.append(group)
+        rows.group_rewards.append(group_reward)
+
+    def end(
+        self,
+        agent: int,
+        observation: Observation,
+        reward: float = 0.0,
+        *,
+        truncated: bool = False,
+        behavior: str | None = None,
+        outcome: Outcome = Outcome.UNSPECIFIED,
+        group: int = 0,
+        group_reward: float = 0.0,
+    ) -> None:
+        """End an agent's episode with its final observation.
+
+        `truncated` is True where a limit cut the episode short (its future still had value), False where the task
+        itself ended. `outcome` tells who won, in games that have winners.
+        """
+        layout = self._layout(behavior)
+        rows = self._rows(self._terminals, layout)
+        self._add(rows, layout, agent, observation, reward)
+        rows.groups.append(group)
+        rows.group_rewards.append(group_reward)
+        rows.truncated.append(truncated)
+        rows.outcomes.append(int(outcome))
+
+    def decide_batch(self, batch: DecisionBatch, behavior: str | None = None) -> None:
+        """Ask for the actions of many agents of one behavior at once. The arrays may be reused after the turn."""
+        self._set(self._decisions, batch, self._layout(behavior))
+
+    def end_batch(self, batch: TerminalBatch, behavior: str | None = None) -> None:
+        """End the episodes of many agents of one behavior at once. The arrays may be reused after the turn."""
+        self._set(self._terminals, batch, self._layout(behavior))
+
+    def report(self, key: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
+        """Report a number of your own; it appears among the run's metrics, aggregated over each summary period."""
+        self._stats.append(StatValue(key, float(value), aggregation))
+
+    def announce(self, spec: BehaviorSpec) -> None:
+        """Introduce a behavior that `Simulation.behaviors` did not name. Harmless if it is known already."""
+        if spec.name not in self._layouts:
+            self._layouts[spec.name] = BehaviorLayout(spec)
+            self._announced.append(spec)
+
+    @property
+    def stats(self) -> Sequence[StatValue]:
+        """What was reported so far."""
+        return self._stats
+
+    @property
+    def announced(self) -> Sequence[BehaviorSpec]:
+        """Behaviors that this turn introduces."""
+        return self._announced
+
+    def batches(self) -> list[BehaviorBatch]:
+        """Return everything as columns. Raises ValueError when an agent asks twice, or while it waits for an answer."""
+        return [self._batch(name) for name in {**self._terminals, **self._decisions}]
+
+    def _batch(self, name: str) -> BehaviorBatch:
+        decisions, terminals = self._decisions.get(name), self._terminals.get(name)
+        if isinstance(decisions, _Rows):
+            decisions = decisions.decisions(self._layouts[name].spec.actions.mask_size)
+        if isinstance(terminals, _Rows):
+            terminals = terminals.terminals()
+        ended = set() if terminals is None else _unique(terminals.agent_ids, name, "ended")
+        if decisions is not None:
+            asking = _unique(decisions.agent_ids, name, "asked for an action")
+            twice = (asking & self._waiting.get(name, {}).keys()) - ended
+            if twice:
+                raise ValueError(f"agent {min(twice)} of {name!r} still waits for the answer to an earlier decision")
+        return BehaviorBatch(name, decisions, terminals)
+
+    def _layout(self, behavior: str | None) -> BehaviorLayout:
+        if behavior is None:
+            if len(self._layouts) == 1:
+                return next(iter(self._layouts.values()))
+            raise ValueError(f"say which behavior is meant: {', '.join(self._layouts)}")
+        if behavior not in self._layouts:
+            raise ValueError(f"behavior {behavior!r} was not announced, only {', '.join(self._layouts) or 'none'}")
+        return self._layouts[behavior]
+
+    def _rows(self, part: dict[str, _Rows | _Batch], layout: BehaviorLayout) -> _Rows:
+        rows = part.setdefault(layout.spec.name, _Rows())
+        if not isinstance(rows, _Rows):
+            raise TypeError(f"{layout.spec.name!r} was given as a batch in this turn; put all its agents there")
+        return rows
+
+    def _set(self, part: dict[str, _Rows | _Batch], batch: _Batch, layout: BehaviorLayout) -> None:
+        if layout.spec.name in part:
+            raise ValueError(f"{layout.spec.name!r} was given already in this turn; put all its agents into one batch")
+        part[layout.spec.name] = batch
+
+    def _add(self, rows: _Rows, layout: BehaviorLayout, agent: int, observation: Observation, reward: float) -> None:
+        layouts = layout.observations
+        parts: Sequence[npt.ArrayLike] = observation if len(layouts) > 1 else (observation,)  # type: ignore[assignment]
+        if len(parts) != len(layouts):
+            raise ValueError(f"agent {agent} of {layout.spec.name!r} has {len(parts)} observations, not {len(layouts)}")
+        # A copy: games like to reuse one array for all agents.
+        arrays = [
+            _filled_up(part, expected) if expected.variable else np.array(part, expected.dtype)
+            for part, expected in zip(parts, layouts, strict=True)
+        ]
+        for array, expected in zip(arrays, layouts, strict=True):
+            if array.shape != tuple(expected.shape):
+                raise ValueError(
+                    f"agent {agent} of {layout.spec.name!r}: {expected.name} has shape {array.shape}, "
+                    f"its spec says {tuple(expected.shape)}"
+                )
+        rows.agents.append(agent)
+        rows.rewards.append(reward)
+        rows.observations.append(arrays)
+
+    @staticmethod
+    def _mask(mask: npt.ArrayLike, agent: int, layout: BehaviorLayout) -> Array:
+        array = np.asarray(mask).astype(UINT8)
+        size = layout.spec.actions.mask_size
+        if array.shape != (size,):
+            raise ValueError(f"agent {agent} of {layout.spec.name!r}: its mask has shape {array.shape}, not ({size},)")
+        return array
+
+
+def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:
+    """Copy the entities that there are, and zeros behind them. What does not fit is returned as it is."""
+    given = np.array(part, expected.dtype)
+    if not given.size:  # no entity at all, of whatever width
+        given = given.reshape(0, *expected.shape[1:])
+    if given.shape[1:] != tuple(expected.shape[1:]) or given.shape[:1] > tuple(expected.shape[:1]):
+        return given
+    filled = np.zeros(expected.shape, expected.dtype)
+    filled[: len(given)] = given
+    return filled
+
+
+def _unique(ids: Ints, behavior: str, what: str) -> set[int]:
+    found = set(ids.tolist())
+    if len(found) < len(ids):
+        values, counts = np.unique(ids, return_counts=True)
+        raise ValueError(f"agent {values[counts > 1][0]} of {behavior!r} {what} twice in one turn")
+    return found

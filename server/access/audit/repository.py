@@ -1,0 +1,76 @@
+"""The audit log in the database."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from server.access.audit.models import AuditEntry
+from server.kit.db.clock import now
+from server.kit.db.ids import new_id
+from server.kit.db.keyset import Columns, select_page
+from server.kit.db.texts import storable
+from server.kit.listing import ListQuery, Order, Page
+
+NEWEST_FIRST = ListQuery(Order("at"))
+DAY_SECONDS = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """A request that changes something, as the audit log keeps it; see `AuditEntry`."""
+
+    actor: str
+    token_id: str | None
+    method: str
+    route: str
+    target: str
+    request_id: str
+    client: str
+
+
+class AuditRepository:
+    """Entries of the audit log, seen through one session: those of its project, if it has one. Never commits."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "at": AuditEntry.at,
+        "actor": AuditEntry.actor,
+        "token_id": AuditEntry.token_id,
+        "project": AuditEntry.project,
+        "method": AuditEntry.method,
+        "route": AuditEntry.route,
+        "target": AuditEntry.target,
+        "request_id": AuditEntry.request_id,
+        "status": AuditEntry.status,
+        "client": AuditEntry.client,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[AuditEntry]:
+        """Return a page of entries."""
+        return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
+
+    def enter(self, deed: Deed, status: int) -> None:
+        """Add an entry, in the project of the session."""
+        self._session.add(
+            AuditEntry(
+                id=new_id("aud"),
+                at=now(),
+                actor=storable(deed.actor, 200),
+                token_id=deed.token_id,
+                method=deed.method,
+                route=storable(deed.route, 200),
+                target=storable(deed.target, 2000),
+                request_id=deed.request_id,
+                status=status,
+                client=storable(deed.client, 64),
+            )
+        )
+
+    def forget(self, days: float) -> int:
+        """Delete the entries that are so old; return how many."""
+        old = delete(AuditEntry).where(AuditEntry.at < now() - days * DAY_SECONDS)
+        return len(self._session.scalars(old.returning(AuditEntry.id)).all())

@@ -1,0 +1,53 @@
+"""A server's first token, made on its own host: who can write to the database needs nobody's leave."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from server.access.tokens.principal import Scope, everything
+from server.access.tokens.schemas import TokenCreate
+from server.access.tokens.service import TokenService
+from server.kit.db import migrate
+from server.kit.db.database import Database
+from server.kit.db.projects import EVERY
+from server.kit.errors import Invalid
+from server.kit.settings import Settings
+
+ACTOR = "ludus admin"
+"""Who made the token, in the database."""
+
+
+class TokenInvalid(Invalid):
+    """What was asked for is no token."""
+
+    code = "invalid_token"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"Such a token cannot be made: {problem}.")
+
+
+def create_first_token(settings: Settings, name: str, scopes: Iterable[str], project: str = EVERY) -> tuple[str, str]:
+    """Make a token in the settings' database; return its id and its text.
+
+    Raises TokenInvalid, SchemaOutdated, DatabaseUnavailable.
+    """
+    try:
+        wanted = TypeAdapter(TokenCreate).validate_python({"name": name, "scopes": list(scopes), "project": project})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TokenInvalid(f"{first['loc'][0]}: {first['msg']}") from None
+    database = Database.from_settings(settings.database)
+    try:
+        if database.url.get_backend_name() == "sqlite" and not (file := Path(database.url.database or "")).exists():
+            # To look into it would create it.
+            way = "name the server's home folder (--home, LUDUS_HOME), or make one (`ludus migrate`)"
+            raise TokenInvalid(f"there is no database at {file}; {way}")
+        migrate.check(database)
+        with database.write() as session:
+            made = TokenService(session, everything(ACTOR)).create(
+                wanted.name, [Scope(each) for each in wanted.scopes], project=project
+            )
+            return made.token.id, made.text
+    finally:
+        database.close()

@@ -1,0 +1,36 @@
+"""Tokens: who may do what, in which project, until when."""
+
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from server.kit.db.base import Base, Json, Timestamp, ordered_text
+
+
+class Token(Base):
+    """One token. Of its secret the database knows the SHA-256 alone."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(ordered_text(200))
+    """For people; not unique."""
+    digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the secret, in hexadecimal."""
+    scopes: Mapped[list[Any]] = mapped_column(Json)
+    """Of `server.access.tokens.principal.Scope`, as they were asked for."""
+    project: Mapped[str] = mapped_column(String(64))
+    """`*`: all projects."""
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    """The only run in which a simulator with this token may play; None: any of the project."""
+    created_by: Mapped[str] = mapped_column(String(200))
+    """Name of whoever made it."""
+    created_at: Mapped[float] = mapped_column(Timestamp)
+    expires_at: Mapped[float | None] = mapped_column(Timestamp)
+    """None: never."""
+    last_used_at: Mapped[float | None] = mapped_column(Timestamp)
+    """To the minute."""
+    revoked_at: Mapped[float | None] = mapped_column(Timestamp)
+
+    __table_args__ = (Index(None, "created_at", "id"),)

@@ -1,0 +1,112 @@
+"""Tokens in the database."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session
+
+from server.access.tokens.models import Token
+from server.access.tokens.principal import Scope
+from server.access.tokens.secrets import NewToken
+from server.kit.db.clock import now
+from server.kit.db.keyset import Columns, select_page
+from server.kit.db.projects import project_of
+from server.kit.errors import TokenNotFound
+from server.kit.listing import ListQuery, Order, Page
+
+NEWEST_FIRST = ListQuery(Order("created_at"))
+USE_SECONDS = 60.0
+"""The last use of a token is written at most so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a token at a moment."""
+
+    token: Token
+    now: float
+    """The database's clock."""
+
+
+class TokenRepository:
+    """Tokens, seen through one session: those of its project, if it has one. Never commits."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "name": Token.name,
+        "project": Token.project,
+        "run_id": Token.run_id,
+        "created_at": Token.created_at,
+        "expires_at": Token.expires_at,
+        "last_used_at": Token.last_used_at,
+        "revoked_at": Token.revoked_at,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        project = project_of(session)
+        self._mine = [] if project is None else [Token.project == project]
+
+    def list(self, query: ListQuery = NEWEST_FIRST) -> Page[Token]:
+        """Return a page of tokens, also of those that don't hold any more."""
+        return select_page(self._session, select(Token).where(*self._mine), query, self.COLUMNS, Token.id)
+
+    def get(self, token_id: str) -> Token:
+        """Return one token. Raises TokenNotFound."""
+        found = self._session.scalars(select(Token).where(Token.id == token_id, *self._mine)).one_or_none()
+        if found is None:
+            raise TokenNotFound(token_id)
+        return found
+
+    def find(self, token_id: str) -> Known | None:
+        """Return a token, whatever project it is of, with the present time."""
+        row = self._session.execute(select(Token, now()).where(Token.id == token_id)).one_or_none()
+        return None if row is None else Known(row[0], row[1])
+
+    def find_all(self, token_ids: Collection[str]) -> dict[str, Known]:
+        """Return those of these tokens that there are, by id, whatever project they are of."""
+        rows = self._session.execute(select(Token, now()).where(Token.id.in_(token_ids)))
+        return {token.id: Known(token, at) for token, at in rows}
+
+    def add(
+        self,
+        new: NewToken,
+        *,
+        name: str,
+        scopes: Iterable[Scope],
+        project: str,
+        created_by: str,
+        run_id: str | None,
+        seconds: float | None,
+    ) -> Token:
+        """Insert a token that holds for so many seconds (None: until it is revoked)."""
+        row = Token(
+            id=new.token_id,
+            name=name,
+            digest=new.digest,
+            scopes=sorted(scopes),
+            project=project,
+            run_id=run_id,
+            created_by=created_by,
+            created_at=now(),
+            expires_at=None if seconds is None else now() + seconds,
+        )
+        self._session.add(row)
+        self._session.flush()
+        self._session.refresh(row)
+        return row
+
+    def revoke(self, token_id: str) -> Token:
+        """Let a token hold no longer; one that was revoked before stays as it is. Raises TokenNotFound."""
+        found = self.get(token_id)
+        if found.revoked_at is None:
+            found.revoked_at = now()
+            self._session.flush()
+            self._session.refresh(found)
+        return found
+
+    def note_use(self, token_id: str) -> None:
+        """Write down that a token was used just now, unless that was done less than a minute ago."""
+        stale = or_(Token.last_used_at.is_(None), Token.last_used_at < now() - USE_SECONDS)
+        self._session.execute(update(Token).where(Token.id == token_id, stale).values(last_used_at=now()))

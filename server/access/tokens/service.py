@@ -1,0 +1,66 @@
+"""Commands on tokens: make one, revoke one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from server.access.tokens.models import Token
+from server.access.tokens.principal import Principal, Scope
+from server.access.tokens.repository import TokenRepository
+from server.access.tokens.secrets import draw
+from server.kit.db.database import Session
+from server.kit.db.projects import EVERY
+from server.kit.errors import ProjectForbidden, ScopeMissing, TokenForRun
+from server.runs.repository import RunRepository
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A token, and its text, which is told once."""
+
+    token: Token
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Made({self.token.id!r})"
+
+
+class TokenService:
+    """Commands on tokens on behalf of somebody, within the caller's transaction. Nobody gives more than it has."""
+
+    def __init__(self, session: Session, principal: Principal) -> None:
+        self._session = session
+        self._principal = principal
+        self._tokens = TokenRepository(session)
+
+    def create(
+        self,
+        name: str | None,
+        scopes: Iterable[Scope],
+        *,
+        project: str,
+        run: str | None = None,
+        seconds: float | None = None,
+    ) -> Made:
+        """Make a token that holds for so many seconds (None: until it is revoked).
+
+        Raises ScopeMissing, ProjectForbidden, RunNotFound, TokenForRun (bound to a run, and for more than playing).
+        """
+        wanted = frozenset(scopes)
+        for scope in sorted(wanted - self._principal.scopes):
+            raise ScopeMissing(scope)
+        if not self._principal.sees(project):
+            raise ProjectForbidden(project, self._principal.project)
+        if run is not None and (wanted != {Scope.SIMULATE} or project == EVERY):
+            raise TokenForRun
+        run_id = None if run is None else RunRepository(self._session).id_of(run)
+        new = draw()
+        token = self._tokens.add(
+            new,
+            name=name or f"simulators-of-{run_id}",
+            scopes=wanted,
+            project=project,
+            created_by=self._principal.name,
+            run_id=run_id,
+            seconds=seconds,
+        )
+        return Made(token, new.text)

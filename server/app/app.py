@@ -1,0 +1,139 @@
+"""The application factory. Importing this module does nothing; `create_app` builds everything, without torch."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from server.access.audit.routes import router as audit
+from server.access.tokens.routes import router as tokens
+from server.access.tokens.routes import simulator_tokens
+from server.app.access import authorize
+from server.app.documentation import add_documentation
+from server.app.middleware import Authentication, BodyLimit, RequestContext
+from server.app.openapi import describe
+from server.app.routes import router as operation
+from server.app.services import Services
+from server.app.waits import LIMIT as WAITERS
+from server.assessments.routes import router as assessments
+from server.checkpoints.aliases.routes import router as aliases
+from server.checkpoints.retention.routes import router as retention
+from server.checkpoints.routes import router as checkpoints
+from server.checkpoints.routes import uploads
+from server.configs.routes import router as configs
+from server.demonstrations.routes import router as demonstrations
+from server.kit.errors import LudusError
+from server.kit.http.errors import on_http_exception, on_ludus_error, on_validation_error
+from server.kit.rates import Rate
+from server.kit.settings import Settings
+from server.ladders.routes import router as ladders
+from server.metrics.routes import router as metrics
+from server.runs.amendments.routes import router as amendments
+from server.runs.attempts.routes import router as attempts
+from server.runs.checkpoint_requests.routes import router as checkpoint_requests
+from server.runs.environment_parameters.routes import router as parameters
+from server.runs.events.routes import router as events
+from server.runs.routes import router as runs
+from server.simulators.routes import router as simulators
+from server.webhooks.routes import router as webhooks
+from server.workers.routes import router as workers
+
+ROUTERS: tuple[APIRouter, ...] = (
+    runs,
+    amendments,
+    checkpoint_requests,
+    assessments,
+    parameters,
+    events,
+    metrics,
+    checkpoints,
+    uploads,
+    retention,
+    aliases,
+    attempts,
+    simulators,
+    configs,
+    demonstrations,
+    ladders,
+    webhooks,
+    workers,
+    tokens,
+    simulator_tokens,
+    audit,
+    operation,
+)
+BODY_LIMIT_BYTES = 2 * 1024 * 1024
+THREADS = 40
+"""Requests that are handled at once; those that wait for a state come on top. The database has more connections."""
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
+    """Build the application. `services` replaces what is built from the settings."""
+    services = services or Services.build(settings)
+    app = FastAPI(
+        title="Ludus",
+        version="v1",
+        summary="Training runs for game agents.",
+        lifespan=_lifespan,
+        generate_unique_id_function=_operation_id,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(authorize)],
+    )
+    app.state.services = services
+    app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    for router in ROUTERS:
+        app.include_router(router)
+    add_documentation(app)
+    app.add_exception_handler(LudusError, on_ludus_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_middleware(
+        BodyLimit,
+        limit=BODY_LIMIT_BYTES,
+        files={
+            demonstrations.prefix: settings.storage.demonstration_bytes,
+            uploads.prefix: settings.storage.checkpoint_bytes,
+        },
+        seconds=settings.api.body_seconds,
+    )
+    app.add_middleware(
+        Authentication,
+        database=services.database,
+        tokens=services.tokens,
+        vigil=services.vigil,
+        requests=Rate(settings.api.requests_per_minute),
+        failures=Rate(settings.api.failures_per_minute),
+        demanded=settings.api.demands_token,
+        loopback=settings.api.host in LOOPBACK_HOSTS,
+    )
+    app.add_middleware(RequestContext, telemetry=services.telemetry)  # the last one added is the outermost
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = describe(plain())
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the description
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    current_default_thread_limiter().total_tokens = THREADS + WAITERS
+    yield
+    services.tailer.close()
+    services.vigil.close()
+    services.database.close()
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

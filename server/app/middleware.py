@@ -1,0 +1,316 @@
+"""What happens to every request before and after its route: id, size limit, authentication, access log, metrics, audit.
+
+Pure ASGI, because the base class of Starlette's middleware buffers streamed answers and so would hold back events.
+"""
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.access.tokens.checker import TokenChecker
+from server.access.tokens.principal import ANONYMOUS, Principal, everything
+from server.access.tokens.vigil import TokenVigil
+from server.app.access import OPEN_PATHS, PROJECT_HEADER, Trail, Visit, visit_by
+from server.app.telemetry import HttpTelemetry
+from server.kit.db.database import Database
+from server.kit.errors import LudusError, TokenRefused, Unavailable
+from server.kit.http.errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    ForeignOrigin,
+    TooManyRequests,
+    Unauthenticated,
+    internal_problem,
+    problem_response,
+)
+from server.kit.rates import Rate
+from server.kit.waking import on_loop
+
+log = structlog.get_logger(__name__)
+
+NAMED = frozenset({"run", "epoch", "webhook", "ladder", "worker"})
+"""Parameters of paths that are in the access log by name: whom a request was about."""
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+SLOWEST_BYTES = 1 << 20
+"""A body that takes the time-out for each so many bytes is slow, and tolerated."""
+LAST_WORD_SECONDS = 2.0
+"""For how long an answer may go on to its own end when its token holds no longer."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class RequestContext:
+    """Gives each request an id (`X-Request-Id`: the caller's, where it has a sane form), binds it to the log, counts.
+
+    It is also the outermost edge: what nobody else understood is logged with its traceback and answered with 500.
+    """
+
+    def __init__(self, app: ASGIApp, telemetry: HttpTelemetry) -> None:
+        self._app = app
+        self._telemetry = telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope))
+        scope.setdefault("state", {})["request_id"] = request_id
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        started = time.perf_counter()
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except ClientDisconnect:  # within its body: no mistake of ours; status 0 says so
+            pass
+        except Exception:  # the edge of the process
+            log.exception("request_failed", method=scope["method"], path=scope["path"])
+            if not status:
+                await internal_problem(scope)(scope, receive, answer)
+        finally:
+            seconds = time.perf_counter() - started
+            route = str(getattr(scope.get("route"), "path", "none"))
+            self._telemetry.observe(scope["method"], route, status, seconds)
+            write = log.debug if scope["path"] in OPEN_PATHS else log.info
+            write(
+                "request_answered",
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                seconds=round(seconds, 4),
+                **{name: key for name, key in scope.get("path_params", {}).items() if name in NAMED},
+            )
+            structlog.contextvars.unbind_contextvars("request_id", "actor")
+
+
+class BodyLimit:
+    """Refuses a body of more than `limit` bytes with 413, by its announced length or, without one, while it arrives.
+
+    `files` has the limits of the paths that take files, which are streamed to disk. A body that is not complete after
+    `seconds`, and as long again for each `SLOWEST_BYTES` of it, is refused with 408: nobody keeps a place by dripping.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, files: Mapping[str, int], seconds: float) -> None:
+        self._app = app
+        self._limit = limit
+        self._files = files
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = self._files.get(scope["path"], self._limit)
+        announced = Headers(scope=scope).get("content-length", "0")
+        if announced.isdecimal() and int(announced) > limit:
+            await problem_response(BodyTooLarge(limit), scope)(scope, receive, send)
+            return
+        received, complete = 0, False
+        began = time.monotonic()
+
+        async def limited() -> Message:
+            nonlocal received, complete
+            if complete:  # what comes now is the client's leaving
+                return await receive()
+            allowed = self._seconds * (1 + received / SLOWEST_BYTES)
+            try:
+                with anyio.fail_after(began + allowed - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow from None
+            received += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if received > limit:
+                raise BodyTooLarge(limit)
+            return message
+
+        await self._app(scope, limited, send)
+
+
+class Authentication:
+    """Finds out who makes a request, by `Authorization: Bearer TOKEN`, and in which project; counts; keeps the audit.
+
+    Where no token is demanded (development on loopback) the server trusts whoever can reach the port, and that includes
+    every web page that a browser on this machine shows: requests that name a foreign host or come from a foreign origin
+    are refused.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        database: Database,
+        tokens: TokenChecker,
+        vigil: TokenVigil,
+        *,
+        requests: Rate,
+        failures: Rate,
+        demanded: bool,
+        loopback: bool,
+    ) -> None:
+        self._app = app
+        self._database = database
+        self._tokens = tokens
+        self._vigil = vigil
+        self._requests = requests
+        self._failures = failures
+        self._demanded = demanded
+        self._loopback = loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            if not self._demanded and self._loopback and not _from_here(headers):
+                raise ForeignOrigin
+            visit = None if scope["path"] in OPEN_PATHS else await self._visit(scope, headers)
+        except LudusError as refusal:
+            await problem_response(refusal, scope)(scope, receive, send)
+            return
+        if visit is None:
+            await self._app(scope, receive, send)
+            return
+        scope["state"]["visit"] = visit
+        if visit.trail is None:
+            await self._read(visit, scope, receive, send)
+        else:
+            await self._change(visit, visit.trail, scope, receive, send)
+
+    async def _read(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request that only reads, for as long as its token holds: a long answer is broken off.
+
+        Routes whose answers are long by nature have a moment for a last word.
+        """
+        begun = False
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        loop = asyncio.get_running_loop()
+        reading = anyio.CancelScope()
+        wake = on_loop(lambda: loop.call_later(LAST_WORD_SECONDS, reading.cancel))
+        with self._vigil.watch(visit.principal.token_id, wake) as stay:
+            with reading:
+                await self._app(scope, receive, answer)
+            if reading.cancelled_caught and stay.refusal is not None:
+                log.info("answer_broken_off", path=scope["path"], reason=stay.refusal.reason)
+                if not begun:
+                    await problem_response(stay.refusal, scope)(scope, receive, send)
+
+    async def _change(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request that may change something, unless its token holds no longer when its body has arrived."""
+        with self._vigil.watch(visit.principal.token_id, _do_nothing) as stay:
+
+            async def received() -> Message:
+                message = await receive()
+                if stay.refusal is not None:
+                    raise stay.refusal
+                return message
+
+            await self._audited(visit, trail, scope, received, send)
+
+    async def _visit(self, scope: Scope, headers: Headers) -> Visit:
+        """Raises Unauthenticated, TokenRefused, TooManyRequests, ProjectForbidden, ProjectInvalid."""
+        client = scope.get("client")
+        address = client[0] if client else "unknown"
+        principal = await self._principal(headers, address)
+        structlog.contextvars.bind_contextvars(actor=principal.name)
+        if principal.name != ANONYMOUS:
+            _refuse(self._requests, self._requests.count(principal.token_id or address))
+        return visit_by(principal, scope, headers.get(PROJECT_HEADER))
+
+    async def _principal(self, headers: Headers, address: str) -> Principal:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            if self._demanded:
+                _refuse(self._requests, self._requests.count(address))
+                raise Unauthenticated
+            return everything(ANONYMOUS)
+        known = self._tokens.recall(token)
+        if known is not None:
+            return known
+        _refuse(self._failures, self._failures.exhausted(address))
+        try:
+            return await anyio.to_thread.run_sync(self._tokens.check, token)
+        except TokenRefused as refusal:
+            if refusal.reason == "unknown" and not self._demanded:
+                return everything(ANONYMOUS)  # somebody's token of another server
+            log.info("token_refused", reason=refusal.reason, client=address)
+            self._fail(address)
+            if refusal.reason == "unknown":
+                raise Unauthenticated from None
+            raise
+
+    def _fail(self, address: str) -> None:
+        """Count a failed authentication. Raises TooManyRequests."""
+        _refuse(self._failures, self._failures.count(address))
+
+    async def _audited(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request that may change something; one whose transaction left no entry is entered by itself."""
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start" and not trail.entered:
+                await anyio.to_thread.run_sync(self._enter, visit, trail, message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:
+            await anyio.to_thread.run_sync(self._enter, visit, trail, 500)
+            raise
+
+    def _enter(self, visit: Visit, trail: Trail, status: int) -> None:
+        try:
+            with self._database.within(visit.narrowed).write() as session:
+                trail.enter(session, status)
+        except Unavailable as error:  # it has changed nothing, so there is nothing to take back
+            log.warning("audit_entry_lost", error=str(error))
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _refuse(rate: Rate, wait: float | None) -> None:
+    if wait is not None:
+        raise TooManyRequests(rate.per_minute, wait)
+
+
+def _from_here(headers: Headers) -> bool:
+    names: Iterable[str] = [f"http://{headers.get('host', 'localhost')}", *headers.getlist("origin")]
+    return all(_host(name) in LOOPBACK_NAMES for name in names)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

@@ -1,0 +1,204 @@
+"""Reads what the rules go by, gives checkpoints up, and knows whose files are still to be removed. Never commits.
+
+A checkpoint is given up under the lock of its run, and of its own row: whoever pins it, or begins a run with it, either
+comes first and is seen, or comes later and finds it gone.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, Select, case, select, text, update
+from sqlalchemy.orm import Session
+
+from server.checkpoints.merit import keep_best_of
+from server.checkpoints.models import Checkpoint, UploadedCheckpoint
+from server.checkpoints.retention.holds import held
+from server.checkpoints.retention.rules import Candidate, beyond_age, beyond_count, beyond_size, spared
+from server.demonstrations.models import Demonstration
+from server.kit.db.clock import now
+from server.runs.events.repository import Note, lock_run, record
+from server.runs.models import UNPURGED_SQL, DeletedRun, Run
+
+_COLUMNS = (
+    Checkpoint.id,
+    Checkpoint.run_id,
+    Checkpoint.epoch,
+    Checkpoint.step,
+    Checkpoint.created_at,
+    Checkpoint.size,
+    Checkpoint.reason,
+    Checkpoint.merit,
+    Checkpoint.damaged_at,
+    Checkpoint.pinned_at,
+)
+LATE_SECONDS = 600.0
+"""After a run has ended its supervisor still copies logs, and tries for minutes where the store is slow."""
+_MANY = 500
+"""Ids in one statement: SQLite and drivers bound the number of parameters."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How old, and how large all together, checkpoints of runs may become. None: without limit."""
+
+    seconds: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """A checkpoint that a rule gives up."""
+
+    checkpoint: Candidate
+    rule: str
+    """`age`, `size` or `count`."""
+
+
+class RetentionRepository:
+    """Checkpoints as retention sees them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def retire_beyond(self, run: Run, keep: int) -> list[str]:
+        """Give up what a locked run keeps neither as one of its newest nor for its score; return the ids."""
+        rule = keep_best_of(self._session.scalars(select(Run.config).where(Run.id == run.id)).one())
+        found = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
+        gone = beyond_count(found, keep, rule.count if rule else 0)
+        return self._retire(run.id, [Doomed(each, "count") for each in gone])
+
+    def plan(self, limits: Limits) -> list[Doomed]:
+        """Return what age and size let go, of all runs. Nothing is written."""
+        if limits == Limits():
+            return []
+        every = self._candidates(self._stored())
+        of_run: dict[str, list[Candidate]] = defaultdict(list)
+        for each in every:
+            of_run[each.run_id].append(each)
+        best = self._best_counts(of_run)
+        stay = {each for run_id, theirs in of_run.items() for each in spared(theirs, best[run_id])}
+        old = []
+        if limits.seconds is not None:
+            old = beyond_age(every, stay, self._clock() - limits.seconds)
+        left = [each for each in every if each not in set(old)]
+        large = [] if limits.bytes is None else beyond_size(left, stay, limits.bytes)
+        return [Doomed(each, "age") for each in old] + [Doomed(each, "size") for each in large]
+
+    def retire(self, doomed: Sequence[Doomed]) -> list[str]:
+        """Give up checkpoints of one run, if they still may go; return the ids of those that did."""
+        run = lock_run(self._session, doomed[0].checkpoint.run_id)
+        ids = [each.checkpoint.id for each in doomed]
+        self._session.execute(select(Checkpoint.id).where(Checkpoint.id.in_(ids)).with_for_update())
+        rule = keep_best_of(self._session.scalars(select(Run.config).where(Run.id == run.id)).one())
+        theirs = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
+        stay, there = spared(theirs, rule.count if rule else 0), {each.id for each in theirs}
+        return self._retire(
+            run.id, [each for each in doomed if each.checkpoint.id in there and each.checkpoint.id not in stay]
+        )
+
+    def retire_all(self, doomed: Sequence[Doomed]) -> list[str]:
+        """Give up checkpoints of many runs, if they still may go; return the ids of those that did."""
+        return [each for theirs in by_run(doomed) for each in self.retire(theirs)]
+
+    def unpurged(self, limit: int) -> list[tuple[str, str]]:
+        """Return ids and paths of checkpoints that are given up and whose files are still there, the oldest first."""
+        query = (
+            select(Checkpoint.id, Checkpoint.path)
+            .where(Checkpoint.deleted_at.is_not(None), Checkpoint.purged_at.is_(None))
+            .order_by(Checkpoint.deleted_at)
+            .limit(limit)
+        )
+        return [(row.id, row.path) for row in self._session.execute(query)]
+
+    def purged(self, checkpoint_id: str) -> None:
+        """Note that the files of a checkpoint are removed."""
+        self._session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(purged_at=now()))
+
+    def deleted_runs(self, limit: int) -> list[str]:
+        """Return ids of deleted runs whose files are to be removed now, the longest due first."""
+        due = select(DeletedRun.id).where(text(UNPURGED_SQL), DeletedRun.purge_at <= now())
+        return list(self._session.scalars(due.order_by(DeletedRun.purge_at).limit(limit)))
+
+    def run_purged(self, run_id: str) -> None:
+        """Note that the files of a deleted run are removed. They are once more, for what its worker publishes late."""
+        again = case((DeletedRun.purge_at <= DeletedRun.deleted_at, now() + LATE_SECONDS), else_=None)
+        self._session.execute(update(DeletedRun).where(DeletedRun.id == run_id).values(purge_at=again))
+
+    def known(self, paths: Collection[str]) -> set[str]:
+        """Return those of these folders in the artifact store that a row names."""
+        every = sorted(paths)
+        found: set[str] = set()
+        for start in range(0, len(every), _MANY):
+            some = every[start : start + _MANY]
+            found.update(self._session.scalars(select(Checkpoint.path).where(Checkpoint.path.in_(some))))
+            found.update(
+                self._session.scalars(select(UploadedCheckpoint.path).where(UploadedCheckpoint.path.in_(some)))
+            )
+            ids = [path.rpartition("/")[2] for path in some]
+            shown = self._session.scalars(select(Demonstration.id).where(Demonstration.id.in_(ids)))
+            found.update(f"demonstrations/{each}" for each in shown)
+        return found
+
+    def _stored(self) -> Select[*tuple[Any, ...]]:
+        return select(*_COLUMNS).where(Checkpoint.deleted_at.is_(None))
+
+    def _candidates(self, query: Select[*tuple[Any, ...]]) -> list[Candidate]:
+        rows = self._session.execute(query).all()
+        ids = [row.id for row in rows]
+        needed = set[str]()
+        for start in range(0, len(ids), _MANY):
+            needed |= held(self._session, ids[start : start + _MANY])
+        return [_candidate(row, needed) for row in rows]
+
+    def _best_counts(self, run_ids: Iterable[str]) -> dict[str, int]:
+        """Return how many of their best checkpoints runs keep."""
+        counts, every = {}, sorted(run_ids)
+        for start in range(0, len(every), _MANY):
+            query = select(Run.id, Run.config["checkpoint_settings"]).where(Run.id.in_(every[start : start + _MANY]))
+            for run_id, settings in self._session.execute(query):
+                rule = keep_best_of({"checkpoint_settings": settings})
+                counts[run_id] = rule.count if rule else 0
+        return counts
+
+    def _retire(self, run_id: str, doomed: Sequence[Doomed]) -> list[str]:
+        ids = [each.checkpoint.id for each in doomed]
+        if not ids:
+            return []
+        for start in range(0, len(ids), _MANY):
+            self._session.execute(
+                update(Checkpoint).where(Checkpoint.id.in_(ids[start : start + _MANY])).values(deleted_at=now())
+            )
+        size = sum(each.checkpoint.size for each in doomed)
+        rules = sorted({each.rule for each in doomed})
+        message = f"Deleted {len(ids)} checkpoint{'s' if len(ids) > 1 else ''} ({', '.join(rules)}), {size} bytes."
+        data = {"checkpoint_ids": ids[:100], "count": len(ids), "bytes": size, "rules": rules}
+        record(self._session, run_id, Note("checkpoints_deleted", message, "debug", data))
+        return ids
+
+    def _clock(self) -> float:
+        return float(self._session.scalars(select(now())).one())
+
+
+def by_run(doomed: Iterable[Doomed]) -> list[list[Doomed]]:
+    """Return checkpoints in groups of one run each, in the order in which runs are locked."""
+    of_run: dict[str, list[Doomed]] = defaultdict(list)
+    for each in doomed:
+        of_run[each.checkpoint.run_id].append(each)
+    return [of_run[run_id] for run_id in sorted(of_run)]
+
+
+def _candidate(row: Row[Any], needed: Collection[str]) -> Candidate:
+    return Candidate(
+        id=row.id,
+        run_id=row.run_id,
+        order=(row.epoch, row.step, row.created_at, row.id),
+        created_at=row.created_at,
+        step=row.step,
+        size=row.size,
+        final=row.reason == "final",
+        merit=row.merit,
+        damaged=row.damaged_at is not None,
+        held=row.pinned_at is not None or row.id in needed,
+    )

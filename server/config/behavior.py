@@ -1,0 +1,276 @@
+"""How one behavior is trained: trainer, hyperparameters, network, rewards. The keys and defaults are ML-Agents' 1.1.0.
+
+The set of trainers is a union discriminated by `trainer_type`, the set of reward signals the fields of `RewardSignals`;
+a new variant is a class here, an arm in `worker.learning.build` and its maths. The sections are in the modules beside this one.
+
+Differences from ML-Agents, all of them refusals: values that it takes and that make no sense (a batch larger than its
+buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are mistakes here.
+"""
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
+
+from server.config.divergence import DivergenceSettings
+from server.config.hyperparameters import (
+    MAX_STEPS,
+    CloneHyperparameters,
+    Hyperparameters,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    SACHyperparameters,
+)
+from server.config.imitation import BehavioralCloningConfig, FromDemonstrations
+from server.config.network import MemorySettings, NetworkSettings
+from server.config.rewards import (
+    CuriosityConfig,
+    ExtrinsicConfig,
+    GAILConfig,
+    IntrinsicConfig,
+    RewardSignals,
+    RNDConfig,
+    SignalConfig,
+)
+from server.config.selfplay import SelfPlaySettings
+from server.config.values import OWN, Flag, Section, Steps, Text, Whole, mistake
+
+__all__ = [
+    "BehaviorConfig",
+    "BehavioralCloningConfig",
+    "CloneConfig",
+    "CloneHyperparameters",
+    "CuriosityConfig",
+    "ExtrinsicConfig",
+    "FromDemonstrations",
+    "GAILConfig",
+    "Hyperparameters",
+    "IntrinsicConfig",
+    "MemorySettings",
+    "NetworkSettings",
+    "POCAConfig",
+    "POCAHyperparameters",
+    "PPOConfig",
+    "PPOHyperparameters",
+    "RNDConfig",
+    "ReinforcementConfig",
+    "RewardSignals",
+    "SACConfig",
+    "SACHyperparameters",
+    "SelfPlaySettings",
+    "SignalConfig",
+    "TrainerConfig",
+]
+
+
+ATTENTION_HEADS = 4
+"""Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""
+
+
+class TrainerConfig(Section):
+    """Parent of all trainers: what each of them has."""
+
+    trainer_type: str = Field(description="The algorithm.")
+    hyperparameters: Hyperparameters = Field(description="The algorithm's numbers.")
+    network_settings: NetworkSettings = Field(default=NetworkSettings(), description="The policy's network.")
+    max_steps: Steps = Field(
+        default=500_000,
+        ge=1,
+        le=MAX_STEPS,
+        description="Agent steps after which training of this behavior ends; linear schedules reach their floor there. "
+        "A fraction is cut. Typical: 500,000 to 10,000,000.",
+    )
+    summary_freq: Whole = Field(
+        default=50_000, ge=1, le=MAX_STEPS, description="Agent steps between points of the metrics."
+    )
+    keep_checkpoints: Whole = Field(
+        default=5,
+        ge=1,
+        le=100_000,
+        description="Number of periodic checkpoints that are kept, the newest; to keep all, a large number.",
+    )
+    even_checkpoints: Flag = Field(
+        default=False, description="Spread `keep_checkpoints` checkpoints evenly over `max_steps`."
+    )
+    checkpoint_interval: Whole = Field(
+        default=500_000,
+        ge=1,
+        le=MAX_STEPS,
+        description="Agent steps between checkpoints; `max_steps` // `keep_checkpoints` if `even_checkpoints`.",
+    )
+    init_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
+        default=None,
+        description="What `initialize_from` is for, as a path on the disk of a trainer that runs alone (`python -m "
+        "worker.trainer CONFIG`): a `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A server refuses it: "
+        "upload the file, and name it in `initialize_from`.",
+    )
+    initialize_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
+        default=None,
+        description="Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one of "
+        "ML-Agents that was uploaded (`ludus checkpoint upload FILE`). They must be those that are configured here. Of "
+        "a run's checkpoint the behavior of the same name counts, or the only one.",
+        json_schema_extra=OWN,
+    )
+
+    @field_validator("initialize_from")
+    @classmethod
+    def _one_source(cls, initialize_from: str | None, info: ValidationInfo) -> str | None:
+        if initialize_from is not None and info.data.get("init_path") is not None:
+            raise mistake(
+                "contradiction",
+                "init_path and initialize_from both say what to begin with; keep one",
+                at="initialize_from",
+            )
+        return initialize_from
+
+    @field_validator("network_settings")
+    @classmethod
+    def _sequences_fit(cls, network_settings: NetworkSettings, info: ValidationInfo) -> NetworkSettings:
+        memory, hyperparameters = network_settings.memory, info.data.get("hyperparameters")
+        if memory is None or hyperparameters is None or memory.sequence_length <= hyperparameters.batch_size:
+            return network_settings
+        raise mistake(
+            "contradiction",
+            f"network_settings.memory.sequence_length ({memory.sequence_length}) is larger than "
+            f"hyperparameters.batch_size ({hyperparameters.batch_size}), so that no sequence fits into a batch; lower "
+            "sequence_length or raise batch_size (best to a multiple of sequence_length)",
+            at="network_settings.memory.sequence_length",
+        )
+
+    @field_validator("checkpoint_interval")
+    @classmethod
+    def _spread(cls, checkpoint_interval: int, info: ValidationInfo) -> int:
+        given = info.data
+        if not (given.get("even_checkpoints") and "max_steps" in given and "keep_checkpoints" in given):
+            return checkpoint_interval
+        max_steps, keep_checkpoints = given["max_steps"], given["keep_checkpoints"]
+        if keep_checkpoints > max_steps:
+            raise mistake(
+                "contradiction",
+                f"even_checkpoints spreads keep_checkpoints ({keep_checkpoints}) over max_steps ({max_steps}), which "
+                "are fewer; lower keep_checkpoints or set even_checkpoints to false",
+                at="keep_checkpoints",
+            )
+        interval: int = max_steps // keep_checkpoints
+        return interval
+
+
+class ReinforcementConfig(TrainerConfig):
+    """Parent of the trainers that learn from rewards by playing: PPO, SAC and POCA."""
+
+    reward_signals: RewardSignals = Field(
+        default=RewardSignals(extrinsic=ExtrinsicConfig()),
+        description="Where rewards come from. If given, only the signals that it lists exist.",
+    )
+    behavioral_cloning: BehavioralCloningConfig | None = Field(
+        default=None, description="Imitation of demonstrations beside the trainer's own objective; null = none."
+    )
+    time_horizon: Whole = Field(
+        default=64,
+        ge=1,
+        le=1_000_000,
+        description="Most steps of one agent in a piece of experience, before it bootstraps: longer is less biased and "
+        "noisier; it should hold what belongs together. Typical: 32 to 2,048. Under `sac` it changes nothing that is "
+        'learnt (see "PPO or SAC?").',
+    )
+    threaded: Flag = Field(
+        default=False,
+        description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
+    )
+    divergence: DivergenceSettings = Field(
+        default=DivergenceSettings(),
+        description="When to warn, or to end the run, because the policy does not learn any more.",
+        json_schema_extra=OWN,
+    )
+    self_play: SelfPlaySettings | None = Field(
+        default=None, description="Teams learn in turns, against earlier versions of the policy; null = all at once."
+    )
+
+
+class PPOConfig(ReinforcementConfig):
+    """One behavior, trained by PPO."""
+
+    trainer_type: Literal["ppo"] = Field(default="ppo", description="The algorithm.")
+    hyperparameters: PPOHyperparameters = Field(default=PPOHyperparameters(), description="The algorithm's numbers.")
+
+
+class SACConfig(ReinforcementConfig):
+    """One behavior, trained by SAC."""
+
+    trainer_type: Literal["sac"] = Field(default="sac", description="The algorithm.")
+    hyperparameters: SACHyperparameters = Field(default=SACHyperparameters(), description="The algorithm's numbers.")
+
+
+class POCAConfig(ReinforcementConfig):
+    """One behavior whose agents act in groups, trained by POCA."""
+
+    trainer_type: Literal["poca"] = Field(default="poca", description="The algorithm.")
+    hyperparameters: POCAHyperparameters = Field(default=POCAHyperparameters(), description="The algorithm's numbers.")
+
+    @field_validator("network_settings")
+    @classmethod
+    def _heads_fit(cls, network_settings: NetworkSettings) -> NetworkSettings:
+        units = network_settings.hidden_units
+        if not units % ATTENTION_HEADS:
+            return network_settings
+        near = sorted(
+            {max(units // ATTENTION_HEADS, 1) * ATTENTION_HEADS, -(-units // ATTENTION_HEADS) * ATTENTION_HEADS}
+        )
+        raise mistake(
+            "contradiction",
+            f"network_settings.hidden_units ({units}) is no multiple of the {ATTENTION_HEADS} attention heads of "
+            f"trainer_type poca's critic; take {' or '.join(map(str, near))}",
+            at="network_settings.hidden_units",
+        )
+
+
+class CloneConfig(FromDemonstrations, TrainerConfig):
+    """One behavior that imitates demonstrations alone (Ludus' own): simulators are not needed, but evaluate it."""
+
+    trainer_type: Literal["clone"] = Field(default="clone", description="The algorithm.", json_schema_extra=OWN)
+    hyperparameters: CloneHyperparameters = Field(
+        default=CloneHyperparameters(), description="The algorithm's numbers."
+    )
+    max_steps: Steps = Field(
+        default=10_000,
+        ge=1,
+        le=MAX_STEPS,
+        description="Gradient steps after which training ends. All steps of this trainer are gradient steps.",
+    )
+    summary_freq: Whole = Field(
+        default=100, ge=1, le=MAX_STEPS, description="Gradient steps between points of the metrics."
+    )
+    evaluation_interval: Whole = Field(
+        default=1000,
+        ge=1,
+        le=MAX_STEPS,
+        description="Gradient steps between evaluations, in which connected simulators play the policy of that step. "
+        "Learning waits for a simulator (until the first one plays for `simulators.startup_grace_seconds` at most, "
+        "later for `grace_seconds`), and then for its episodes (`grace_seconds`).",
+        json_schema_extra=OWN,
+    )
+    evaluation_episodes: Whole = Field(
+        default=10, ge=0, le=100_000, description="Episodes per evaluation; 0 = none is made.", json_schema_extra=OWN
+    )
+
+
+TRAINERS: Final[dict[str, type[TrainerConfig]]] = {
+    "ppo": PPOConfig,
+    "sac": SACConfig,
+    "poca": POCAConfig,
+    "clone": CloneConfig,
+}
+"""The trainers by `trainer_type`; a test holds this against the union."""
+
+
+def _named(value: Any) -> Any:
+    """Give a section its trainer where none is named: PPO, as in ML-Agents."""
+    if isinstance(value, dict) and "trainer_type" not in value:
+        return {"trainer_type": "ppo", **value}
+    return value
+
+
+BehaviorConfig: TypeAlias = Annotated[
+    Annotated[PPOConfig | SACConfig | POCAConfig | CloneConfig, Field(discriminator="trainer_type")],
+    BeforeValidator(_named),
+]
+"""The union of all trainers' sections, discriminated by `trainer_type`."""

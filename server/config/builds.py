@@ -1,0 +1,85 @@
+"""How Unity builds are started, and what they are told: `env_settings` and `engine_settings`.
+
+The server starts no builds. `ludus unity` and `ludus learn` do, on the game's machine, by these sections of the run's
+configuration; what the engine is told, collectors send to every build that connects.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from server.config.values import Flag, PositiveReal, Section, Text, Whole
+
+MAX_PIXELS = 16_384
+"""Largest width and height of a window."""
+
+
+class EnvironmentSettings(Section):
+    """Which build is started how often, and when one that ends is started again."""
+
+    env_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
+        default=None,
+        description="The build. A path on the game's machine, which a server refuses: `ludus unity --env` takes it.",
+    )
+    env_args: list[Annotated[Text, StringConstraints(max_length=4096)]] | None = Field(
+        default=None, max_length=1000, description="Further arguments for the build."
+    )
+    base_port: Whole = Field(
+        default=5005,
+        ge=1,
+        le=65_535,
+        description="Port of the first build on the game's machine; the next take the next.",
+    )
+    num_envs: Whole = Field(default=1, ge=1, le=256, description="Builds that are started at once.")
+    num_areas: Whole = Field(
+        default=1, ge=1, le=100_000, description="Training areas in each build, which it is told when it connects."
+    )
+    timeout_wait: Whole = Field(
+        default=60,
+        ge=1,
+        le=10**6,
+        description="Seconds that a build may take for a step: what `simulators.step_timeout_seconds` is if it isn't "
+        "given.",
+    )
+    seed: Whole = Field(
+        default=-1,
+        ge=-1,
+        le=2**31 - 1,
+        description="Seed of everything random, as `seed` at the top of the document is; -1 = none.",
+    )
+    max_lifetime_restarts: Whole = Field(
+        default=10, ge=-1, le=10**6, description="Restarts of each build in all; -1 = no limit."
+    )
+    restarts_rate_limit_n: Whole = Field(
+        default=1,
+        ge=-1,
+        le=10**6,
+        description="Restarts of each build within `restarts_rate_limit_period_s`; -1 = no limit.",
+    )
+    restarts_rate_limit_period_s: Whole = Field(
+        default=60, ge=0, le=10**6, description="Seconds over which `restarts_rate_limit_n` is counted."
+    )
+
+
+class EngineSettings(Section):
+    """How the game's engine runs."""
+
+    width: Whole = Field(default=84, ge=1, le=MAX_PIXELS, description="Width of the window in pixels.")
+    height: Whole = Field(default=84, ge=1, le=MAX_PIXELS, description="Height of the window in pixels.")
+    quality_level: Whole = Field(default=5, ge=0, le=100, description="Unity's quality level.")
+    time_scale: PositiveReal = Field(
+        default=20.0, le=1e6, description="Seconds of the game's time in a second; Unity takes 100 at most."
+    )
+    target_frame_rate: Whole = Field(
+        default=-1,
+        ge=-1,
+        le=10**6,
+        description="Frames that the engine tries to draw in a second; -1 = as many as it can.",
+    )
+    capture_frame_rate: Whole = Field(
+        default=60, ge=0, le=10**6, description="Frames in a second of the game's time; 0 = the engine's own."
+    )
+    no_graphics: Flag = Field(default=False, description="Start builds without graphics; cameras then see nothing.")
+    no_graphics_monitor: Flag = Field(
+        default=False, description="Start the first build with graphics and all others without."
+    )

@@ -1,0 +1,80 @@
+"""The configuration of training, for those who use it: the models, and how documents become them.
+
+A document (`parse_document`: YAML or JSON in ML-Agents' format) is resolved (`resolve`: defaults filled in, everything
+checked) into a `RunConfig`. `RunConfig.model_dump(mode="json")` is what is stored, `RunConfig.model_validate(stored)`
+loads it again. What is legal but probably not meant, `review` says beside.
+"""
+
+from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings
+from server.config.behavior import (
+    BehavioralCloningConfig,
+    BehaviorConfig,
+    CloneConfig,
+    CloneHyperparameters,
+    CuriosityConfig,
+    ExtrinsicConfig,
+    FromDemonstrations,
+    GAILConfig,
+    IntrinsicConfig,
+    MemorySettings,
+    NetworkSettings,
+    POCAConfig,
+    POCAHyperparameters,
+    PPOConfig,
+    PPOHyperparameters,
+    ReinforcementConfig,
+    RewardSignals,
+    RNDConfig,
+    SACConfig,
+    SACHyperparameters,
+    SelfPlaySettings,
+    SignalConfig,
+    TrainerConfig,
+)
+from server.config.builds import EngineSettings, EnvironmentSettings
+from server.config.document import parse_document
+from server.config.resolution import Change, apply_overrides, diff, resolve, review
+from server.config.run import CheckpointSettings, RunConfig, SimulatorsConfig, TorchSettings
+from server.config.values import Schedule
+
+__all__ = [
+    "AssessmentSettings",
+    "BehaviorConfig",
+    "BehavioralCloningConfig",
+    "Change",
+    "CheckpointSettings",
+    "CloneConfig",
+    "CloneHyperparameters",
+    "CuriosityConfig",
+    "EngineSettings",
+    "EnvironmentSettings",
+    "EvaluateSettings",
+    "ExtrinsicConfig",
+    "FromDemonstrations",
+    "GAILConfig",
+    "IntrinsicConfig",
+    "MatchSettings",
+    "MemorySettings",
+    "NetworkSettings",
+    "POCAConfig",
+    "POCAHyperparameters",
+    "PPOConfig",
+    "PPOHyperparameters",
+    "RNDConfig",
+    "ReinforcementConfig",
+    "RewardSignals",
+    "RunConfig",
+    "SACConfig",
+    "SACHyperparameters",
+    "Schedule",
+    "SelfPlaySettings",
+    "SignalConfig",
+    "SimulatorsConfig",
+    "TorchSettings",
+    "TrainerConfig",
+    "apply_overrides",
+    "diff",
+    "parse_document",
+    "resolve",
+    "review",
+]

@@ -1,0 +1,294 @@
+"""From text to plain values: the reader of configuration documents.
+
+Reads YAML 1.1 as ML-Agents does (PyYAML's safe types), and JSON. It differs where silence hides a mistake or text from
+outside could do harm: duplicate keys, keys that aren't text, NaN, tags, runaway aliases and deep nesting are refused,
+and what it returns is a tree of dict, list, str, int, float, bool and None without shared parts, fit to be stored.
+"""
+
+import copy
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, TypeAlias
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    StreamEndEvent,
+)
+
+from server.config.problems import join_path, show
+from server.kit.errors import InvalidConfig, Problem
+
+MAX_BYTES: Final = 1024 * 1024
+"""Longest document, as UTF-8."""
+MAX_DEPTH: Final = 20
+"""Deepest nesting; the document itself is 1. ML-Agents' own format needs 9."""
+MAX_VALUES: Final = 100_000
+"""Most values in a document."""
+MAX_ALIASED: Final = 10_000
+"""Most values that YAML aliases may add."""
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_TAG: Final = "tag:yaml.org,2002:"
+_SCALARS: Final = {
+    f"{_TAG}null": SafeConstructor.construct_yaml_null,
+    f"{_TAG}bool": SafeConstructor.construct_yaml_bool,
+    f"{_TAG}int": SafeConstructor.construct_yaml_int,
+    f"{_TAG}float": SafeConstructor.construct_yaml_float,
+    f"{_TAG}str": SafeConstructor.construct_yaml_str,
+    f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
+    f"{_TAG}value": SafeConstructor.construct_yaml_str,
+}
+_COLLECTIONS: Final = {None, "!", f"{_TAG}map", f"{_TAG}seq"}
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_MERGE: Final = object()
+"""Stands for the key `<<`."""
+
+
+def parse_document(document: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
+    """Read a configuration document (YAML or JSON text, or a mapping of plain values) into a tree of its own.
+
+    Raises InvalidConfig. Nothing is executed, and time and memory are bounded by the limits of this module.
+    """
+    value = document if isinstance(document, Mapping) else _read(_decode(document))
+    if value is None:
+        _refuse("empty_document", "the document is empty; it needs at least `behaviors`")
+    if not isinstance(value, Mapping):
+        _refuse("not_a_mapping", f"the document is {show(value)}, not a mapping; it needs at least `behaviors`")
+    return _Plain().mapping(value, ())
+
+
+def _refuse(code: str, message: str, path: Path = ()) -> NoReturn:
+    raise InvalidConfig([Problem(join_path(path), code, message)])
+
+
+def _decode(document: str | bytes) -> str:
+    """Return the text without a byte order mark."""
+    try:
+        data = document.encode() if isinstance(document, str) else document
+        if len(data) > MAX_BYTES:
+            _refuse("too_large", f"the document has more than {MAX_BYTES} bytes; a configuration needs a few thousand")
+        return data.decode("utf-8-sig")
+    except UnicodeError as error:
+        _refuse("invalid_encoding", f"the document is not valid UTF-8 ({error}); save it as UTF-8")
+
+
+def _read(text: str) -> object:
+    """Parse text that begins like a JSON object as JSON, and anything else, or broken JSON, as YAML."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text, object_pairs_hook=_object)
+        except RecursionError:
+            _refuse("too_deep", f"the document is nested deeper than {MAX_DEPTH}")
+        except ValueError:
+            pass  # a flow mapping of YAML, or a mistake that the YAML reader reports with its place
+    try:
+        return _Yaml(text).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        _refuse("invalid_syntax", f"{_place(mark)}{error.problem or error.context}")
+    except yaml.YAMLError as error:
+        _refuse("invalid_syntax", " ".join(str(error).split()))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object, which may not hold a key twice."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            _refuse("duplicate_key", f"the key {show(key)} stands twice in one object; keep one")
+        result[key] = value
+    return result
+
+
+def _place(mark: Any) -> str:
+    """Write where a parser's mark is, for the start of a message."""
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+
+
+class _Yaml:
+    """Builds plain values from the parser's events, so that depth, aliases and keys are checked as they come."""
+
+    def __init__(self, text: str) -> None:
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        self._loader = loader(text)
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._open: set[str | None] = set()
+        self._values = 0
+        self._aliased = 0
+
+    def document(self) -> object:
+        """Return the only document, None if there is none."""
+        self._next()  # the stream's start
+        if isinstance(self._next(), StreamEndEvent):
+            return None
+        value = self._value(self._next(), ())
+        self._next()  # the document's end
+        after = self._next()
+        if not isinstance(after, StreamEndEvent):
+            _refuse("invalid_syntax", f"{_place(after.start_mark)}a second document begins; send one")
+        return value
+
+    def _next(self) -> Any:
+        return self._loader.get_event()
+
+    def _value(self, event: Any, path: Path) -> Any:
+        if isinstance(event, AliasEvent):
+            return self._alias(event, path)
+        anchor = event.anchor
+        before = self._values + self._aliased
+        self._values += 1
+        if isinstance(event, ScalarEvent):
+            value = self._scalar(event, path)
+        else:
+            self._open.add(anchor)
+            value = self._collection(event, path)
+            self._open.discard(anchor)
+        if anchor is not None:
+            self._anchors[anchor] = (value, self._values + self._aliased - before)
+        return value
+
+    def _alias(self, event: AliasEvent, path: Path) -> object:
+        name, place = event.anchor, _place(event.start_mark)
+        if name in self._open:
+            _refuse("alias_refused", f"{place}the alias *{name} stands inside its own anchor", path)
+        if name not in self._anchors:
+            _refuse("alias_refused", f"{place}the alias *{name} has no anchor before it", path)
+        value, size = self._anchors[name]
+        self._aliased += size
+        if self._aliased > MAX_ALIASED:
+            _refuse("alias_refused", f"{place}aliases expand to more than {MAX_ALIASED} values", path)
+        return copy.deepcopy(value)
+
+    def _scalar(self, event: Any, path: Path) -> Any:
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag == f"{_TAG}merge":
+            return _MERGE
+        if tag not in _SCALARS:
+            self._refuse_tag(tag, event, path)
+        node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
+        try:
+            return _SCALARS[tag](self._loader, node)
+        except (ValueError, LookupError):
+            kind = tag.removeprefix(_TAG)
+            _refuse("invalid_syntax", f"{_place(event.start_mark)}{show(event.value)} is no legal YAML {kind}", path)
+
+    def _collection(self, event: Any, path: Path) -> object:
+        if event.tag not in _COLLECTIONS:
+            self._refuse_tag(event.tag, event, path)
+        if len(path) >= MAX_DEPTH:
+            _refuse("too_deep", f"{_place(event.start_mark)}nested deeper than {MAX_DEPTH}", path)
+        return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(path)
+
+    def _sequence(self, path: Path) -> list[Any]:
+        result: list[Any] = []
+        while not isinstance(event := self._next(), SequenceEndEvent):
+            result.append(_text_if_merge(self._value(event, (*path, len(result)))))
+        return result
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        while not isinstance(event := self._next(), MappingEndEvent):
+            key = self._key(event, path)
+            if key is _MERGE:
+                self._merge(merged, self._value(self._next(), (*path, "<<")), event, path)
+                continue
+            if key in own:
+                _refuse("duplicate_key", f"{_place(event.start_mark)}the key {show(key)} stands twice; keep one", path)
+            own[key] = _text_if_merge(self._value(self._next(), (*path, key)))
+        return {**merged, **own}
+
+    def _key(self, event: Any, path: Path) -> Any:
+        """Return a mapping's key: text, or the marker of a merge."""
+        if isinstance(event, ScalarEvent):
+            key = self._value(event, path)
+            if key is _MERGE or isinstance(key, str):
+                return key
+            problem = f"the key {event.value} isn't text but {show(key)}; put it in quotes"
+        else:
+            problem = "a key has to be plain text"
+        _refuse("key_not_text", f"{_place(event.start_mark)}{problem}", path)
+
+    def _merge(self, merged: dict[str, Any], value: object, event: Any, path: Path) -> None:
+        """Add the mappings behind `<<`; the first that has a key wins."""
+        for source in value if isinstance(value, list) else [value]:
+            if not isinstance(source, dict):
+                _refuse("invalid_syntax", f"{_place(event.start_mark)}`<<` merges mappings only", path)
+            for key, item in source.items():
+                merged.setdefault(key, item)
+
+    def _refuse_tag(self, tag: str, event: Any, path: Path) -> NoReturn:
+        _refuse("tag_refused", f"{_place(event.start_mark)}the tag {show(tag)} is refused; write a plain value", path)
+
+
+def _text_if_merge(value: Any) -> Any:
+    """Return the text `<<` where it isn't a key."""
+    return "<<" if value is _MERGE else value
+
+
+class _Plain:
+    """Copies a tree of plain values, checking each of them."""
+
+    def __init__(self) -> None:
+        self._values = 0
+        self._characters = 0
+
+    def mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+        """Copy a mapping."""
+        if len(path) >= MAX_DEPTH:
+            _refuse("too_deep", f"nested deeper than {MAX_DEPTH}", path)
+        result: dict[str, Any] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                _refuse("key_not_text", f"the key {show(key)} isn't text; put it in quotes", path)
+            self._text(key, path)
+            result[key] = self._value(item, (*path, key))
+        return result
+
+    def _sequence(self, value: list[Any] | tuple[Any, ...], path: Path) -> list[Any]:
+        if len(path) >= MAX_DEPTH:
+            _refuse("too_deep", f"nested deeper than {MAX_DEPTH}", path)
+        return [self._value(item, (*path, index)) for index, item in enumerate(value)]
+
+    def _value(self, value: object, path: Path) -> Any:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            _refuse("too_large", f"the document has more than {MAX_VALUES} values")
+        match value:
+            case None | bool():
+                return value
+            case int():
+                if value.bit_length() > 1024:
+                    _refuse("out_of_range", "the number has more than 300 digits", path)
+                return value
+            case str():
+                return self._text(value, path)
+            case float():
+                if not math.isfinite(value):
+                    _refuse("not_finite", f"{value} is not a finite number", path)
+                return value
+            case Mapping():
+                return self.mapping(value, path)
+            case list() | tuple():
+                return self._sequence(value, path)
+            case _:
+                _refuse("wrong_type", f"a {type(value).__name__} is not a plain value", path)
+
+    def _text(self, value: str, path: Path) -> str:
+        if _UNSTORABLE.search(value):
+            _refuse("invalid_encoding", "the text holds a NUL character or half a surrogate pair", path)
+        self._characters += len(value)
+        if self._characters > MAX_BYTES:
+            _refuse("too_large", f"the document's texts have more than {MAX_BYTES} characters")
+        return value

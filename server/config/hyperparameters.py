@@ -1,0 +1,232 @@
+"""The numbers of each trainer."""
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from server.config.values import OWN, Flag, Real, Schedule, Section, Steps, Whole, mistake
+
+MAX_STEPS = 10**12
+"""Largest number of steps: counters stay exact and within the database's types."""
+MAX_BUFFER = 100_000_000
+"""Largest number of experiences in a buffer."""
+
+
+def _learning_rate_schedule(section: dict[str, Any]) -> Any:
+    """Return what a schedule that isn't given copies; both default to linear."""
+    return section["learning_rate_schedule"]
+
+
+def _steps_per_update(section: dict[str, Any]) -> Any:
+    """Return what `reward_signal_steps_per_update` copies if it isn't given."""
+    return section["steps_per_update"]
+
+
+class Hyperparameters(Section):
+    """Parent of all trainers' numbers."""
+
+    batch_size: Whole = Field(
+        default=1024,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences per gradient step; several times smaller than `buffer_size`. Typical: 512 to 5,120 "
+        "with continuous actions, 32 to 512 with discrete ones.",
+    )
+    learning_rate: Real = Field(
+        default=3.0e-4,
+        gt=0,
+        le=1,
+        description="Adam's step size; lower it when the reward does not rise steadily. Typical: 1e-5 to 1e-3.",
+    )
+    learning_rate_schedule: Schedule = Field(
+        default="linear", description="How `learning_rate` changes; linear ends at 1e-10."
+    )
+
+
+class _Buffered(Hyperparameters):
+    """Parent of the trainers that keep experience."""
+
+    buffer_size: Whole = Field(default=10240, ge=1, le=MAX_BUFFER)
+
+    @field_validator("buffer_size")
+    @classmethod
+    def _holds_a_batch(cls, buffer_size: int, info: ValidationInfo) -> int:
+        batch_size = info.data.get("batch_size", 0)
+        if batch_size > buffer_size:
+            raise mistake(
+                "contradiction",
+                f"batch_size ({batch_size}) is larger than buffer_size ({buffer_size}), so nothing would ever be "
+                "learnt; lower batch_size or raise buffer_size (best to a multiple of batch_size)",
+                at="batch_size",
+            )
+        return buffer_size
+
+
+class OnPolicyHyperparameters(_Buffered):
+    """Parent of PPO's and POCA's numbers."""
+
+    buffer_size: Whole = Field(
+        default=10240,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences per update of the policy: collected, learnt from `num_epoch` times, then dropped. "
+        "At least `batch_size`, best a multiple of it; larger is steadier. Typical: 2,048 to 409,600.",
+    )
+    beta: Real = Field(
+        default=5.0e-3,
+        ge=0,
+        description="Weight of the entropy bonus; 0 = none. Raise it when `Policy/Entropy` falls too fast, lower it "
+        "when it does not fall. Typical: 1e-4 to 1e-2.",
+    )
+    beta_schedule: Schedule = Field(
+        default_factory=_learning_rate_schedule,
+        description="How `beta` changes; linear ends at 1e-5. Not given, it copies `learning_rate_schedule`.",
+    )
+    epsilon: Real = Field(
+        default=0.2,
+        gt=0,
+        description="Clip range: the probability ratio counts within 1 - epsilon to 1 + epsilon. Smaller is steadier "
+        "and slower. Typical: 0.1 to 0.3.",
+    )
+    epsilon_schedule: Schedule = Field(
+        default_factory=_learning_rate_schedule,
+        description="How `epsilon` changes; linear ends at 0.1. Not given, it copies `learning_rate_schedule`.",
+    )
+    lambd: Real = Field(
+        default=0.95,
+        ge=0,
+        le=1,
+        description="λ of generalised advantage estimation (Schulman et al. 2016): lower relies on the value function "
+        "(biased), higher on the rewards that came (noisy). Typical: 0.9 to 0.95.",
+    )
+    num_epoch: Whole = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="Passes over the buffer per update; fewer are steadier and slower. Typical: 3 to 10.",
+    )
+    max_grad_norm: Real | None = Field(
+        default=None,
+        gt=0,
+        description="Longer gradients are scaled to this length before each step; null = never, as in ML-Agents. "
+        "Typical: 0.5 to 1.",
+        json_schema_extra=OWN,
+    )
+    clip_value_loss: Flag = Field(
+        default=False,
+        description="Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents means to, "
+        "but its clip never acts (ml-agents#6281).",
+        json_schema_extra=OWN,
+    )
+
+    @property
+    def minibatches_per_epoch(self) -> int:
+        """Full minibatches in one pass over a full buffer."""
+        return self.buffer_size // self.batch_size
+
+
+class PPOHyperparameters(OnPolicyHyperparameters):
+    """Proximal Policy Optimization (Schulman et al. 2017)."""
+
+    shared_critic: Flag = Field(default=False, description="One body for policy and value function.")
+    critic_learning_rate: Real | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Adam's step size for the value function, on the schedule of `learning_rate`; null = "
+        "`learning_rate`. Not with `shared_critic`. Typical: 1e-5 to 1e-3.",
+        json_schema_extra=OWN,
+    )
+
+    @field_validator("critic_learning_rate")
+    @classmethod
+    def _own_body(cls, critic_learning_rate: float | None, info: ValidationInfo) -> float | None:
+        if critic_learning_rate is not None and info.data.get("shared_critic"):
+            raise mistake(
+                "contradiction",
+                f"critic_learning_rate ({critic_learning_rate:g}) needs a critic with a body of its own, but "
+                "shared_critic is true; remove critic_learning_rate or set shared_critic to false",
+            )
+        return critic_learning_rate
+
+
+class POCAHyperparameters(OnPolicyHyperparameters):
+    """Multi-Agent Posthumous Credit Assignment (Cohen et al. 2022): PPO's numbers, with a critic of its own kind."""
+
+
+class SACHyperparameters(_Buffered):
+    """Soft Actor-Critic (Haarnoja et al. 2018)."""
+
+    batch_size: Whole = Field(
+        default=128,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with "
+        "discrete ones.",
+    )
+    learning_rate_schedule: Schedule = Field(
+        default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
+    )
+    buffer_size: Whole = Field(
+        default=50_000,
+        ge=1,
+        le=MAX_BUFFER,
+        description="Experiences that the replay buffer keeps, the newest. At least `batch_size`, best "
+        "thousands of times an episode's length. Typical: 50,000 to 1,000,000.",
+    )
+    buffer_init_steps: Steps = Field(
+        default=0,
+        ge=0,
+        le=MAX_STEPS,
+        description="Agent steps before the first gradient step, best several episodes of the untrained policy. "
+        "Typical: 1,000 to 10,000.",
+    )
+    init_entcoef: Real = Field(
+        default=1.0,
+        gt=0,
+        description="First value of the entropy coefficients, which then adapt: one for the continuous actions, one "
+        "for each discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous actions, 0.05 to "
+        "0.5 with discrete ones.",
+    )
+    save_replay_buffer: Flag = Field(
+        default=False, description="Save the replay buffer with checkpoints, so that a resumed run goes on with it."
+    )
+    steps_per_update: Real = Field(
+        default=1.0,
+        gt=0,
+        le=1e9,
+        description="Agent steps per gradient step: collection and learning are held to this ratio. May be below 1. "
+        "Less needs fewer steps and more computing. About the number of agents where steps are fast. Typical: 1 to 20.",
+    )
+    reward_signal_steps_per_update: Real = Field(
+        default_factory=_steps_per_update,
+        gt=0,
+        le=1e9,
+        description="Agent steps per gradient step of the reward signals' own networks. Not given, it copies "
+        "`steps_per_update`. Typical: 1 to 20, as `steps_per_update`.",
+    )
+    exploration_noise: Literal["white", "pink"] = Field(
+        default="white",
+        description="Noise of continuous actions from step to step: new each time as in ML-Agents, or with the same "
+        "power at all time scales up to 512 steps (Eberhard et al. 2023). Pink finds goals that white noise, which "
+        "cancels itself out, does not reach (MountainCarContinuous).",
+        json_schema_extra=OWN,
+    )
+    tau: Real = Field(
+        default=0.005,
+        gt=0,
+        le=1,
+        description="Part of the way that the target network moves per gradient step; larger is faster and less "
+        "steady. Typical: 0.005 to 0.01.",
+    )
+
+
+class CloneHyperparameters(Hyperparameters):
+    """Behavioral cloning (Pomerleau 1991): supervised learning of the demonstrated actions."""
+
+    batch_size: Whole = Field(
+        default=128, ge=1, le=MAX_BUFFER, description="Demonstrated steps per gradient step. Typical: 32 to 512."
+    )
+    learning_rate_schedule: Schedule = Field(
+        default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
+    )

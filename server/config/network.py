@@ -1,0 +1,76 @@
+"""What a network looks like: the policy's, and each reward signal's own."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from server.config.values import OWN, Flag, Section, Whole, mistake
+
+
+class MemorySettings(Section):
+    """An LSTM behind the hidden layers (Hochreiter & Schmidhuber 1997): `memory: {}` = all defaults."""
+
+    sequence_length: Whole = Field(
+        default=64,
+        ge=1,
+        le=100_000,
+        description="Steps of one agent through which gradients flow back; at most `hyperparameters.batch_size`. "
+        "Too few and nothing is remembered for longer. Typical: 4 to 128.",
+    )
+    memory_size: Whole = Field(
+        default=128,
+        ge=2,
+        le=32768,
+        description="Numbers that an agent remembers: half of them the LSTM's hidden state, half its cell; even. "
+        "Typical: 32 to 256.",
+    )
+
+    @field_validator("memory_size")
+    @classmethod
+    def _halves(cls, memory_size: int) -> int:
+        if memory_size % 2:
+            raise mistake(
+                "invalid_value",
+                f"memory_size must be even, since half of it is the LSTM's hidden state and half its cell, but is "
+                f"{memory_size}; take {memory_size - 1} or {memory_size + 1}",
+            )
+        return memory_size
+
+
+class NetworkSettings(Section):
+    """The policy's network; the value function has one of the same form. Reward signals have their own."""
+
+    normalize: Flag = Field(
+        default=False, description="Normalise vector observations by their running mean and variance."
+    )
+    hidden_units: Whole = Field(
+        default=128, ge=1, le=16384, description="Width of each hidden layer. Typical: 32 to 512."
+    )
+    num_layers: Whole = Field(
+        default=2,
+        ge=0,
+        le=64,
+        description="Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3.",
+    )
+    activation: Literal["swish", "tanh", "relu"] = Field(
+        default="swish",
+        description="Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from "
+        "few numbers in fewer steps (CartPole-v1: half as many).",
+        json_schema_extra=OWN,
+    )
+    vis_encode_type: Literal["fully_connected", "match3", "simple", "nature_cnn", "resnet"] = Field(
+        default="simple",
+        description="Encoder of images: one dense layer, convolutions for boards, two convolutions, three "
+        "(Mnih et al. 2015), or residual blocks (Espeholt et al. 2018).",
+    )
+    memory: MemorySettings | None = Field(
+        default=None, description="An LSTM, for what can't be seen at once; null = none. Not for reward signals."
+    )
+    goal_conditioning_type: Literal["hyper", "none"] = Field(
+        default="hyper",
+        description="How observations that the game marks as goals act: `hyper` = they make the weights of the hidden "
+        "layers (Ha et al. 2016), `none` = like any other observation. Without goals there is no difference.",
+    )
+    deterministic: Flag = Field(
+        default=False, description="Act with the most probable action instead of a sample, during training too."
+    )

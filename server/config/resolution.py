@@ -1,0 +1,264 @@
+"""From a document to a resolved configuration, or to all of its mistakes at once; and how two of them differ."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from server.config.advice import advise
+from server.config.behavior import TRAINERS, BehaviorConfig, TrainerConfig
+from server.config.curricula import problems_of
+from server.config.document import Path, parse_document
+from server.config.parameters import FORMS
+from server.config.problems import CODES, join_path, show, split_path
+from server.config.run import RunConfig
+from server.config.screening import check_count, screen
+from server.kit.errors import InvalidConfig, Problem
+
+_TEMPLATE: Final[TypeAdapter[TrainerConfig]] = TypeAdapter(BehaviorConfig)
+_DEVICES: Final = "be cpu, cuda or cuda:N (N is 0 to 999)"
+_CHECKPOINT: Final = "be the id of a checkpoint (ckpt_...)"
+_FORMS: Final = {
+    "device": _DEVICES,
+    "collector_device": _DEVICES,
+    "demonstrations": "be the id of an uploaded demonstration (dem_...)",
+    "initialize_from": _CHECKPOINT,
+    "resume_from": _CHECKPOINT,
+    "candidate": _CHECKPOINT,
+    "champion": _CHECKPOINT,
+    "checkpoint": _CHECKPOINT,
+    "opponents": "be the id of a checkpoint (ckpt_...), or with #NUMBER that of a snapshot in it (ckpt_...#3)",
+    "ladder": "be the name of a ladder: letters, digits, `.`, `_` and `-`, and no `.`, `_` or `-` in front",
+}
+"""What text of a certain form must be, by the key that has it."""
+
+_MISSING: Final = {
+    "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`",
+    "reward_signals": "has no signal; a behavior needs at least one of extrinsic, curiosity, gail and rnd, as "
+    "`extrinsic: {}`",
+    "demonstrations": "is missing; upload demonstrations (`ludus demonstration upload FILE`) and list their ids, as "
+    "`demonstrations: [dem_...]`, or name a file in `demo_path` where a trainer runs alone",
+}
+
+
+def resolve(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> RunConfig:
+    """Read a configuration (YAML or JSON text, or a mapping) and fill in every default.
+
+    Legal is what ML-Agents has; what of that can't be run yet, `server.config.unsupported` says. `local` accepts
+    paths: a trainer that runs alone reads demonstrations and checkpoints from its own disk.
+    Raises InvalidConfig with every mistake, each with its path.
+    """
+    return review(document, local=local)[0]
+
+
+def review(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> tuple[RunConfig, list[Problem]]:
+    """Return what `resolve` does, and what is legal but probably not meant: warnings, each with its path."""
+    cleaned, problems, warnings = screen(parse_document(document), local=local)
+    defaults = cleaned.get("default_settings")
+    behaviors = cleaned.get("behaviors")
+    if isinstance(behaviors, dict):
+        cleaned["behaviors"] = merge_behaviors(defaults if isinstance(defaults, dict) else None, behaviors)
+    try:
+        config = RunConfig.model_validate(cleaned)
+    except ValidationError as error:
+        problems += _own_problems(error, behaviors)
+    else:
+        problems += problems_of(config)
+        if not problems:
+            return config, [*warnings, *advise(config)]
+    check_count(problems)
+    raise InvalidConfig(problems)
+
+
+def merge_behaviors(defaults: Mapping[str, Any] | None, behaviors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return behaviors' sections on top of `default_settings`: maps merge, everything else replaces.
+
+    As in ML-Agents, a template is merged with all of its defaults filled in: what a schedule copies, it copied from the
+    template, and `extrinsic` is inherited where the template lists no signals. What ML-Agents refuses has a meaning
+    here: a behavior with another trainer inherits what was written, without hyperparameters and what only the
+    template's trainer has, and a signal that is null is dropped. What isn't a mapping is left for the model to refuse.
+    """
+    filled = None if defaults is None else _filled(defaults)
+    return {name: _merge_behavior(defaults or {}, filled or {}, own) for name, own in behaviors.items()}
+
+
+def _filled(defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a template with every default; as it is if it has mistakes, which are reported where it stands."""
+    try:
+        return _TEMPLATE.validate_python(defaults).model_dump(mode="json")
+    except ValidationError:
+        return defaults
+
+
+def _merge_behavior(written: Mapping[str, Any], filled: Mapping[str, Any], own: Any) -> Any:
+    if not isinstance(own, dict):
+        return own
+    trainer = written.get("trainer_type", "ppo")
+    inherited = filled
+    if (wanted := own.get("trainer_type", trainer)) != trainer:
+        legal = TRAINERS[wanted].model_fields.keys() - {"hyperparameters"}
+        inherited = {key: value for key, value in written.items() if key in legal}
+    merged = _merge(inherited, own)
+    signals = merged.get("reward_signals")
+    if isinstance(signals, dict):
+        merged["reward_signals"] = {name: signal for name, signal in signals.items() if signal is not None}
+    return merged
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = _merge(under, value) if isinstance(value, dict) and isinstance(under, dict) else value
+    return merged
+
+
+def apply_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a parsed document with values replaced or added.
+
+    `overrides` maps dotted paths (`behaviors.CartPole.max_steps`; a key with a dot in it stands in quotes) to values,
+    or is itself a part of a document; mappings are merged into mappings, anything else replaces. Whether the result
+    makes sense, `resolve` says. Raises InvalidConfig if a path is malformed, or leads into something that isn't a
+    mapping.
+    """
+    result = dict(document)
+    for dotted, value in parse_document(overrides).items() if overrides else ():
+        try:
+            *parents, last = split_path(dotted)
+        except ValueError as error:
+            raise InvalidConfig([Problem(dotted, "unknown_key", f"{error}")]) from error
+        _refuse_blocked(result, parents)
+        change: dict[str, Any] = {last: value}
+        for key in reversed(parents):
+            change = {key: change}
+        result = _merge(result, change)
+    return result
+
+
+def _refuse_blocked(document: Mapping[str, Any], parents: list[str]) -> None:
+    """Raise InvalidConfig if a key on the way holds something else than a mapping; null and absent are fine."""
+    node: Any = document
+    for depth, key in enumerate(parents):
+        node = node.get(key)
+        if node is None:
+            return
+        if not isinstance(node, dict):
+            path = join_path(parents[: depth + 1])
+            message = f"is {show(node)}, not a mapping, so that nothing inside it can be overridden"
+            raise InvalidConfig([Problem(path, "wrong_type", message)])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two configurations."""
+
+    path: str
+    kind: Literal["added", "removed", "changed"]
+    old: Any
+    """None if added."""
+    new: Any
+    """None if removed."""
+
+
+def diff(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[Change]:
+    """Return what changed, in the order of the new configuration; a whole section that came or went is one change."""
+    return list(_changes(_plain(old), _plain(new), ()))
+
+
+def _plain(config: RunConfig | Mapping[str, Any]) -> Mapping[str, Any]:
+    return config.model_dump(mode="json") if isinstance(config, RunConfig) else config
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> Iterator[Change]:
+    for key, value in new.items():
+        here = (*path, key)
+        if key not in old:
+            yield Change(join_path(here), "added", None, value)
+        elif isinstance(value, dict) and isinstance(old[key], dict):
+            yield from _changes(old[key], value, here)
+        elif old[key] != value or isinstance(old[key], bool) != isinstance(value, bool):
+            yield Change(join_path(here), "changed", old[key], value)
+    for key, value in old.items():
+        if key not in new:
+            yield Change(join_path((*path, key)), "removed", value, None)
+
+
+def problems_in(error: ValidationError) -> list[Problem]:
+    """Say what the models' errors mean, in our words, for a configuration without `default_settings` of its own."""
+    return list(_own_problems(error, None))
+
+
+def _own_problems(error: ValidationError, behaviors: Any) -> Iterable[Problem]:
+    """Translate the models' errors; what is wrong in `default_settings` is not said again for each heir."""
+    details = [item for item in error.errors(include_url=False) if item["type"] != "default_factory_not_called"]
+    paths = {_path(item) for item in details}
+    for item in details:
+        path = _path(item)
+        if path[:1] == ("behaviors",) and ("default_settings", *path[2:]) in paths and not _holds(behaviors, path[1:]):
+            continue
+        yield _problem(item, path)
+
+
+def _holds(tree: Any, path: Path) -> bool:
+    """Say whether something was given at a path."""
+    for key in path:
+        if not (isinstance(tree, dict) and key in tree):
+            return False
+        tree = tree[key]
+    return True
+
+
+def _path(item: ErrorDetails) -> Path:
+    """Return where an error is: at the key that a validator named, or where it arose."""
+    path: Path = ()
+    for part in item["loc"]:
+        if part != "[key]" and not _is_variant(path, part):
+            path = (*path, part)
+    at = item.get("ctx", {}).get("at")
+    return path if at is None else (*path[:-1], *at.split("."))
+
+
+def _is_variant(path: Path, part: str | int) -> bool:
+    """Say whether a part of a model's location is no key, but names the member of a union that was chosen."""
+    if path == ("default_settings",) or (len(path) == 2 and path[0] == "behaviors"):
+        return part in TRAINERS
+    if path[:1] == ("environment_parameters",) and (len(path) == 2 or (path[-1] == "value" and len(path) == 5)):
+        return part in FORMS
+    return path[-1:] == ("gail",) and part in {"one", "several"}
+
+
+def _problem(item: ErrorDetails, path: Path) -> Problem:
+    """Say what an error of the models means, in our words."""
+    kind, given, limits = item["type"], show(item["input"]), item.get("ctx", {})
+    match kind:
+        case _ if kind in CODES and kind != "missing":
+            code, message = kind, item["msg"]
+        case "missing":
+            code, message = "missing", _MISSING.get(str(path[-1]), "is missing")
+        case "greater_than":
+            code, message = "out_of_range", f"must be greater than {limits['gt']}, but is {given}"
+        case "greater_than_equal":
+            code, message = "out_of_range", f"must be at least {limits['ge']}, but is {given}"
+        case "less_than_equal":
+            code, message = "out_of_range", f"must be at most {limits['le']}, but is {given}"
+        case "too_short":
+            code, message = "out_of_range", f"must have at least {limits['min_length']} entry; it has none"
+        case "too_long":
+            code, message = "out_of_range", f"must have at most {limits['max_length']} entries"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            code, message = "wrong_type", f"must be a mapping, but is {given}; `{{}}` stands for all defaults"
+        case "list_type":
+            code, message = "wrong_type", f"must be a list, but is {given}"
+        case "string_type":
+            code, message = "wrong_type", f"must be text, but is {given}"
+        case "literal_error":
+            code, message = "invalid_value", f"must be {limits['expected']}, but is {given}"
+        case "string_pattern_mismatch":
+            key = path[-2] if isinstance(path[-1], int) else path[-1]
+            expected = _FORMS.get(str(key), f"match {limits['pattern']}")
+            code, message = "invalid_value", f"must {expected}, but is {given}"
+        case _:
+            code, message = "invalid_value", f"{item['msg']}, but is {given}"
+    return Problem(join_path(path), code, message)

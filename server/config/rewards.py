@@ -1,0 +1,147 @@
+"""Where rewards come from: the game, curiosity, or the resemblance to demonstrations. Each signal is an axis.
+
+The set of signals is the fields of `RewardSignals`; their order is the order of the value heads.
+"""
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from server.config.imitation import FromDemonstrations
+from server.config.network import NetworkSettings
+from server.config.values import OWN, Flag, Real, Section, mistake
+
+MAX_GAIL = 8
+"""Most GAIL signals of one behavior."""
+
+
+class RewardSignalConfig(Section):
+    """Parent of all signals."""
+
+    gamma: Real = Field(
+        default=0.99,
+        ge=0,
+        le=1,
+        description="Discount factor per decision; higher where acts pay late. Typical: 0.8 to 0.995.",
+    )
+    strength: Real = Field(default=1.0, description="Factor on this signal's rewards.")
+
+
+class ExtrinsicConfig(RewardSignalConfig):
+    """The rewards that the game gives."""
+
+    strength: Real = Field(default=1.0, description="Factor on this signal's rewards. Typical: 1.")
+
+
+class IntrinsicConfig(RewardSignalConfig):
+    """Parent of the signals that learn."""
+
+    learning_rate: Real = Field(
+        default=3.0e-4,
+        gt=0,
+        le=1,
+        description="Adam's step size for the signal's own networks; lower it when their losses jump. Typical: 1e-5 to "
+        "1e-3.",
+    )
+    network_settings: NetworkSettings = Field(
+        default=NetworkSettings(), description="The signal's own network, without memory."
+    )
+
+
+class CuriosityConfig(IntrinsicConfig):
+    """Reward for what the agent can't foresee yet: the error of a forward model (ICM, Pathak et al. 2017)."""
+
+    strength: Real = Field(
+        default=1.0,
+        description="Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. "
+        "Typical: 0.001 to 0.1.",
+    )
+
+
+class RNDConfig(IntrinsicConfig):
+    """Reward for what is new: the error in foreseeing a fixed random network (RND, Burda et al. 2018)."""
+
+    strength: Real = Field(
+        default=1.0,
+        description="Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. "
+        "Typical: 0.001 to 0.01.",
+    )
+    learning_rate: Real = Field(
+        default=1.0e-4,
+        gt=0,
+        le=1,
+        description="Adam's step size for the signal's own networks. Typical: 1e-5 to 1e-3.",
+    )
+
+
+class GAILConfig(IntrinsicConfig, FromDemonstrations):
+    """Reward for behaving like demonstrations, as a discriminator judges (GAIL, Ho & Ermon 2016)."""
+
+    gamma: Real = Field(default=0.99, ge=0, le=1, description="Discount factor per decision. Typical: 0.8 to 0.9.")
+    strength: Real = Field(
+        default=1.0,
+        description="Factor on this signal's rewards; below 0.1 beside the game's own where demonstrations are not "
+        "the best. Typical: 0.01 to 1.",
+    )
+    use_actions: Flag = Field(default=False, description="Judge observations together with actions, not alone.")
+    use_vail: Flag = Field(
+        default=False,
+        description="Bound what the discriminator may know by a variational bottleneck (VAIL, Peng et al. 2019).",
+    )
+    ignore_done: Flag = Field(
+        default=False,
+        description="Let this signal's returns go on where an episode terminated: beyond it counts the mean value of "
+        "the beginnings of episodes. False, as in ML-Agents: nothing counts beyond it. The reward is never negative, "
+        "so that with false the policy is paid to survive, whether it resembles the expert or not, and to put off a "
+        "success that ends the episode. True takes this survivor bias away, for games whose episodes differ in length.",
+        json_schema_extra=OWN,
+    )
+
+
+SignalConfig: TypeAlias = ExtrinsicConfig | CuriosityConfig | GAILConfig | RNDConfig
+"""The union of all reward signals."""
+
+
+def _how_many(value: Any) -> str:
+    return "several" if isinstance(value, list) else "one"
+
+
+class RewardSignals(Section):
+    """The sources of reward, each with its own discount factor and value head; at least one."""
+
+    extrinsic: ExtrinsicConfig | None = Field(
+        default=None, description="The game's own rewards; `{}` = all defaults, null = none."
+    )
+    curiosity: CuriosityConfig | None = Field(
+        default=None, description="Reward for surprise; `{}` = all defaults, null = none."
+    )
+    gail: (
+        Annotated[
+            Annotated[GAILConfig, Tag("one")]
+            | Annotated[list[GAILConfig], Tag("several"), Field(min_length=1, max_length=MAX_GAIL)],
+            Discriminator(_how_many),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Reward for resembling demonstrations; a list makes several such signals (Ludus' own), named "
+        "gail, gail_2, gail_3, ...; null = none.",
+    )
+    rnd: RNDConfig | None = Field(default=None, description="Reward for novelty; `{}` = all defaults, null = none.")
+
+    @model_validator(mode="after")
+    def _some(self) -> "RewardSignals":
+        if not self.active():
+            raise mistake("missing", "is missing")
+        return self
+
+    def active(self) -> list[tuple[str, SignalConfig]]:
+        """Return the signals that exist, with their names, in the order of the value heads."""
+        gails: list[GAILConfig] = self.gail if isinstance(self.gail, list) else [self.gail] if self.gail else []
+        named: list[tuple[str, SignalConfig | None]] = [
+            ("extrinsic", self.extrinsic),
+            ("curiosity", self.curiosity),
+            *((f"gail_{number}" if number > 1 else "gail", gail) for number, gail in enumerate(gails, 1)),
+            ("rnd", self.rnd),
+        ]
+        return [(name, signal) for name, signal in named if signal is not None]

@@ -1,0 +1,397 @@
+"""The configuration of a whole run: its behaviors, and what they share."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+
+from ludus.protocol.environment_parameters import ParameterValue
+from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
+from server.config.behavior import BehaviorConfig, FromDemonstrations, ReinforcementConfig
+from server.config.builds import EngineSettings, EnvironmentSettings
+from server.config.document import Path
+from server.config.parameters import EnvironmentParameter, Lesson, ParameterName, first_lesson_of, lessons_of, seeded
+from server.config.selfplay import RANDOM, parse_opponent
+from server.config.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, mistake
+
+
+class SimulatorsConfig(Section):
+    """How patiently the trainer waits for simulators."""
+
+    grace_seconds: PositiveReal = Field(
+        default=60.0,
+        description="Seconds without any simulator, after there was one, before the run pauses.",
+        json_schema_extra=OWN,
+    )
+    startup_grace_seconds: PositiveReal | None = Field(
+        default=600.0,
+        description="Seconds that a run waits for its first simulator, in each attempt, before it pauses; "
+        "null = no limit, for an Editor in which somebody presses Play at some time.",
+        json_schema_extra=OWN,
+    )
+    auto_resume: Flag = Field(
+        default=True,
+        description="Whether a run that has paused because it had no simulator (`simulators_lost`) goes on by "
+        "itself when one comes. One that a user has paused never does.",
+        json_schema_extra=OWN,
+    )
+    startup_timeout_seconds: PositiveReal | None = Field(
+        default=600.0,
+        description="Seconds that a connected simulator may take for its first step (games load for minutes); "
+        "null = no limit.",
+        json_schema_extra=OWN,
+    )
+    step_timeout_seconds: PositiveReal = Field(
+        default=60.0,
+        description="Seconds that a simulator may take for any later step before it is given up. Not given, it is "
+        "`env_settings.timeout_wait`.",
+        json_schema_extra=OWN,
+    )
+    unity_port: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Port on the worker's own host where Unity builds dial in without a bridge, as they do with "
+        "ML-Agents (the Editor: 5004); null = builds come through `ludus unity`.",
+        json_schema_extra=OWN,
+    )
+
+
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+
+
+class Resources(Section):
+    """What the run needs of the worker's slot that trains it."""
+
+    gpu: Whole = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="GPUs that the slot must have; 0 = any slot will do, and a GPU is used where the slot has one.",
+        json_schema_extra=OWN,
+    )
+    labels: list[Label] = Field(
+        default=[],
+        max_length=8,
+        description="Labels that the worker must have, all of them (`LUDUS_WORKER__LABELS`).",
+        json_schema_extra=OWN,
+    )
+
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""Names of runs: they stand in addresses and on command lines."""
+
+Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")]
+
+
+class TorchSettings(Section):
+    """Where PyTorch computes."""
+
+    device: Device | None = Field(
+        default=None, description="`cpu`, `cuda` or `cuda:N`; null = cuda where the worker has it, else cpu."
+    )
+    collector_device: Device | None = Field(
+        default=None,
+        description="Where collectors act: `cpu`, `cuda` or `cuda:N`; null = cpu. A GPU is for pictures, entities, "
+        "memories and goals; policies of vectors alone act in numpy on the CPU, whatever stands here. Each collector "
+        "takes some of the GPU's memory for itself.",
+        json_schema_extra=OWN,
+    )
+    bf16: Flag = Field(
+        default=False,
+        description="Compute visual networks in bfloat16 on a GPU: faster, about 3 digits; weights stay float32. On a "
+        "CPU nothing changes, and an event says so.",
+        json_schema_extra=OWN,
+    )
+    compile: Flag = Field(
+        default=False,
+        description="Let `torch.compile` fuse the operations of PPO's update, in the background while training goes "
+        "on. With other trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, "
+        "and an event says so.",
+        json_schema_extra=OWN,
+    )
+    processes: Whole = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). "
+        "Each takes its share of every minibatch, so that the result is that of one process. Of SAC each holds the "
+        "whole replay buffer, too.",
+        json_schema_extra=OWN,
+    )
+
+
+class KeepBest(Section):
+    """By what checkpoints are compared, and how many of the best are kept beside the newest."""
+
+    metric: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
+        default="Environment/Cumulative Reward",
+        description="A metric of the run, as it was last written before the checkpoint; or a score that an evaluation "
+        "hands in afterwards under a name of its choice (`ludus checkpoint score`).",
+        json_schema_extra=OWN,
+    )
+    mode: Literal["max", "min"] = Field(
+        default="max", description="Whether more of it is better, or less.", json_schema_extra=OWN
+    )
+    behavior: BehaviorName | None = Field(
+        default=None,
+        description="The behavior whose metric counts; null = the mean of all that have it.",
+        json_schema_extra=OWN,
+    )
+    count: Whole = Field(
+        default=1, ge=1, le=100_000, description="How many of the best are kept.", json_schema_extra=OWN
+    )
+
+
+class CheckpointSettings(Section):
+    """Which run this is, which one it goes on from, and which checkpoints are kept beside the newest."""
+
+    run_id: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
+        default="ppo", description="The run's name, if it is given none when it is created; `ppo` stands for none."
+    )
+    initialize_from: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
+        default=None, description="Folder in `results_dir` of a run to start from. A path, which a server refuses."
+    )
+    load_model: Flag = Field(default=False, description="The former name of `resume`.")
+    resume: Flag = Field(default=False, description="Go on with the run of this `run_id`.")
+    force: Flag = Field(
+        default=False, description="Overwrite an earlier run. On a server nothing is overwritten: runs have ids."
+    )
+    train_model: Flag = Field(default=False, description="Without effect, here and in ML-Agents.")
+    inference: Flag = Field(
+        default=False,
+        description="Play without learning, until the run is stopped or nobody plays any more: summaries are written, "
+        "checkpoints are not. Together with `resume_from`, else the policy has not learnt anything.",
+    )
+    results_dir: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = Field(
+        default="results", description="Where results are written. A path, which a server refuses."
+    )
+    resume_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
+        default=None,
+        description="Go on exactly where this checkpoint of another run was taken, at its step and with all that it "
+        "remembers. Behaviors that it does not have begin as they are configured.",
+        json_schema_extra=OWN,
+    )
+    keep_best: KeepBest | None = Field(
+        default=None,
+        description="Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none is kept for its "
+        "score, and `best` is the one with the highest mean episode return.",
+        json_schema_extra=OWN,
+    )
+
+
+class RunConfig(Section):
+    """A run's configuration with every default filled in: what is stored with the run and what the worker reads."""
+
+    schema_version: Literal[1] = Field(
+        default=1, description="Version of this format; raised when a key changes its meaning.", json_schema_extra=OWN
+    )
+    default_settings: BehaviorConfig | None = Field(
+        default=None,
+        description="Template: each behavior starts from it, maps merged key by key, a signal set to null dropped. "
+        "Behaviors that a simulator announces and `behaviors` doesn't name are trained by it as it is.",
+    )
+    behaviors: dict[BehaviorName, BehaviorConfig] = Field(
+        min_length=1,
+        max_length=256,
+        description="The behaviors to train, by their names in the game (without `?team=`); `Name: {}` = all defaults.",
+    )
+    env_settings: EnvironmentSettings = Field(
+        default=EnvironmentSettings(), description="Which Unity build is started how often."
+    )
+    engine_settings: EngineSettings = Field(
+        default=EngineSettings(), description="How the engine of Unity builds runs."
+    )
+    environment_parameters: dict[ParameterName, EnvironmentParameter] = Field(
+        default={},
+        max_length=1000,
+        description="Numbers that every simulator is told when it connects and resets: fixed, drawn, or by lessons.",
+    )
+    checkpoint_settings: CheckpointSettings = Field(
+        default=CheckpointSettings(), description="Which run this is, and which one it goes on from."
+    )
+    torch_settings: TorchSettings = Field(default=TorchSettings(), description="Where PyTorch computes.")
+    debug: Flag = Field(
+        default=False,
+        description="Log the trainer's every step in the attempts' "
+        "logs (`ludus run logs`): rounds that are granted and gathered, each update with all that it measured, "
+        "published policies, what collectors report, commands, checkpoints.",
+    )
+    seed: Seed | None = Field(
+        default=None,
+        description="Seed of everything random; simulator number n gets seed + n. Not given, it is "
+        "`env_settings.seed`. Null = drawn at creation.",
+        json_schema_extra=OWN,
+    )
+    simulators: SimulatorsConfig = Field(
+        default=SimulatorsConfig(), description="How patiently the trainer waits for simulators.", json_schema_extra=OWN
+    )
+    resources: Resources = Field(
+        default=Resources(), description="What the run needs of the worker that trains it.", json_schema_extra=OWN
+    )
+    match: MatchSettings | None = Field(
+        default=None,
+        description="Nothing is learnt: two checkpoints play against each other. `behaviors` may then be left out.",
+        json_schema_extra=OWN,
+    )
+    evaluate: EvaluateSettings | None = Field(
+        default=None,
+        description="Nothing is learnt: a checkpoint plays a number of episodes. `behaviors` may then be left out.",
+        json_schema_extra=OWN,
+    )
+
+    @field_validator("evaluate")
+    @classmethod
+    def _one_assessment(cls, evaluate: EvaluateSettings | None, info: ValidationInfo) -> EvaluateSettings | None:
+        if evaluate is not None and info.data.get("match") is not None:
+            raise mistake("contradiction", "a run has either a `match` or `evaluate`; remove one of them")
+        return evaluate
+
+    @field_validator("match", "evaluate")
+    @classmethod
+    def _nothing_else(cls, assessment: AssessmentSettings | None, info: ValidationInfo) -> AssessmentSettings | None:
+        if assessment is None:
+            return None
+        behaviors, checkpoints = info.data.get("behaviors"), info.data.get("checkpoint_settings")
+        if behaviors is not None and assessment.behavior not in behaviors:
+            names = ", ".join(behaviors)
+            message = f"is {assessment.behavior!r}, which is not among `behaviors`: {names}; name one of them"
+            raise mistake("contradiction", message, at="behavior")
+        if checkpoints is not None:
+            for key in ("resume_from", "inference"):
+                if getattr(checkpoints, key):
+                    where = f"checkpoint_settings.{key}"
+                    raise mistake(
+                        "contradiction", f"does not go together with {where}, which is for training; remove it"
+                    )
+        return assessment
+
+    @property
+    def assessment(self) -> AssessmentSettings | None:
+        """What the run judges; None if it trains."""
+        return self.match or self.evaluate
+
+    @field_validator("seed")
+    @classmethod
+    def _one_seed(cls, seed: int | None, info: ValidationInfo) -> int | None:
+        environment = info.data.get("env_settings")
+        said = -1 if environment is None else environment.seed
+        if said in {-1, seed}:
+            return seed
+        if seed is None:
+            return int(said)
+        raise mistake(
+            "contradiction", f"is {seed}, but env_settings.seed is {said}; both mean the run's seed: remove one of them"
+        )
+
+    @field_validator("simulators", mode="before")
+    @classmethod
+    def _as_patient_as_ml_agents(cls, simulators: Any, info: ValidationInfo) -> Any:
+        environment = info.data.get("env_settings")
+        if environment is None:
+            return simulators
+        if isinstance(simulators, SimulatorsConfig):
+            simulators = simulators.model_dump(exclude_unset=True)
+        if not isinstance(simulators, dict):
+            return simulators
+        return {"step_timeout_seconds": environment.timeout_wait, **simulators}
+
+    def behavior(self, name: str) -> BehaviorConfig | None:
+        """Return how a behavior of this name (without `?team=`) is trained; None if it is not to be trained."""
+        return self.behaviors.get(name, self.default_settings)
+
+    def demonstrations(self) -> Mapping[Path, list[str]]:
+        """Return the ids of the demonstrations that are needed, by the paths of the keys that list them."""
+        return {
+            (*path, "demonstrations"): section.demonstrations
+            for path, section in self.imitating().items()
+            if section.demonstrations
+        }
+
+    def imitating(self) -> Mapping[Path, FromDemonstrations]:
+        """Return the sections that need demonstrations, by their paths."""
+        found: dict[Path, FromDemonstrations] = {}
+        if self.default_settings is not None:
+            found |= _imitating(self.default_settings, ("default_settings",))
+        for name, behavior in self.behaviors.items():
+            found |= _imitating(behavior, ("behaviors", name))
+        return found
+
+    def initial_checkpoints(self) -> Mapping[Path, str]:
+        """Return the ids of the checkpoints that the run begins with, and plays against, by the paths of the keys that
+        name them."""
+        resumed = self.checkpoint_settings.resume_from
+        sections: dict[Path, BehaviorConfig | None] = {("default_settings",): self.default_settings}
+        sections |= {("behaviors", name): behavior for name, behavior in self.behaviors.items()}
+        found: dict[Path, str] = {
+            (*path, "initialize_from"): section.initialize_from
+            for path, section in sections.items()
+            if section is not None and section.initialize_from is not None
+        }
+        found |= {
+            (*path, "self_play", "opponents", index): parse_opponent(opponent)[0]
+            for path, section in sections.items()
+            if isinstance(section, ReinforcementConfig) and section.self_play is not None
+            for index, opponent in enumerate(section.self_play.opponents)
+            if opponent != RANDOM
+        }
+        if resumed is not None:
+            found["checkpoint_settings", "resume_from"] = resumed
+        if self.assessment is not None:
+            kind = "match" if self.match is not None else "evaluate"
+            found |= {(kind, key): each for key, each in checkpoints_of(self.assessment).items()}
+        return found
+
+    @property
+    def name(self) -> str | None:
+        """What the document calls the run; None if nothing, or nothing that can be a run's name."""
+        run_id = self.checkpoint_settings.run_id
+        return run_id if run_id != "ppo" and NAME.fullmatch(run_id) else None
+
+    def lessons(self) -> dict[str, list[Lesson]]:
+        """Return the lessons of each environment parameter; a plain value is the only lesson of its parameter."""
+        return {name: lessons_of(name, parameter) for name, parameter in self.environment_parameters.items()}
+
+    def first_lessons(self) -> dict[str, int]:
+        """Return the index, from 0, of the lesson that each environment parameter begins with."""
+        return {name: first_lesson_of(parameter) for name, parameter in self.environment_parameters.items()}
+
+    def samplers(self, seed: int) -> dict[str, ParameterValue]:
+        """Return what each environment parameter is at the beginning of the run: the value of its first lesson.
+
+        Samplers without a seed get theirs from the run's, `seed`, as `with_seed` says.
+        """
+        first = self.first_lessons()
+        return {name: lessons[first[name]].sampler for name, lessons in self.with_seed(seed).lessons().items()}
+
+    def with_seed(self, seed: int) -> "RunConfig":
+        """Return the configuration of a run with this seed: every sampler has one of its own.
+
+        To be called while the parameters stand in the document's order, which a database may not keep.
+        """
+        return self.model_copy(
+            update={"seed": seed, "environment_parameters": seeded(self.environment_parameters, seed)}
+        )
+
+    @property
+    def max_steps(self) -> int:
+        """Agent steps of all named behaviors together, at which the run is complete."""
+        return sum(behavior.max_steps for behavior in self.behaviors.values())
+
+
+def _imitating(section: Section, path: Path) -> dict[Path, FromDemonstrations]:
+    """Return those of a section and the sections inside it that need demonstrations."""
+    found = {path: section} if isinstance(section, FromDemonstrations) else {}
+    for key in type(section).model_fields:
+        for below, inner in _sections(getattr(section, key), (*path, key)):
+            found |= _imitating(inner, below)
+    return found
+
+
+def _sections(value: object, path: Path) -> Iterator[tuple[Path, Section]]:
+    """Yield a key's value, or the elements of a list, as far as they are sections."""
+    if isinstance(value, Section):
+        yield path, value
+    elif isinstance(value, list):
+        yield from (((*path, index), each) for index, each in enumerate(value) if isinstance(each, Section))

@@ -1,0 +1,67 @@
+"""What was done to a document: what is written otherwise now, what was dropped; or why it can't be understood."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.config.document import Path
+from server.config.problems import join_path, show
+from server.kit.errors import InvalidConfig, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Something that is written otherwise now."""
+
+    path: str
+    """Where it was in the old document; `*` stands for each behavior."""
+    to: str
+    """Where it is in the new one."""
+    old: Any
+    """None where only the place changed."""
+    new: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something that the new document doesn't have."""
+
+    path: str
+    value: Any
+    why: str
+
+
+@dataclass(slots=True)
+class Notes:
+    """What was done so far; what is done to many behaviors alike is said once."""
+
+    changes: list[Rewritten] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+
+    def moved(self, path: Path, to: Path, why: str = "has its place there now") -> None:
+        """Note something of which only the place changed."""
+        self.changed(path, to, None, None, why)
+
+    def changed(self, path: Path, to: Path, old: Any, new: Any, why: str) -> None:
+        """Note something that is written otherwise now."""
+        change = Rewritten(join_path(path), join_path(to), old, new, why)
+        if change not in self.changes:
+            self.changes.append(change)
+
+    def drop(self, path: Path, value: Any, why: str) -> None:
+        """Note something that the new document doesn't have."""
+        drop = Dropped(join_path(path), value, why)
+        if drop not in self.dropped:
+            self.dropped.append(drop)
+
+
+def refuse(path: Path, code: str, message: str) -> InvalidConfig:
+    """Return the error of one problem."""
+    return InvalidConfig([Problem(join_path(path), code, message)])
+
+
+def mapping_at(value: Any, path: Path) -> dict[str, Any]:
+    """Return what has to be a mapping. Raises InvalidConfig that says where it is none."""
+    if not isinstance(value, dict):
+        raise refuse(path, "wrong_type", f"must be a mapping, but is {show(value)}")
+    return value

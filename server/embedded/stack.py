@@ -1,0 +1,275 @@
+"""The embedded stack: `ludus up` starts api, gateway, steward and worker on this machine and keeps them running.
+
+What it promises: it says in one sentence why it can't start; it starts again what dies; one Ctrl-C stops everything
+within `STOP_SECONDS`, a second one at once; and no process is left behind, however it ends. For the last one it has
+three means: the kernel's parent-death signal on its children, a mark in the environment of everything below it that is
+swept at the end, and a warden that sweeps when `ludus up` itself is killed.
+
+It imports neither the web framework nor the database: the parent of everything stays small.
+"""
+
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from server.embedded.child_process import Service, ServiceSpec
+from server.embedded.console import Console, LogTail
+from server.kit.ports import CannotStart, address, api_is_ready, listen, listens, reserve
+from server.kit.processes import MARK, AlreadyLocked, FileLock, sweep
+from server.kit.settings import ApiSettings, Settings
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+READY_SECONDS = 120.0
+LOCK_PATIENCE_SECONDS = 3.0
+"""A killed predecessor's warden needs a moment to sweep."""
+TICK_SECONDS = 0.2
+LOG_LINES_AT_DEATH = 15
+
+
+class HomeInUse(CannotStart):
+    """Another `ludus up` works in the same home folder."""
+
+    exit_code = 2
+
+    def __init__(self, home: Path, owner: str) -> None:
+        super().__init__(
+            f"{home} is in use by another `ludus up` ({owner}): stop that one, or choose another folder with --home."
+        )
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What scripts learn when the stack is ready, as one JSON object."""
+
+    api: str
+    """Address of the HTTP API, without a slash at the end."""
+    gateway: str
+    """`host:port` for simulators."""
+    home: str
+    pid: int
+
+    def to_json(self) -> str:
+        """Render as one line."""
+        return json.dumps(vars(self))
+
+
+class Interrupts:
+    """Counts the requests to stop (SIGINT, SIGTERM, SIGHUP) and wakes up who waits."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored: somebody said `nohup`
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
+            self._previous[number] = signal.signal(number, self._count)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not longer than until the next request."""
+        if select.select([self._read], [], [], seconds)[0]:
+            os.read(self._read, 64)
+
+    def _count(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        os.write(self._write, b"!")
+
+
+class _StopRequestedError(Exception):
+    """Leaves whatever the stack is at."""
+
+
+class Stack:
+    """Everything that `ludus up` runs, for one home folder."""
+
+    def __init__(self, settings: Settings, console: Console, *, stop_seconds: float) -> None:
+        self._settings = settings
+        self._console = console
+        self._stop_seconds = stop_seconds
+        self._mark = uuid.uuid4().hex
+        self._interrupts = Interrupts()
+        self._services: list[Service] = []
+        self._tails: dict[str, LogTail] = {}
+
+    def run(self, on_ready: Callable[[Ready], None]) -> None:
+        """Start, keep running, and stop when asked to. Raises `CannotStart`; leaves no process behind in any case."""
+        home = self._settings.home
+        try:
+            lock = FileLock.take(home / "up.lock", f"process {os.getpid()}", LOCK_PATIENCE_SECONDS)
+        except AlreadyLocked as error:
+            raise HomeInUse(home, error.owner) from None
+        except OSError as error:
+            raise CannotStart(
+                f"The folder {home} can't be used: {error.strerror}. Choose another with --home."
+            ) from None
+        with (
+            listen(self._settings.api.host, self._settings.api.port) as api_socket,
+            reserve(self._settings.gateway.host, self._settings.gateway.port) as gateway_socket,
+            self._interrupts,
+        ):
+            gateway_port = gateway_socket.getsockname()[1]
+            warden = start_warden(self._mark, lock)
+            try:
+                self._start(api_socket, gateway_port)
+                ready = self._wait_until_ready(api_socket.getsockname()[1], gateway_port)
+                on_ready(ready)
+                while True:
+                    self._tick()
+            except _StopRequestedError:
+                self._console.say("stopping (Ctrl-C again: at once)")
+            finally:
+                self._stop()
+                assert warden.stdin is not None
+                warden.stdin.close()
+                warden.wait()
+                lock.release()
+
+    def _start(self, api_socket: socket.socket, gateway_port: int) -> None:
+        environment = self._environment(api_socket.getsockname()[1], gateway_port)
+        logs = self._settings.home / "logs"
+        logs.mkdir(exist_ok=True)
+
+        def service(name: str, *command: str, descriptors: tuple[int, ...] = ()) -> Service:
+            log = logs / f"{name}.log"
+            self._tails[name] = LogTail(name, log)
+            self._tails[name].rotate()
+            return Service(ServiceSpec(name, command, environment, log, descriptors))
+
+        self._migrate(service("migrate", "migrate"))
+        listening = api_socket.fileno()
+        self._services = [
+            service("worker", "worker"),  # first: it takes the longest to be ready
+            service("api", "server", "--fd", str(listening), descriptors=(listening,)),
+            service("gateway", "gateway"),
+            service("steward", "steward"),
+        ]
+        for each in self._services:
+            each.start()
+
+    def _environment(self, api_port: int, gateway_port: int) -> Mapping[str, str]:
+        return {
+            # With tickets a simulator that comes back keeps its number, and so its seed. Every stack has its own key.
+            "LUDUS_GATEWAY__TICKET_KEY": secrets.token_urlsafe(32),
+            "LUDUS_WEBHOOKS__PRIVATE_ADDRESSES": str(private_receivers(self._settings.api)).lower(),
+            **os.environ,
+            "LUDUS_HOME": str(self._settings.home),
+            "LUDUS_API__PORT": str(api_port),
+            "LUDUS_GATEWAY__PORT": str(gateway_port),
+            **(
+                {} if self._settings.worker.slots is None else {"LUDUS_WORKER__SLOTS": str(self._settings.worker.slots)}
+            ),
+            "PYTHONSAFEPATH": "1",  # a folder named `server` where the user stands must not be taken for ours
+            "PYTHONUNBUFFERED": "1",
+            MARK: self._mark,
+        }
+
+    def _migrate(self, migration: Service) -> None:
+        self._services = [migration]
+        migration.start()
+        while (death := migration.death()) is None:
+            self._pause()
+        if death != "exit code 0":
+            raise CannotStart(f"The database could not be migrated ({death}):\n{self._last_lines(migration)}")
+
+    def _wait_until_ready(self, api_port: int, gateway_port: int) -> Ready:
+        api = address(self._settings.api.host, api_port)
+        gateway = address(self._settings.gateway.host, gateway_port)
+        began = time.time()
+        deadline = time.monotonic() + READY_SECONDS
+        while not (listens(gateway) and api_is_ready(api, self._token(), began, self._settings.api.tls)):
+            for each in self._services:
+                if (death := each.death()) is not None:
+                    raise CannotStart(f"The {each.spec.name} ended at its start ({death}):\n{self._last_lines(each)}")
+            if time.monotonic() > deadline:
+                raise CannotStart(f"Not ready after {READY_SECONDS:g} s; see {self._settings.home / 'logs'}.")
+            self._pause()
+        scheme = "http" if self._settings.api.tls is None else "https"
+        return Ready(f"{scheme}://{api}", gateway, str(self._settings.home), os.getpid())
+
+    def _token(self) -> str | None:
+        token = self._settings.api.token
+        return None if token is None else token.get_secret_value()
+
+    def _tick(self) -> None:
+        for each in self._services:
+            if each.restart_at is None:
+                if (death := each.death()) is not None:
+                    pause = each.plan_restart()
+                    self._console.say(f"died ({death}); it is started again in {pause:g} s", each.spec.name)
+            elif time.monotonic() >= each.restart_at:
+                each.start()
+        self._pause()
+
+    def _pause(self) -> None:
+        """Show what was logged, wait a moment, and leave if somebody wants to stop."""
+        for tail in self._tails.values():
+            self._console.show(tail)
+        self._interrupts.wait(TICK_SECONDS)
+        if self._interrupts.count:
+            raise _StopRequestedError
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + self._stop_seconds
+        for each in self._services:
+            each.terminate()
+        while any([each.death() is None and each.pid is not None for each in self._services]):  # noqa: C419  look at all
+            if self._interrupts.count > 1:
+                self._console.say("stopped at once")
+                break
+            if time.monotonic() > deadline:
+                self._console.say(f"not stopped after {self._stop_seconds:g} s; ending what is left")
+                break
+            self._interrupts.wait(TICK_SECONDS / 4)
+        for each in self._services:
+            each.kill()
+        sweep(self._mark)
+        for tail in self._tails.values():
+            self._console.show(tail)
+
+    def _last_lines(self, service: Service) -> str:
+        lines = self._tails[service.spec.name].last_lines(LOG_LINES_AT_DEATH)
+        return "\n".join(f"  {line}" for line in lines) or f"  (nothing in {service.spec.log})"
+
+
+def private_receivers(api: ApiSettings) -> bool:
+    """Tell whether webhooks may be sent to this machine and its network unless the operator says otherwise.
+
+    Clients of an API on loopback without tokens reach this machine's ports anyway. With tokens they can be on other
+    machines, behind a reverse proxy, and must not reach through the server what they cannot reach themselves.
+    """
+    return api.host in LOOPBACK and not api.demands_token
+
+
+def start_warden(mark: str, lock: FileLock) -> subprocess.Popen[bytes]:
+    """Start the process that sweeps if this one is killed. It does not carry the mark itself."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "server.embedded.orphans", mark],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(lock.descriptor,),
+        start_new_session=True,
+    )

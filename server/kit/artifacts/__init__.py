@@ -1,0 +1,24 @@
+"""Files that outlive an attempt: checkpoints, exported models, logs, demonstrations, uploads.
+
+A path in the store is relative, with `/` between plain segments, and carries the run and the epoch
+(`runs/run_01.../3/checkpoints/50000-2`), so that two attempts never write to the same place. Two stores have this face:
+a folder (`folder`), and a bucket of S3 or of a server that speaks its protocol (`s3`). `opening` takes the one that the
+settings name.
+"""
+
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.publication import Stored, published
+from server.kit.artifacts.store import BLOCK, ArtifactStore, FileRef, StoredFile, check_path, digest_of, fetch
+
+__all__ = [
+    "BLOCK",
+    "ArtifactStore",
+    "FileRef",
+    "FolderStore",
+    "Stored",
+    "StoredFile",
+    "check_path",
+    "digest_of",
+    "fetch",
+    "published",
+]

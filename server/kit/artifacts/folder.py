@@ -1,0 +1,198 @@
+"""Artifacts in a folder of a local (or shared POSIX) file system.
+
+What is published is complete or not there at all: files are copied under a temporary name, synced, and appear by one
+rename. Names with a leading dot are the store's own: what a kill leaves behind has one, and is swept away later.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from server.kit.artifacts.store import BLOCK, FileRef, StoredFile, check_path, files_of
+from server.kit.errors import ArtifactNotFound, StorageFull, StorageRefused, StorageUnavailable
+
+
+class FolderStore:
+    """An ArtifactStore in a folder of a local (or shared POSIX) file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    def publish(self, source: Path, path: str) -> list[FileRef]:
+        """Store a file or a folder; see ArtifactStore."""
+        target = self._root / check_path(path)
+        temporary = target.parent / f".{secrets.token_hex(8)}.tmp"
+        with _told(path, lambda: sum(file.stat().st_size for _, file in files_of(source))):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                files = _copy(source, temporary)
+                self._appear(temporary, target, files)
+            finally:
+                _remove(temporary)
+            _sync_folders(target.parent, self._root)
+        return files
+
+    def open(self, path: str, start: int = 0) -> BinaryIO:
+        """Open a file for reading from a byte on. Raises ArtifactNotFound."""
+        try:
+            file = self._file(path).open("rb")
+        except FileNotFoundError:  # deleted since it was looked for
+            raise ArtifactNotFound(path) from None
+        file.seek(start)
+        return file
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes. Raises ArtifactNotFound."""
+        return self._file(path).stat().st_size
+
+    def delete(self, path: str) -> None:
+        """Remove a file or a folder. A folder disappears by one rename first, so that nobody meets half of it."""
+        target = self._root / check_path(path)
+        grave = target.parent / f".{secrets.token_hex(8)}.tmp"
+        with _told(path):
+            try:
+                target.rename(grave)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        _remove(grave)
+
+    def files(self, path: str) -> Iterator[StoredFile]:
+        """Yield every file below a folder."""
+        for folder, _, names in self._walk(self._root / check_path(path)):
+            for name in names:
+                if name.startswith("."):
+                    continue
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    found = (folder / name).stat()
+                    relative = (folder / name).relative_to(self._root).as_posix()
+                    yield StoredFile(relative, found.st_size, found.st_mtime)
+
+    def sweep(self, older_than: float) -> int:
+        """Remove temporary files and folders, and graves, that nobody has written to for so many seconds."""
+        swept = 0
+        oldest = time.time() - older_than
+        for folder, folders, names in os.walk(self._root):
+            left = [name for name in (*folders, *names) if name.startswith(".") and name.endswith(".tmp")]
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in left:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    if max(_touched(path), path.stat().st_mtime) < oldest:
+                        _remove(path)
+                        swept += 1
+        return swept
+
+    def _file(self, path: str) -> Path:
+        """Return a file in the folder. Raises ArtifactNotFound, also for what a symbolic link puts outside."""
+        target = self._root / check_path(path)
+        if not target.is_file() or not target.resolve().is_relative_to(self._root.resolve()):
+            raise ArtifactNotFound(path)
+        return target
+
+    def _walk(self, top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+        """Walk through the folders that are published."""
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            yield Path(folder), folders, names
+
+    def _appear(self, temporary: Path, target: Path, files: list[FileRef]) -> None:
+        if target.is_dir():
+            if temporary.is_dir() and _list(target) == sorted(files, key=lambda file: file.name):
+                return
+            raise FileExistsError(errno.EEXIST, "an artifact folder never changes; use a new path", str(target))
+        temporary.rename(target)
+
+
+@contextmanager
+def _told(path: str, size: Callable[[], int] = int) -> Iterator[None]:
+    """Turn what the system says into what an operator understands: no space, no right to write, a disk that fails."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or str(error)
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                raise StorageFull(path, size()) from error
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                raise StorageRefused(f"{what}: {error.filename}", "let this process write there") from error
+            case errno.EIO | errno.ESTALE | errno.ETIMEDOUT:
+                raise StorageUnavailable(f"{what}: {error.filename}") from error
+        raise
+
+
+def _copy(source: Path, target: Path) -> list[FileRef]:
+    return _copy_folder(source, target) if source.is_dir() else [_copy_file(source, target, source.name)]
+
+
+def _copy_folder(source: Path, target: Path) -> list[FileRef]:
+    files = []
+    target.mkdir()
+    folders = [target]
+    for item in sorted(source.rglob("*")):
+        name = check_path(item.relative_to(source).as_posix())
+        if item.is_dir():
+            (target / name).mkdir()
+            folders.append(target / name)
+        elif item.is_file():
+            files.append(_copy_file(item, target / name, name))
+    for folder in reversed(folders):
+        _sync(folder)
+    return files
+
+
+def _copy_file(source: Path, target: Path, name: str) -> FileRef:
+    digest = hashlib.sha256()
+    size = 0
+    with source.open("rb") as reader, target.open("xb") as writer:
+        while block := reader.read(BLOCK):
+            writer.write(block)
+            digest.update(block)
+            size += len(block)
+        writer.flush()
+        os.fsync(writer.fileno())
+    return FileRef(name, size, digest.hexdigest())
+
+
+def _touched(path: Path) -> float:
+    """Return when anything in a folder was written to last."""
+    return max((item.stat().st_mtime for item in path.rglob("*")), default=0.0)
+
+
+def _list(folder: Path) -> list[FileRef]:
+    """Describe the files of a published folder, by name."""
+    found = []
+    for item in folder.rglob("*"):
+        if item.is_file():
+            with item.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found.append(FileRef(item.relative_to(folder).as_posix(), item.stat().st_size, digest))
+    return sorted(found, key=lambda file: file.name)
+
+
+def _sync_folders(folder: Path, root: Path) -> None:
+    """Sync a folder and its parents up to the root, which may all be new."""
+    while folder.is_relative_to(root):
+        _sync(folder)
+        folder = folder.parent
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

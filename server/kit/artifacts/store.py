@@ -1,0 +1,119 @@
+"""What a store of artifacts can do, whatever keeps the bytes."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from server.kit.errors import InvalidArtifactPath
+
+MAX_PATH = 500
+MAX_SEGMENT = 200
+"""Bytes; file systems allow 255."""
+BLOCK = 1 << 20
+"""Bytes that are copied and hashed at a time."""
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """One file of a published folder."""
+
+    name: str
+    """Relative to the folder's path, with `/`."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """Lower-case hexadecimal."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file that a store holds."""
+
+    path: str
+    size: int
+    """Bytes."""
+    modified: float
+    """Seconds since 1970, on the store's clock."""
+
+
+class ArtifactStore(Protocol):
+    """Where artifacts live. All paths are relative to the store.
+
+    Every method may raise StorageUnavailable (the store doesn't answer; trying again can help) or StorageRefused (it
+    answers, and what it says an operator has to settle). Safe to use from several threads.
+    """
+
+    def publish(self, source: Path, path: str) -> list[FileRef]:
+        """Store a file, or all files of a folder, under `path`; they are durable and complete when this returns.
+
+        A folder's path must be new: publishing an equal folder again changes nothing, another one is a FileExistsError.
+        A single file replaces an older one of the same path. Raises StorageFull with nothing published.
+        """
+        ...
+
+    def open(self, path: str, start: int = 0) -> BinaryIO:
+        """Open a file for reading from the byte `start` on. Raises ArtifactNotFound."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes. Raises ArtifactNotFound."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all its files. What isn't there is no error."""
+        ...
+
+    def files(self, path: str) -> Iterator[StoredFile]:
+        """Yield every file below a folder, in no order. A folder that isn't there has none."""
+        ...
+
+    def sweep(self, older_than: float) -> int:
+        """Remove what publications that were killed have left behind, if it is so many seconds old; return how much."""
+        ...
+
+
+def fetch(store: ArtifactStore, path: str, target: Path) -> str:
+    """Copy a stored file to `target`, whose folder exists; return its SHA-256. Raises ArtifactNotFound."""
+    digest = hashlib.sha256()
+    with store.open(path) as reader, target.open("wb") as writer:
+        while block := reader.read(BLOCK):
+            writer.write(block)
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def digest_of(store: ArtifactStore, path: str) -> str:
+    """Return the SHA-256 of a stored file. Raises ArtifactNotFound."""
+    digest = hashlib.sha256()
+    with store.open(path) as reader:
+        while block := reader.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check_path(path: str) -> str:
+    """Return a path in the store unchanged. Raises InvalidArtifactPath when it could leave the store."""
+    if len(path) > MAX_PATH or not all(_is_plain(segment) for segment in path.split("/")):
+        raise InvalidArtifactPath(path)
+    return path
+
+
+def files_of(source: Path) -> list[tuple[str, Path]]:
+    """Return the files of a folder with their names in the store, or a single file with its own, by name."""
+    if not source.is_dir():
+        return [(source.name, source)]
+    found = sorted(item for item in source.rglob("*") if item.is_file())
+    return [(check_path(item.relative_to(source).as_posix()), item) for item in found]
+
+
+def _is_plain(segment: str) -> bool:
+    """Accept any name that people give to behaviors. Names with a leading dot are the store's own."""
+    return (
+        segment.isprintable()
+        and segment == segment.strip()
+        and not segment.startswith(".")
+        and "\\" not in segment
+        and 0 < len(segment.encode()) <= MAX_SEGMENT
+    )

@@ -1,0 +1,265 @@
+"""The connection to the system of record: SQLite or PostgreSQL, read and write transactions, work after the commit.
+
+    with database.write() as session:      # one transaction: committed at the end, rolled back on an exception
+        RunRepository(session).insert(run)
+        after_commit(session, lambda: bell.ring(run.id))
+
+SQLite (WAL): every writing transaction begins with `BEGIN IMMEDIATE` and waits for the writer before it; a transaction
+that reads first and writes later would fail at once with "database is locked", whatever the time-out. The driver's own
+transaction handling is off (`isolation_level=None`), because it begins transactions late and never for reads. Readers
+have connections of their own that refuse to write, and see one snapshot.
+PostgreSQL: READ COMMITTED, with time-outs for locks and statements, and for transactions that stand still (a process
+that froze, a host that is gone) longer than others wait for their locks; what must not interleave locks the run's row
+first.
+"""
+
+import copy
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Self
+
+import structlog
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
+
+from server.kit.db.projects import ProjectSession, info_of
+from server.kit.errors import DatabaseUnavailable
+from server.kit.settings import DatabaseSettings
+
+__all__ = ["Database", "Session", "after_commit"]
+
+Effect = Callable[[], None]
+_EFFECTS = "ludus_after_commit"
+READER_CACHE_KIB, WRITER_CACHE_KIB = 8192, 1024
+"""SQLite's page cache per connection. Lists of runs profit from theirs; a writer appends, and its cache would only grow
+with the database up to this bound (the operating system caches the file for all of them).
+"""
+_log = structlog.get_logger(__name__)
+
+
+def after_commit(session: Session, effect: Effect) -> None:
+    """Run `effect` once this session's transaction is committed; never if it is rolled back."""
+    session.info.setdefault(_EFFECTS, []).append(effect)
+
+
+class Database:
+    """Hands out transactions. One per process (never across a fork); safe to share between threads."""
+
+    def __init__(
+        self,
+        url: str | URL,
+        *,
+        synchronous: str = "FULL",
+        busy_seconds: float = 15,
+        statement_seconds: float = 30,
+        pool_size: int = 48,
+    ) -> None:
+        self.url = make_url(url)
+        self._pool_size = pool_size
+        self._project: str | None = None
+        self._before_commit: Callable[[Session], None] | None = None
+        if self.url.get_backend_name() == "sqlite":
+            # SQLite's waiting writers sleep and try again, up to 100 ms apart; within a process they queue up better.
+            self._turn: AbstractContextManager[object] = _Turn(busy_seconds)
+            self._reader = _sqlite_engine(self.url, synchronous, busy_seconds, pool_size, writes=False)
+            self._writer = _sqlite_engine(self.url, synchronous, busy_seconds, pool_size, writes=True)
+        else:
+            self._turn = nullcontext()
+            engine = _postgresql_engine(self.url, busy_seconds, statement_seconds, pool_size)
+            self._reader = engine.execution_options(postgresql_readonly=True)
+            self._writer = engine
+
+    @classmethod
+    def from_settings(cls, settings: DatabaseSettings) -> Self:
+        """Connect as the settings say."""
+        return cls(
+            settings.url.get_secret_value(),
+            synchronous=settings.synchronous,
+            busy_seconds=settings.busy_seconds,
+            statement_seconds=settings.statement_seconds,
+            pool_size=settings.pool_size,
+        )
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that writes (for migrations and tests)."""
+        return self._writer
+
+    def within(self, project: str | None, before_commit: Callable[[Session], None] | None = None) -> Self:
+        """Return a view of the same database whose sessions see, and add to, one project alone; None: every project.
+
+        `before_commit` has the last word in each of its writing transactions: what it adds is committed with the rest,
+        or not at all.
+        """
+        view = copy.copy(self)
+        view.__dict__.update(_project=project, _before_commit=before_commit)
+        return view
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """One read-only transaction. Raises DatabaseUnavailable when the database doesn't answer."""
+        with _translated(), self._session(self._reader, autoflush=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """One writing transaction, committed at the end of the block; then what `after_commit` collected is done.
+
+        Raises DatabaseUnavailable when the database doesn't answer or another writer doesn't finish; nothing is
+        written then.
+        """
+        with self._turn, _translated(), self._session(self._writer) as session:
+            session.connection()
+            yield session
+            if self._before_commit is not None:
+                self._before_commit(session)
+            _commit(session)
+        effects: list[Effect] = session.info.pop(_EFFECTS, [])
+        for effect in effects:
+            effect()
+
+    def connections(self) -> dict[str, tuple[int, int]]:
+        """Return for each pool how many connections are in use, and how many there may be."""
+        pools = {"shared": self._writer} if self._reader.pool is self._writer.pool else {}
+        pools = pools or {"read": self._reader, "write": self._writer}
+        found = {}
+        for name, engine in pools.items():
+            pool = engine.pool
+            assert isinstance(pool, QueuePool)
+            found[name] = (pool.checkedout(), self._pool_size)
+        return found
+
+    def _session(self, engine: Engine, *, autoflush: bool = True) -> Session:
+        return ProjectSession(engine, expire_on_commit=False, autoflush=autoflush, info=info_of(self._project))
+
+    def ping(self) -> None:
+        """Ask the database for a sign of life. Raises DatabaseUnavailable."""
+        with self.read() as session:
+            session.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._reader.dispose()
+        self._writer.dispose()
+
+
+def _commit(session: Session) -> None:
+    """Commit, or throw the connection away: one whose COMMIT failed may still hold the transaction and its locks."""
+    try:
+        session.commit()
+    except BaseException:
+        session.invalidate()
+        raise
+
+
+class _Turn:
+    """A lock that is waited for no longer than the database would be."""
+
+    def __init__(self, seconds: float) -> None:
+        self._lock = threading.Lock()
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._seconds):
+            raise DatabaseUnavailable("another thread's transaction did not end in time")
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn "does not answer" and "stayed locked" into DatabaseUnavailable; let real mistakes through."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise DatabaseUnavailable("no connection became free in time") from error
+    except DBAPIError as error:
+        if not _is_outage(error):
+            raise
+        raise DatabaseUnavailable(str(error.orig).strip()) from error
+
+
+def _is_outage(error: DBAPIError) -> bool:
+    """Tell trouble that can pass (locked, full, connection lost) from a mistake in a statement."""
+    if error.connection_invalidated:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        name = getattr(error.orig, "sqlite_errorname", "")
+        return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN"))
+    return isinstance(error, OperationalError)
+
+
+def _sqlite_engine(url: URL, synchronous: str, busy_seconds: float, pool_size: int, *, writes: bool) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise ValueError("an SQLite database must be a file: every connection would see a memory database of its own")
+    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        url,
+        connect_args={"timeout": busy_seconds, "isolation_level": None, "check_same_thread": False},
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_use_lifo=True,
+    )
+
+    def connected(connection: DBAPIConnection, _record: object) -> None:
+        _set_wal(connection, busy_seconds)
+        cursor = connection.cursor()
+        for pragma in (
+            f"synchronous={synchronous}",
+            "foreign_keys=ON",
+            f"cache_size=-{WRITER_CACHE_KIB if writes else READER_CACHE_KIB}",
+            "temp_store=MEMORY",
+            "journal_size_limit=67108864",
+            f"query_only={'OFF' if writes else 'ON'}",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    def begun(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begun)
+    return engine
+
+
+def _set_wal(connection: DBAPIConnection, busy_seconds: float) -> None:
+    """Switch to WAL. The switch itself does not honour the busy time-out, so several first openers would collide."""
+    give_up = time.monotonic() + busy_seconds
+    cursor = connection.cursor()
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.02)
+        else:
+            break
+    cursor.close()
+
+
+def _postgresql_engine(url: URL, busy_seconds: float, statement_seconds: float, pool_size: int) -> Engine:
+    busy = int(busy_seconds * 1000)
+    options = (
+        f"-c lock_timeout={busy} -c idle_in_transaction_session_timeout={busy} "
+        f"-c statement_timeout={int(statement_seconds * 1000)}"
+    )
+    return create_engine(
+        url,
+        connect_args={"options": options, "connect_timeout": 10, "application_name": "ludus"},
+        pool_size=min(pool_size, 16),
+        max_overflow=max(0, pool_size - 16),
+        pool_pre_ping=True,
+        pool_use_lifo=True,
+    )

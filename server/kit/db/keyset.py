@@ -1,0 +1,169 @@
+"""Turns a list query into SQL: conditions, order, and a page that starts after a row (keyset, not offset)."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, not_, or_
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.sql.expression import FunctionElement
+
+from server.kit.db.texts import storable
+from server.kit.errors import InvalidQuery
+from server.kit.listing import Condition, ListQuery, Operator, Page, Value
+
+Row = TypeVar("Row")
+Part = TypeVar("Part")
+PARAMETERS = 500
+"""Of one list; SQLite takes 999 in any build."""
+Column = InstrumentedAttribute[Any] | ColumnElement[Any]
+Columns = Mapping[str, Column]
+"""The fields that a list can be filtered and sorted by, under the names of the model's attributes."""
+
+_COMPARE: Mapping[Operator, Callable[[Any, Value], ColumnElement[bool]]] = {
+    Operator.EQ: lambda column, value: column == value,
+    Operator.NE: lambda column, value: column.is_distinct_from(value),
+    Operator.LT: lambda column, value: column < value,
+    Operator.GT: lambda column, value: column > value,
+    Operator.LE: lambda column, value: column <= value,
+    Operator.GE: lambda column, value: column >= value,
+}
+
+
+class opaque(FunctionElement[Any]):  # noqa: N801  # reads as the SQL function that it is
+    """A column, for which SQLite shall use no index (`+column`). It keeps no statistics, so it would guess wrongly."""
+
+    inherit_cache = True
+
+    def __init__(self, column: Column) -> None:
+        super().__init__(column)
+        self.type = column.type
+
+
+@compiles(opaque)
+def _transparent(element: opaque, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(opaque, "sqlite")
+def _opaque(element: opaque, compiler: Any, **options: Any) -> str:
+    return "+" + str(compiler.process(element.clauses, **options))
+
+
+def parts(values: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Cut a long list for `IN (...)`: a statement takes a limited number of parameters."""
+    return (values[start : start + PARAMETERS] for start in range(0, len(values), PARAMETERS))
+
+
+def select_page(
+    session: Session,
+    statement: Select[Row],
+    query: ListQuery,
+    columns: Columns,
+    key: InstrumentedAttribute[Any],
+    special: Callable[[Condition], ColumnElement[bool] | None] = lambda _condition: None,
+) -> Page[Row]:
+    """Run a list query on top of a statement.
+
+    `key` breaks ties. `special` may translate a condition itself. The sort column must not be null.
+    Raises InvalidQuery for a field that the list doesn't have.
+    """
+    for condition in query.conditions:
+        clause = special(condition)  # checks values itself, with `check`
+        statement = statement.where(compare(columns, condition) if clause is None else clause)
+    column = _column(columns, query.order.field)
+    if query.after is not None:
+        statement = statement.where(_after(column, key, query))
+    order = (column.desc(), key.desc()) if query.order.descending else (column.asc(), key.asc())
+    # The sort column is read with the row: it may be that of another table.
+    ordered = statement.add_columns(column.label("sorted_by")).order_by(*order).limit(query.limit + 1)
+    rows = session.execute(ordered).all()
+    items = tuple(row[0] for row in rows[: query.limit])
+    if len(rows) <= query.limit:
+        return Page(items, None)
+    return Page(items, (rows[query.limit - 1].sorted_by, getattr(items[-1], key.key)))
+
+
+def compare(columns: Columns, condition: Condition) -> ColumnElement[bool]:
+    """Translate `field operator value`; a text that ends in `*` stands for all that begin with the rest."""
+    column = _column(columns, condition.field)
+    value = condition.value
+    check(condition.field, column, value)
+    if isinstance(value, str) and value.endswith("*") and condition.operator in {Operator.EQ, Operator.NE}:
+        matches = prefix(column, value[:-1])
+        return matches if condition.operator is Operator.EQ else not_(matches)
+    return _COMPARE[condition.operator](column, value)
+
+
+def prefix(column: Column, text: str) -> ColumnElement[bool]:
+    """Match texts that begin with `text`, as a range, which an index serves and in which no character is special."""
+    if not text:
+        return column.is_not(None)
+    end = _successor(text)
+    return column >= text if end is None else and_(column >= text, column < end)
+
+
+def _successor(text: str) -> str | None:
+    """Return the first text, by code points, behind all that begin with `text`; None if nothing is."""
+    stem = text.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no characters lie between
+
+
+def _after(column: Column, key: InstrumentedAttribute[Any], query: ListQuery) -> ColumnElement[bool]:
+    """Begin behind the row with these values. The redundant first clause is the one that an index can seek to."""
+    if query.after is None or len(query.after) != 2:
+        raise InvalidQuery(query.order.field, "the page's key must have two values")
+    value, identity = query.after
+    check(f"{query.order.field} of page_token", column, value)
+    check(f"{key.key} of page_token", key, identity)
+    if query.order.descending:
+        return and_(column <= value, or_(column < value, and_(column == value, key < identity)))
+    return and_(column >= value, or_(column > value, and_(column == value, key > identity)))
+
+
+def check(field: str, column: Column, value: Value) -> None:
+    """Raise InvalidQuery unless the database can compare a column with a value.
+
+    PostgreSQL fails on a number beyond the column's range, and on texts with NUL; SQLite on one beyond 64 bits. The
+    range is the column's, so that no list has to declare it.
+    """
+    kind = column.type.python_type
+    match value:
+        case bool() | None:
+            fits = kind is bool and value is not None
+        case str():
+            fits = kind is str and storable(value) == value
+        case int():
+            bits = 31 if kind is int and not isinstance(column.type, BigInteger) else 63
+            if kind is int and not -(2**bits) <= value < 2**bits:
+                wanted = f"whole numbers from {-(2**bits)} to {2**bits - 1}"
+                raise InvalidQuery(field, f"it takes {wanted}, and {shown(value)} is none of them")
+            fits = kind in {int, float} and -(2**bits) <= value < 2**bits
+        case float():
+            fits = kind is float and math.isfinite(value)
+    if not fits:
+        raise InvalidQuery(field, f"it takes {_TAKES.get(kind, 'other values')}, and {shown(value)} is none of them")
+
+
+_TAKES: Mapping[type, str] = {
+    bool: "true or false",
+    str: "texts without NUL characters",
+    int: "whole numbers",
+    float: f"numbers from {-(2**63)} to {2**63 - 1}",
+}
+
+
+def shown(value: Value) -> str:
+    """Return a value for a sentence, cut if it is long."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"a number of {len(str(value))} digits"
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _column(columns: Columns, field: str) -> Column:
+    if field not in columns:
+        raise InvalidQuery(field, f"known fields are {', '.join(sorted(columns))}")
+    return columns[field]

@@ -1,0 +1,84 @@
+"""Brings the database's schema to the one that this release needs.
+
+Any number of processes may do so at once: the first one migrates in a single transaction, the others wait for it and
+find nothing left to do (SQLite: `BEGIN IMMEDIATE`; PostgreSQL: an advisory lock). A failed migration leaves nothing
+behind.
+"""
+
+from pathlib import Path
+
+import structlog
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from server.kit.db.database import Database
+from server.kit.errors import SchemaOutdated
+from server.kit.settings import DatabaseSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+_ADVISORY_LOCK = 0x6C75647573
+_log = structlog.get_logger(__name__)
+
+
+def upgrade(settings: DatabaseSettings, revision: str = "head") -> None:
+    """Migrate the configured database to a revision. Safe when several processes start at once."""
+    database = Database.from_settings(settings)
+    try:
+        upgrade_database(database, revision)
+    finally:
+        database.close()
+
+
+def upgrade_database(database: Database, revision: str = "head") -> None:
+    """Migrate a connected database. Raises DatabaseUnavailable when another process doesn't finish in time."""
+    with database.write() as session:
+        connection = session.connection()
+        before = _lock(connection)
+        command.upgrade(_config(connection), revision)
+        after = current(connection)
+    if before != after:
+        _log.info("database_migrated", before=before, after=after)
+
+
+def downgrade_database(database: Database, revision: str) -> None:
+    """Take back migrations, with the data that they gave room to. For tests and development."""
+    with database.write() as session:
+        connection = session.connection()
+        _lock(connection)
+        command.downgrade(_config(connection), revision)
+
+
+def check(database: Database) -> None:
+    """Raise SchemaOutdated unless the schema is at least the one that this release needs.
+
+    A revision that this release doesn't know is of a newer one, whose schema this release works with, too.
+    """
+    scripts = ScriptDirectory.from_config(_config())
+    needed = str(scripts.get_current_head())
+    with database.read() as session:
+        found = current(session.connection())
+    known = {script.revision for script in scripts.walk_revisions()}
+    if found is None or (found != needed and found in known):
+        raise SchemaOutdated(found, needed)
+
+
+def current(connection: Connection) -> str | None:
+    """Return the revision that a database is at; None when it is empty."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _config(connection: Connection | None = None) -> Config:
+    return Config(toml_file=ROOT / "pyproject.toml", attributes={"connection": connection})
+
+
+def _lock(connection: Connection) -> str | None:
+    """Keep other processes from migrating until the commit; return the revision that was found."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
+        connection.execute(text("SET LOCAL lock_timeout = '60s'"))
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+    return current(connection)

@@ -1,0 +1,112 @@
+"""Request bodies: JSON with an envelope, or a bare configuration as YAML with the envelope in the query."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+
+from server.kit.http.errors import BodyInvalid, UnsupportedMediaType
+
+Model = TypeVar("Model", bound=BaseModel)
+
+JSON_TYPES = frozenset({"application/json", "text/json"})
+YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""One half of a character beyond 16 bits, as JSON escapes it. UTF-8 itself has none."""
+
+EXAMPLE = """\
+behaviors:
+  CartPole:
+    trainer_type: ppo
+    max_steps: 150000
+"""
+"""A configuration, for the documentation."""
+
+
+class Body:
+    """A request's body as it came, with its media type."""
+
+    def __init__(self, content: bytes, media_type: str) -> None:
+        self.content = content
+        self.media_type = media_type
+
+    def read(self, model: type[Model], parameters: Mapping[str, Any]) -> Model:
+        """Read the body as `model`. A YAML body is its `config`; `parameters` of the query set fields of either kind.
+
+        Raises UnsupportedMediaType, BodyInvalid, RequestValidationError.
+        """
+        given = {name: value for name, value in parameters.items() if value is not None}
+        if self.media_type in YAML_TYPES:
+            return _validated(model, {"config": self._text(), **given})
+        if self.media_type in JSON_TYPES:
+            data = self._json()
+            return _validated(model, {**data, **given} if isinstance(data, dict) else data)
+        raise UnsupportedMediaType(self.media_type)
+
+    def _text(self) -> str:
+        try:
+            return self.content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise BodyInvalid(f"it is not UTF-8: {error.reason} at byte {error.start}") from error
+
+    def _json(self) -> Any:
+        text = self._text()
+        try:
+            data = json.loads(text, object_pairs_hook=_without_duplicates)
+            if _SURROGATE.search(text):
+                json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise BodyInvalid("a text in it has half a surrogate pair, which nothing can store or answer") from error
+        except (ValueError, RecursionError) as error:
+            raise BodyInvalid(f"it is not JSON: {error}") from error
+        return data
+
+
+async def read_body(request: Request) -> Body:
+    """Receive the body."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return Body(await request.body(), media_type)
+
+
+BodyDep = Annotated[Body, Depends(read_body)]
+
+
+def declare_body(model: type[BaseModel], example: str) -> dict[str, Any]:
+    """Declare a body of both kinds for OpenAPI, for a route's `openapi_extra`. `example` is a configuration as YAML."""
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}},
+                "application/yaml": {"schema": {"type": "string"}, "example": example},
+            },
+        }
+    }
+
+
+def declare_json(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """Declare a body of JSON alone for OpenAPI, for a route's `openapi_extra`."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+
+
+def _validated(model: type[Model], data: Any) -> Model:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+        raise RequestValidationError(found) from error
+
+
+def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {key!r} occurs twice in one object")
+        result[key] = value
+    return result

@@ -1,0 +1,142 @@
+"""Files that are sent: whole, or the part that `Range` asks for (RFC 9110, section 14). Their SHA-256 is their ETag.
+
+A download that breaks off is resumed with `Range: bytes=N-` and `If-Range: ETAG`: it goes on where it was if the file
+is still the same one, and begins anew if it is not. Several ranges at once are not served: such a request gets it all.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, BinaryIO, Final, Self
+
+from fastapi import Depends, Header, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from server.app.uploads import MEDIA_TYPE
+from server.kit.artifacts import ArtifactStore
+from server.kit.http.errors import RangeNotSatisfiable, Responses
+
+BLOCK: Final = 256 * 1024
+_RANGE: Final = re.compile(r"bytes=\s*([0-9]*)-([0-9]*)\s*", re.IGNORECASE)
+_CONTENT: Final = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+DOWNLOAD: Final[Responses] = {
+    200: {
+        "description": "The file. `ETag` is its SHA-256, `Repr-Digest` the same as RFC 9530 has it.",
+        "content": _CONTENT,
+    },
+    206: {"description": "The part that `Range` asks for; `Content-Range` says which it is.", "content": _CONTENT},
+    304: {"description": "The file is the one that `If-None-Match` names."},
+}
+"""What a route answers that sends a file, besides problems, of which one is RangeNotSatisfiable."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """A file that can be sent."""
+
+    name: str
+    size: int
+    """Bytes."""
+    sha256: str
+    """Lower-case hexadecimal."""
+    open: Callable[[int], BinaryIO]
+    """Open it for reading from a byte on."""
+
+    @classmethod
+    def stored(cls, store: ArtifactStore, path: str, size: int, sha256: str) -> Self:
+        """Return an artifact. Sending it raises what opening it does."""
+        return cls(path.rpartition("/")[2], size, sha256, lambda start: store.open(path, start))
+
+    @property
+    def etag(self) -> str:
+        """A strong one: files with the same are equal byte for byte."""
+        return f'"{self.sha256}"'
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Which file the client has already, and which part of it it wants: the headers as they came."""
+
+    if_none_match: str
+    if_range: str
+    part: str
+    """`Range`."""
+
+
+def wish_of(
+    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of what the client has.")] = "",
+    if_range: Annotated[
+        str, Header(max_length=2000, description="ETag of the file that `Range` is meant for; another one comes whole.")
+    ] = "",
+    part: Annotated[
+        str,
+        Header(alias="Range", max_length=2000, description="`bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LENGTH`."),
+    ] = "",
+) -> Wish:
+    """Return what the request says."""
+    return Wish(if_none_match, if_range.strip(), part.strip())
+
+
+WishDep = Annotated[Wish, Depends(wish_of)]
+
+
+def send(content: Content, wish: Wish) -> Response:
+    """Answer with a file, or with a part of it. Raises RangeNotSatisfiable, and what opening it raises."""
+    if content.etag in wish.if_none_match:
+        return Response(status_code=304, headers={"ETag": content.etag})
+    part = part_of(wish.part, content.size) if wish.if_range in {"", content.etag} else None
+    sent = range(content.size) if part is None else part
+    digest = base64.b64encode(bytes.fromhex(content.sha256)).decode()
+    headers = {
+        "Content-Length": str(len(sent)),
+        "Content-Disposition": f'attachment; filename="{content.name}"',
+        "Accept-Ranges": "bytes",
+        "ETag": content.etag,
+        "Repr-Digest": f"sha-256=:{digest}:",
+        "Cache-Control": "private, no-cache",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if part is not None:
+        headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{content.size}"
+    return _Sending(content.open(sent.start), len(sent), 200 if part is None else 206, headers)
+
+
+def part_of(text: str, size: int) -> range | None:
+    """Return the bytes that a `Range` header asks for; None where it is to be ignored, as several parts are.
+
+    Raises RangeNotSatisfiable where a file of this size has none of them.
+    """
+    found = _RANGE.fullmatch(text)
+    if found is None or not (found[1] or found[2]):
+        return None
+    if not found[1]:  # so many at the end
+        wanted = range(max(0, size - int(found[2])), size)
+    elif not found[2]:
+        wanted = range(int(found[1]), size)
+    elif int(found[2]) < int(found[1]):
+        return None
+    else:
+        wanted = range(int(found[1]), min(int(found[2]) + 1, size))
+    if not wanted:
+        raise RangeNotSatisfiable(size)
+    return wanted
+
+
+class _Sending(StreamingResponse):
+    """Sends so many bytes of a file, and closes it whether or not the client stayed to take any."""
+
+    def __init__(self, file: BinaryIO, length: int, status: int, headers: dict[str, str]) -> None:
+        super().__init__(_blocks(file, length), status, headers, MEDIA_TYPE)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _blocks(file: BinaryIO, length: int) -> Iterator[bytes]:
+    while length and (block := file.read(min(BLOCK, length))):
+        length -= len(block)
+        yield block

@@ -1,0 +1,145 @@
+"""Commands: one writing transaction per POST or PATCH, and `Idempotency-Key` (draft-ietf-httpapi-idempotency-key).
+
+The key is stored in the same transaction as the effect, so there is never one without the other. A repetition gets the
+first answer again, with `Idempotency-Replayed: true`; the same key with other content is refused (422); while the first
+request is still being answered a repetition to the same process is told so (409), one to another process waits for it.
+A request that failed has left nothing behind: repeating it tries again. Keys are kept for 24 hours.
+
+The transaction is opened and committed inside the handler's own thread, not by a dependency: FastAPI would run a
+dependency's two halves and the handler as three visits to the thread pool, and a request that holds SQLite's write lock
+while it queues for its next visit behind others that wait for the lock ends in a standstill. The commit is thereby
+before the answer by construction.
+"""
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from server.app.repository import IdempotencyRepository
+from server.kit.db.database import Database, Session
+from server.kit.db.projects import DEFAULT
+from server.kit.http.errors import IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight
+
+COMMAND_PROBLEMS = (IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight)
+"""What any command can be refused for."""
+
+REPLAYED = "Idempotency-Replayed"
+_KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answers with."""
+
+    status: int
+    body: BaseModel
+    location: str | None = None
+    """Path of what was created."""
+    secret: str | None = None
+    """Field of the body that is told once: it is not stored with the key, and a repetition has null in its place."""
+
+
+@dataclass(frozen=True)
+class RequestMark:
+    """What tells a request from others: its key if it has one, and what the key stands for."""
+
+    scope: str
+    """See `key_scope`."""
+    key: str | None
+    fingerprint: str
+
+
+class InFlight:
+    """The keys of requests that this process is answering."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keys: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def hold(self, scope: str, key: str) -> Iterator[None]:
+        """Hold a key for the length of a request. Raises RequestInFlight if it is held already."""
+        with self._lock:
+            if (scope, key) in self._keys:
+                raise RequestInFlight(key)
+            self._keys.add((scope, key))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._keys.discard((scope, key))
+
+
+class Command:
+    """One POST or PATCH: runs its effect once."""
+
+    def __init__(self, database: Database, in_flight: InFlight, mark: RequestMark) -> None:
+        self._database = database
+        self._in_flight = in_flight
+        self._mark = mark
+
+    def run(self, effect: Callable[[Session], Answer]) -> JSONResponse:
+        """Run `effect` in one transaction and answer, or answer again what the first request with this key got."""
+        if self._mark.key is None:
+            with self._database.write() as session:
+                answer = effect(session)
+            return _respond(answer.status, answer.body.model_dump(mode="json"), answer.location)
+        with self._in_flight.hold(self._mark.scope, self._mark.key):
+            return self._run_once(self._mark.key, effect)
+
+    def preview(self, body: BaseModel) -> JSONResponse:
+        """Answer what the command would do. Nothing is written, and the key is not used up."""
+        return _respond(200, body.model_dump(mode="json"), None)
+
+    def _run_once(self, key: str, effect: Callable[[Session], Answer]) -> JSONResponse:
+        with self._database.write() as session:
+            keys = IdempotencyRepository(session)
+            first = keys.claim(self._mark.scope, key, self._mark.fingerprint)
+            if first is not None:
+                if first.fingerprint != self._mark.fingerprint:
+                    raise IdempotencyKeyReused(key)
+                assert first.status is not None
+                assert first.response is not None
+                response = _respond(first.status, first.response["body"], first.response["location"])
+                response.headers[REPLAYED] = "true"
+                return response
+            answer = effect(session)
+            body = answer.body.model_dump(mode="json")
+            kept = body if answer.secret is None else {**body, answer.secret: None}
+            keys.answer(self._mark.scope, key, answer.status, {"body": kept, "location": answer.location})
+        return _respond(answer.status, body, answer.location)
+
+
+def key_scope(project: str, method: str, path: str) -> str:
+    """Return what a key belongs to: a project, a method and a path. Somebody else's answer is nobody's business."""
+    return f"{'' if project == DEFAULT else project + ' '}{method} {path}"[:200]
+
+
+def read_key(header: str | None) -> str | None:
+    """Read the header: a structured-field string (quoted), or the bare text. Raises IdempotencyKeyInvalid."""
+    if header is None:
+        return None
+    quoted = len(header) >= 2 and header[0] == header[-1] == '"'
+    key = re.sub(r"\\(.)", r"\1", header[1:-1]) if quoted else header
+    if not _KEY.fullmatch(key):
+        raise IdempotencyKeyInvalid
+    return key
+
+
+def fingerprint_of(*parts: bytes) -> str:
+    """Return the SHA-256 of a request's content."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _respond(status: int, body: object, location: str | None) -> JSONResponse:
+    return JSONResponse(body, status, headers={} if location is None else {"Location": location})

@@ -1,0 +1,83 @@
+"""Lists over HTTP: `filter`, `order_by`, `page_size`, `page_token` become a `ListQuery`, and a page its next token."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Query
+from pydantic import BaseModel
+from pydantic import Field as ModelField
+
+from server.kit.http.errors import FilterInvalid, OrderInvalid, PageTokenInvalid
+from server.kit.http.filters import MAX_LENGTH, Field, parse_filter, parse_order
+from server.kit.http.pages import MAX_TOKEN_LENGTH, decode_token, encode_token
+from server.kit.listing import ListQuery, Order, Page
+
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
+
+LIST_PROBLEMS = (FilterInvalid, OrderInvalid, PageTokenInvalid)
+"""What a list can be asked wrongly."""
+
+
+@dataclass(frozen=True)
+class ListForm:
+    """What a list can be asked for."""
+
+    name: str
+    """Tells the page tokens of different lists apart."""
+    filters: Mapping[str, Field]
+    orders: frozenset[str]
+    default: Order
+
+
+class ListPage(BaseModel):
+    """Parent of all pages."""
+
+    next_page_token: str = ModelField(
+        default="", description="Ask for the next page with this as `page_token`; empty on the last page."
+    )
+
+
+class Listing:
+    """The parameters of one request for a list."""
+
+    def __init__(
+        self,
+        filter: Annotated[  # noqa: A002  # AIP-160's word
+            str,
+            Query(max_length=MAX_LENGTH, description='Conditions joined by AND: `state = RUNNING AND tag = "ci"`.'),
+        ] = "",
+        order_by: Annotated[str, Query(max_length=100, description="A field, then `asc` or `desc`.")] = "",
+        page_size: Annotated[
+            int, Query(ge=0, description=f"Most items; above {MAX_PAGE_SIZE} it is lowered to that. 0 = the default.")
+        ] = DEFAULT_PAGE_SIZE,
+        page_token: Annotated[
+            str, Query(max_length=MAX_TOKEN_LENGTH, description="`next_page_token` of the page before.")
+        ] = "",
+    ) -> None:
+        self._filter = filter
+        self._order_by = order_by
+        self._page_size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+        self._page_token = page_token
+
+    def query(self, form: ListForm, bound: str = "") -> ListQuery:
+        """Read the parameters; `bound` is what else decides about the order. Raises FilterInvalid, OrderInvalid,
+        PageTokenInvalid.
+        """
+        order = parse_order(self._order_by, form.orders, form.default)
+        after = decode_token(self._page_token, self._text(form, bound)) if self._page_token else None
+        return ListQuery(order, parse_filter(self._filter, form.filters), self._page_size, after)
+
+    def token(self, form: ListForm, page: Page[Any], bound: str = "") -> str:
+        """Return the token of the page that follows, empty if there is none."""
+        return "" if page.next is None else encode_token(page.next, self._text(form, bound))
+
+    def _text(self, form: ListForm, bound: str) -> str:
+        """Return what a token is bound to. A page's size may change between pages."""
+        query = [form.name, self._filter.strip(), self._order_by.split()]
+        return json.dumps([*query, bound] if bound else query)
+
+
+ListingDep = Annotated[Listing, Depends()]

@@ -1,0 +1,198 @@
+"""The doorbell: Celery as a way to wake a worker. No state, no results; a message carries a run's id and nothing else.
+
+A lost, late or doubled message is harmless (the claim is a compare-and-set in the database, and the steward rings
+again), so messages are acknowledged early and prefetching is off: none waits behind a worker that trains for hours.
+
+Embedded, messages are files in a folder. kombu's own file transport writes a message under its final name and moves a
+fetched one to the system's temporary folder: a reader can meet half a message, and where that folder is on another file
+system the move is a copy, which loses messages. `FolderTransport` writes elsewhere first and renames, both ways, inside
+the one folder.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections import deque
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+from kombu.transport import virtual
+
+from server.kit.errors import BrokerUnavailable
+from server.kit.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+class TaskName(StrEnum):
+    """Names of the tasks, once."""
+
+    TRAIN = "ludus.train"
+
+
+class Doorbell:
+    """Wakes workers."""
+
+    def __init__(self, celery: Celery) -> None:
+        self._celery = celery
+
+    def ring(self, run_id: str) -> None:
+        """Tell the workers that a run waits. Call it after the commit. A broker that is away is no error: see above."""
+        try:
+            self._celery.send_task(TaskName.TRAIN, kwargs={"run_id": run_id}, retry=False)
+        except (OperationalError, OSError) as error:
+            _log.warning("doorbell_failed", run_id=run_id, error=str(error))
+
+    def ping(self) -> None:
+        """Ask the broker for a sign of life. Raises BrokerUnavailable after a few seconds."""
+        folder = self._celery.conf.broker_transport_options.get("folder")
+        try:
+            if folder is not None and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+                raise BrokerUnavailable(f"the folder {folder} cannot be written to")
+            with self._celery.connection_for_write() as connection:
+                connection.ensure_connection(max_retries=1, interval_start=0.2, timeout=2)
+        except (OperationalError, OSError) as error:
+            raise BrokerUnavailable(str(error)) from error
+
+    def pending(self) -> int:
+        """Return how many rings wait for a worker. Raises BrokerUnavailable."""
+        try:
+            with self._celery.connection_for_read() as connection:
+                queue = connection.default_channel.queue_declare(self._celery.conf.task_default_queue)
+                return int(queue.message_count)
+        except (OperationalError, OSError) as error:
+            raise BrokerUnavailable(str(error)) from error
+
+
+def make_celery(settings: Settings) -> Celery:
+    """Build the Celery application: on Redis where one is configured, else on a folder."""
+    broker_url = settings.queue.broker_url.get_secret_value()
+    celery = Celery("ludus", set_as_current=False)
+    celery.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        result_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=False,
+        task_default_queue="ludus",
+        task_store_errors_even_if_ignored=False,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=False,
+        worker_enable_remote_control=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        enable_utc=True,
+    )
+    if broker_url:
+        celery.conf.update(
+            broker_url=broker_url,
+            worker_disable_prefetch=broker_url.startswith(("redis://", "rediss://")),
+            broker_transport_options={
+                "global_keyprefix": "ludus:",
+                "socket_connect_timeout": 5,
+                "socket_timeout": 30,
+                "socket_keepalive": True,
+                "max_retries": 0,  # a ring fails at once where Redis is away, instead of waiting for it for ever
+                "interval_start": 0,
+            },
+        )
+    else:
+        celery.conf.update(
+            broker_url="folder://localhost",  # the name means nothing, but without one kombu warns
+            broker_transport="server.kit.queue:FolderTransport",
+            broker_transport_options={
+                "folder": str(settings.queue.folder.absolute()),
+                "polling_interval": settings.queue.polling_seconds,
+            },
+        )
+    return celery
+
+
+class FolderChannel(virtual.Channel):
+    """A channel whose messages are files that appear and disappear by a rename: whole, and for one reader only."""
+
+    ASIDE = ".aside"
+    """Folder within the folder of messages, so on the same file system, for those being written or read."""
+
+    def _put(self, queue: str, message: Any, **_options: Any) -> None:
+        name = f"{time.time_ns():020d}-{secrets.token_hex(8)}.{queue}.msg"
+        aside = self._aside / name
+        aside.write_text(json.dumps(message))
+        aside.rename(self._folder / name)
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:  # noqa: ARG002  # the base class's signature
+        names = self._seen.setdefault(queue, deque())
+        if not names:
+            names.extend(self._waiting(queue))
+        while names:
+            name = names.popleft()
+            aside = self._aside / name
+            try:
+                (self._folder / name).rename(aside)
+            except FileNotFoundError:
+                continue  # another reader was faster
+            message = aside.read_text()
+            aside.unlink()
+            return json.loads(message)
+        raise Empty
+
+    def _size(self, queue: str) -> int:
+        return len(self._waiting(queue))
+
+    def _purge(self, queue: str) -> int:
+        names = self._waiting(queue)
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+        return len(names)
+
+    def _waiting(self, queue: str) -> list[str]:
+        """Return the names of a queue's messages, oldest first."""
+        return sorted(name for name in os.listdir(self._folder) if name.endswith(f".{queue}.msg"))  # noqa: PTH208
+
+    @cached_property
+    def _seen(self) -> dict[str, deque[str]]:
+        """Names that the last look into the folder found, per queue: newer ones come after them anyway."""
+        return {}
+
+    @cached_property
+    def _folder(self) -> Path:
+        folder = Path(self.connection.client.transport_options["folder"])
+        (folder / self.ASIDE).mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def _aside(self) -> Path:
+        return self._folder / self.ASIDE
+
+
+ATTENTION_SECONDS = 0.2
+
+
+class FolderTransport(virtual.Transport):
+    """A transport over a folder of a local disk, for any number of processes.
+
+    Exchanges and bindings are each process's own (every process declares the one queue before it uses it), so there is
+    no file that several processes would have to rewrite in turn.
+    """
+
+    Channel = FolderChannel
+    driver_type = "folder"
+    driver_name = "folder"
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:  # type: ignore[override]  # as kombu calls it
+        """Wait for a message, but not for long: between two waits Celery looks whether it shall stop."""
+        wait = ATTENTION_SECONDS if timeout is None else min(timeout, ATTENTION_SECONDS)
+        super().drain_events(connection, timeout=wait)  # type: ignore[no-untyped-call]  # kombu has no types
+
+    def driver_version(self) -> str:
+        """Return the version of the format of the files."""
+        return "1"

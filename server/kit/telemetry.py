@@ -1,0 +1,100 @@
+"""Operational metrics of processes without an HTTP API of their own: gateway, steward, worker.
+
+Each role tells its own numbers on a port of its own, where one is set; what the database knows of the whole
+installation is told by the api (`server.workers.fleet`). Labels are kinds and outcomes, never ids.
+"""
+
+from importlib.metadata import version
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
+from prometheus_client import start_http_server as _start
+
+from server.kit.ports import CannotStart
+from server.kit.settings import TelemetrySettings
+
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+"""Seconds."""
+_log = structlog.get_logger(__name__)
+
+
+def new_registry() -> CollectorRegistry:
+    """Return a registry with what every process tells of itself: release, memory, processor time, collections."""
+    registry = CollectorRegistry()
+    build = Gauge("ludus_build_info", "Always 1; the label has the release.", ["version"], registry=registry)
+    build.labels(version("ludus")).set(1)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def serve_metrics(registry: CollectorRegistry, settings: TelemetrySettings, port: int) -> None:
+    """Serve `/metrics` in a thread, if a port is set. Raises CannotStart."""
+    if not port:
+        return
+    try:
+        _start(port, settings.host, registry)
+    except OSError as error:
+        raise CannotStart(
+            f"Metrics cannot be served on {settings.host}:{port} ({error.strerror}): choose another address with "
+            "LUDUS_TELEMETRY__HOST and LUDUS_TELEMETRY__..._PORT."
+        ) from None
+    _log.info("metrics_served", host=settings.host, port=port)
+
+
+class GatewayTelemetry:
+    """Counts what simulators ask."""
+
+    def __init__(self) -> None:
+        self.registry = new_registry()
+        self.relayed = Gauge(
+            "ludus_gateway_relayed_streams", "Streams that this gateway forwards.", registry=self.registry
+        )
+        self._calls = Histogram(
+            "ludus_gateway_call_seconds",
+            "From a simulator's call to its answer.",
+            ["call", "outcome"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+
+    def called(self, call: str, outcome: str, seconds: float) -> None:
+        """Count a call, for instance `join`; `outcome` is `ok` or the code of an error."""
+        self._calls.labels(call, outcome).observe(seconds)
+
+
+class StewardTelemetry:
+    """Counts rounds of care, runs that were taken from silent workers, and attempts to deliver messages."""
+
+    def __init__(self) -> None:
+        self.registry = new_registry()
+        self._rounds = Histogram(
+            "ludus_steward_round_seconds",
+            "One round of care.",
+            ["outcome"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._leases = Counter(
+            "ludus_steward_leases_expired_total", "Runs taken from workers that fell silent.", registry=self.registry
+        )
+        self._attempts = Histogram(
+            "ludus_webhook_attempt_seconds",
+            "Attempts to deliver a message: succeeded, failed (tried again later) or given_up.",
+            ["outcome"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+
+    def round(self, outcome: str, seconds: float) -> None:
+        """Count a round: `ok` or the code of an error."""
+        self._rounds.labels(outcome).observe(seconds)
+
+    def lease_expired(self) -> None:
+        """Count a run that was taken from its worker."""
+        self._leases.inc()
+
+    def delivered(self, outcome: str, seconds: float) -> None:
+        """Count an attempt to deliver a message."""
+        self._attempts.labels(outcome).observe(seconds)

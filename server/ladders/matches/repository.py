@@ -1,0 +1,253 @@
+"""The ledger of matches: what runs have played, and what was reported over the API. Rows are only ever added.
+
+A match of a run has a number per behavior, which goes on where the checkpoint stood that an attempt resumed from. What
+an earlier attempt played beyond that checkpoint is superseded when the new one begins (`resume`), before it has played
+anything: it stays, does not count, and ratings are taken back to before it. No match counts twice, and none counts that
+is not part of the policy's history.
+
+Every write locks the ladder's row first and takes the match's number in the ladder from it, so that matches become
+visible in the order of their numbers.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, func, insert, not_, or_, select, update
+from sqlalchemy.orm import Session
+
+from server.kit.db.clock import now
+from server.kit.db.keyset import Columns, check, parts, select_page
+from server.kit.errors import MatchInvalid
+from server.kit.listing import Condition, ListQuery, Operator, Page
+from server.ladders.models import Ladder, LadderMatch, LadderPlayer, LadderSeat
+from server.ladders.rating_systems import ranks
+from server.ladders.ratings.repository import RatingRepository
+from server.ladders.refs import Outcome, PlayedMatch, ReportedMatch, ReportedSeat
+from server.ladders.repository import LadderRepository, PlayerRepository, Policy
+
+_RANKS: dict[Outcome, tuple[int, int]] = {"win": (1, 2), "draw": (1, 1), "loss": (2, 1)}
+"""Outcome -> rank of the first seat, and of every other one."""
+
+
+@dataclass(frozen=True)
+class SeatedMatch:
+    """A match with its seats, and their players."""
+
+    match: LadderMatch
+    seats: Sequence[tuple[LadderSeat, LadderPlayer]]
+
+
+class MatchRepository:
+    """Reads the ledger."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "seq": LadderMatch.seq,
+        "at": LadderMatch.at,
+        "outcome": LadderMatch.outcome,
+        "truncated": LadderMatch.truncated,
+        "rated": LadderMatch.rated,
+        "run_id": LadderMatch.run_id,
+        "epoch": LadderMatch.epoch,
+        "behavior": LadderMatch.behavior,
+        "number": LadderMatch.number,
+        "simulator": LadderMatch.simulator,
+        "step": LadderMatch.step,
+    }
+    """What matches can be filtered by, besides `player` and `superseded`; they are sorted by `seq`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list(self, ladder_id: str, query: ListQuery) -> Page[SeatedMatch]:
+        """Return a page of a ladder's matches. Without a condition on `superseded` those that are not."""
+        matches = select(LadderMatch).where(LadderMatch.ladder_id == ladder_id)
+        if all(condition.field != "superseded" for condition in query.conditions):
+            matches = matches.where(LadderMatch.superseded_by.is_(None))
+        page = select_page(
+            self._session, matches, query, self.COLUMNS, LadderMatch.seq, lambda each: _special(ladder_id, each)
+        )
+        return Page(tuple(self.seated(page.items)), page.next)
+
+    def seated(self, matches: Sequence[LadderMatch]) -> Iterator[SeatedMatch]:
+        """Iterate over matches of one ladder with their seats."""
+        seats: dict[int, list[tuple[LadderSeat, LadderPlayer]]] = {match.seq: [] for match in matches}
+        same = (LadderPlayer.ladder_id == LadderSeat.ladder_id) & (LadderPlayer.id == LadderSeat.player)
+        for part in parts(sorted(seats)):
+            query = select(LadderSeat, LadderPlayer).join(LadderPlayer, same)
+            of_part = query.where(LadderSeat.ladder_id == matches[0].ladder_id, LadderSeat.seq.in_(part))
+            for seat, player in self._session.execute(of_part.order_by(LadderSeat.seq, LadderSeat.seat)):
+                seats[seat.seq].append((seat, player))
+        return (SeatedMatch(match, seats[match.seq]) for match in matches)
+
+
+class MatchLedger:
+    """Writes matches. Never commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ladders = LadderRepository(session)
+        self._players = PlayerRepository(session)
+
+    def append(self, run_id: str, epoch: int, played: Iterable[PlayedMatch]) -> int:
+        """Add what an attempt of a run has played; return how many matches were new.
+
+        The numbers of a behavior ascend. Those not beyond the attempt's newest are dropped: adding twice is safe.
+        """
+        new = self._unknown(run_id, epoch, played)
+        if not new:
+            return 0
+        ladder = self._ladders.lock_of_run(run_id)
+        first = _take(ladder, len(new))
+        players = self._players.of_run(ladder, run_id, {seat for match in new for seat in match.seats})
+        matches, seats = [], []
+        for seq, match in enumerate(new, first):
+            key = {"ladder_id": ladder.id, "seq": seq}
+            matches.append({**key, **_columns(match), "run_id": run_id, "epoch": epoch})
+            mine, others = _RANKS[match.outcome]
+            for index, seat in enumerate(match.seats):
+                player = players[Policy.at(seat)]
+                rank = others if index else mine
+                seats.append(
+                    {**key, "seat": index, "player": player, "team": seat.team, "rank": rank, "step": seat.step}
+                )
+        connection = self._session.connection()  # past the unit of work, which costs more than the rows do
+        connection.execute(insert(LadderMatch), matches)
+        connection.execute(insert(LadderSeat), seats)
+        return len(new)
+
+    def resume(self, run_id: str, epoch: int, newest: Mapping[str, int]) -> None:
+        """Let an attempt go on from a checkpoint that counts a behavior's matches up to its `newest` one (0: none).
+
+        What earlier attempts played beyond it is superseded, and its ratings are taken back.
+        """
+        stale = (LadderMatch.run_id == run_id, LadderMatch.epoch < epoch, LadderMatch.superseded_by.is_(None))
+        behaviors = self._session.scalars(select(LadderMatch.behavior).where(*stale).distinct()).all()
+        beyond = [
+            (LadderMatch.behavior == behavior) & (LadderMatch.number > newest.get(str(behavior), 0))
+            for behavior in behaviors
+        ]
+        if not beyond:
+            return
+        ladder = self._ladders.lock_of_run(run_id)
+        first = self._session.scalar(select(func.min(LadderMatch.seq)).where(*stale, or_(*beyond)))
+        if first is not None:
+            RatingRepository(self._session).rewind(ladder.id, first)
+            marked = update(LadderMatch).where(*stale, or_(*beyond)).values(superseded_by=epoch)
+            self._session.execute(marked, execution_options={"synchronize_session": False})
+
+    def report(self, ladder: Ladder, match: ReportedMatch) -> LadderMatch:
+        """Add a match that was played elsewhere to a locked ladder. Raises MatchInvalid, PlayerNotFound."""
+        placed = _placed(match)
+        players = [self._players.get(ladder.id, seat.player).id for seat in match.seats]
+        for number in players:
+            if players.count(number) > 1:
+                raise MatchInvalid(f"player {number} sits at two of its seats; a match needs different players")
+        seq = _take(ladder, 1)
+        self._session.execute(
+            insert(LadderMatch).values(
+                ladder_id=ladder.id,
+                seq=seq,
+                at=now() if match.at is None else match.at,
+                outcome=_outcome(placed),
+                scored=match.outcome is None,
+                truncated=match.truncated,
+                rated=True,
+            )
+        )
+        rows = [
+            {
+                "ladder_id": ladder.id,
+                "seq": seq,
+                "seat": index,
+                "player": player,
+                "team": seat.team,
+                "rank": rank,
+                "score": seat.score,
+            }
+            for index, (seat, player, rank) in enumerate(zip(match.seats, players, placed, strict=True))
+        ]
+        self._session.execute(insert(LadderSeat), rows)
+        return self._session.get_one(LadderMatch, (ladder.id, seq))
+
+    def _unknown(self, run_id: str, epoch: int, played: Iterable[PlayedMatch]) -> list[PlayedMatch]:
+        """Return the matches that this attempt has not written yet."""
+        newest: dict[str, int] = {}
+        new = []
+        for match in played:
+            if match.behavior not in newest:
+                newest[match.behavior] = self._newest(run_id, match.behavior, epoch)
+            if match.number > newest[match.behavior]:
+                newest[match.behavior] = match.number
+                new.append(match)
+        return new
+
+    def _newest(self, run_id: str, behavior: str, epoch: int) -> int:
+        same = (LadderMatch.run_id == run_id, LadderMatch.behavior == behavior, LadderMatch.epoch == epoch)
+        return self._session.scalar(select(func.max(LadderMatch.number)).where(*same)) or 0
+
+
+def _special(ladder_id: str, condition: Condition) -> ColumnElement[bool] | None:
+    """Translate conditions that are none on a column: a player sits at some seat; a match is superseded."""
+    match condition.field:
+        case "player":
+            check(condition.field, LadderSeat.player, condition.value)
+            seated = select(LadderSeat.seq).where(
+                LadderSeat.ladder_id == ladder_id, LadderSeat.player == condition.value
+            )
+            return LadderMatch.seq.in_(seated)
+        case "superseded":
+            counts = LadderMatch.superseded_by.is_(None)
+            return not_(counts) if condition.value == (condition.operator is Operator.EQ) else counts
+        case _:
+            return None
+
+
+def _take(ladder: Ladder, count: int) -> int:
+    """Take the next numbers of a locked ladder; return the first of them."""
+    first = ladder.match_seq + 1
+    ladder.match_seq += count
+    return first
+
+
+def _columns(match: PlayedMatch) -> dict[str, Any]:
+    return {
+        "at": match.at,
+        "outcome": match.outcome,
+        "scored": False,
+        "truncated": match.truncated,
+        "rated": match.rated,
+        "behavior": match.behavior,
+        "number": match.number,
+        "simulator": match.simulator,
+        "step": match.step,
+        "elo": match.elo,
+    }
+
+
+def _placed(match: ReportedMatch) -> list[int]:
+    """Return the rank of each seat. Raises MatchInvalid."""
+    if len(match.seats) < 2:
+        raise MatchInvalid("it has one seat only; a match needs two players at least")
+    scores = [seat.score for seat in match.seats]
+    if match.outcome is not None:
+        if any(score is not None for score in scores):
+            raise MatchInvalid("it has an outcome and scores; say one of them")
+        mine, others = _RANKS[match.outcome]
+        return [mine, *[others] * (len(scores) - 1)]
+    return ranks([_score(index, seat) for index, seat in enumerate(match.seats)])
+
+
+def _score(index: int, seat: ReportedSeat) -> float:
+    if seat.score is None:
+        raise MatchInvalid(f"seat {index} has no score; give one to every seat, or say the match's outcome")
+    if not math.isfinite(seat.score):
+        raise MatchInvalid(f"the score of seat {index} is {seat.score}; a score is a finite number")
+    return seat.score
+
+
+def _outcome(placed: Sequence[int]) -> Outcome:
+    if placed[0] > min(placed[1:]):
+        return "loss"
+    return "draw" if placed[0] == min(placed[1:]) else "win"

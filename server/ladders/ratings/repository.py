@@ -1,0 +1,322 @@
+"""Ratings in the database: what is to be rated, what came of it, and taking back what no longer counts.
+
+Ratings, their history and the counts of pairs are a function of the ledger's counting matches in their order. They are
+brought forward in batches (`load`, then `store`), each a compare-and-set on the place and the generation from which it
+began: whoever else has brought them forward, or taken them back, in between wins, and the batch is dropped.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import CursorResult, Select, delete, func, insert, select, text, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from server.kit.db.keyset import PARAMETERS, parts
+from server.ladders.models import PENDING_SQL, Ladder, LadderMatch, LadderPair, LadderPlayer, LadderSeat, RatingPoint
+from server.ladders.rating_systems import Book, Game, Point, Rating, Seat, Standing, Tally, tally
+from server.ladders.refs import PlayerKind
+
+BATCH = 2000
+"""Matches that are rated at once."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Matches of one ladder that come next, and where their players stand before them."""
+
+    ladder_id: str
+    after: int
+    """They follow this match."""
+    through: int
+    """The last match that is dealt with; not all of them count."""
+    generation: int
+    games: Sequence[Game]
+    standings: Sequence[Standing]
+
+
+@dataclass(frozen=True)
+class Payoffs:
+    """How each of some players did against each other one; row against column."""
+
+    players: Sequence[LadderPlayer]
+    wins: NDArray[np.int64]
+    draws: NDArray[np.int64]
+    losses: NDArray[np.int64]
+
+    @property
+    def games(self) -> NDArray[np.int64]:
+        """How often they met."""
+        return self.wins + self.draws + self.losses
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """Mean score, a draw being half a win; NaN where they never met."""
+        met = self.games
+        scores = np.full(met.shape, np.nan)
+        np.divide(self.wins + 0.5 * self.draws, met, out=scores, where=met > 0)
+        return scores
+
+
+@dataclass(frozen=True)
+class History:
+    """A player's ratings over its matches, thinned, in columns."""
+
+    player: LadderPlayer
+    points: Sequence[RatingPoint]
+    """At most as many as were asked for, the newest among them."""
+
+
+class RatingRepository:
+    """Ratings of all ladders. Never commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def pending(self) -> Sequence[str]:
+        """Return the ids of the ladders that have matches which are not rated yet."""
+        return self._session.scalars(select(Ladder.id).where(text(PENDING_SQL)).order_by(Ladder.id)).all()
+
+    def load(self, ladder_id: str, limit: int = BATCH) -> Batch | None:
+        """Return the next matches of a ladder, at most `limit`; None if there are none, or no such ladder."""
+        columns = (Ladder.rated_through, Ladder.match_seq, Ladder.generation)
+        found = self._session.execute(select(*columns).where(Ladder.id == ladder_id)).one_or_none()
+        if found is None or found.rated_through >= found.match_seq:
+            return None
+        through = min(found.match_seq, found.rated_through + limit)
+        games = list(self.games(ladder_id, found.rated_through + 1, through))
+        players = {seat.player for game in games for seat in game.seats}
+        standings = self._standings(ladder_id, players)
+        return Batch(ladder_id, found.rated_through, through, found.generation, games, standings)
+
+    def games(self, ladder_id: str, first: int, last: int) -> Iterator[Game]:
+        """Iterate over the matches that count, from one number to another one (inclusive).
+
+        Two walks along primary keys, whatever the database knows of the tables' sizes: a join of two that have just
+        been filled may be planned so badly that it never ends.
+        """
+        matches = (
+            select(LadderMatch.seq, LadderMatch.at, LadderMatch.scored)
+            .where(
+                LadderMatch.ladder_id == ladder_id,
+                LadderMatch.seq.between(first, last),
+                LadderMatch.rated,
+                LadderMatch.superseded_by.is_(None),
+            )
+            .order_by(LadderMatch.seq)
+        )
+        seats = (
+            select(LadderSeat.seq, LadderSeat.player, LadderSeat.rank, LadderSeat.step)
+            .where(LadderSeat.ladder_id == ladder_id, LadderSeat.seq.between(first, last))
+            .order_by(LadderSeat.seq, LadderSeat.seat)
+        )
+        seated: dict[int, list[Seat]] = defaultdict(list)
+        for seq, player, rank, step in self._session.execute(seats):
+            seated[seq].append(Seat(player, rank, step))
+        for seq, at, scored in self._session.execute(matches):
+            yield Game(seq, at, scored, tuple(seated[seq]))
+
+    def earlier(self, ladder_id: str, player: int, step: int) -> Rating | None:
+        """Return a player's ratings after its last match before a step; None if there is none."""
+        columns = (RatingPoint.elo, RatingPoint.mu, RatingPoint.sigma)
+        same = (RatingPoint.ladder_id == ladder_id, RatingPoint.player == player, RatingPoint.step < step)
+        found = self._session.execute(select(*columns).where(*same).order_by(RatingPoint.game.desc()).limit(1)).first()
+        return None if found is None else Rating(*found)
+
+    def store(self, batch: Batch, book: Book) -> bool:
+        """Keep what came of a batch. False, and nothing is written, if the ratings are no longer where it began."""
+        statement = (
+            update(Ladder)
+            .where(
+                Ladder.id == batch.ladder_id,
+                Ladder.rated_through == batch.after,
+                Ladder.generation == batch.generation,
+            )
+            .values(rated_through=batch.through)
+        )
+        moved = self._session.execute(statement)
+        assert isinstance(moved, CursorResult)
+        if moved.rowcount == 0:
+            return False
+        played = {point.player for point in book.points}
+        self._update_players(batch.ladder_id, [book.standings[player] for player in sorted(played)])
+        if book.points:
+            rows = [_point(batch.ladder_id, point) for point in book.points]
+            self._session.connection().execute(insert(RatingPoint), rows)  # past the unit of work, which costs more
+        self._add(batch.ladder_id, {pair: Tally(*results) for pair, results in book.tallies.items()})
+        return True
+
+    def rewind(self, ladder_id: str, first: int) -> None:
+        """Take back the ratings, histories and counts of match `first` and of all that follow it.
+
+        To be called before those matches are marked, in a transaction that has locked the ladder's row.
+        """
+        rated = self._session.scalar(select(Ladder.rated_through).where(Ladder.id == ladder_id)) or 0
+        if first <= rated:
+            if first <= 1:
+                self._forget(ladder_id)
+            else:
+                self._uncount(ladder_id, first, rated)
+                self._return(ladder_id, first)
+        place = {"rated_through": min(rated, first - 1), "generation": Ladder.generation + 1}
+        self._session.execute(update(Ladder).where(Ladder.id == ladder_id).values(**place))
+
+    def met(self, ladder_id: str, limit: int) -> Sequence[int]:
+        """Return the numbers of at most `limit` players, the newest, of whom each has met another one of them."""
+        newest = (
+            select(LadderPlayer.id)
+            .where(LadderPlayer.ladder_id == ladder_id, LadderPlayer.games > 0)
+            .order_by(LadderPlayer.id.desc())
+            .limit(limit)
+        )
+        numbers = self._session.scalars(newest).all()
+        of_them = LadderPair.first.in_(newest) | LadderPair.second.in_(newest)
+        query = select(LadderPair.first, LadderPair.second).where(LadderPair.ladder_id == ladder_id, of_them)
+        opponents: defaultdict[int, set[int]] = defaultdict(set)
+        for first, second in self._session.connection().execute(query):
+            opponents[first].add(second)
+            opponents[second].add(first)
+        found: set[int] = set()
+        for number in numbers:
+            wanted = {number}
+            if not opponents[number] & found:
+                wanted.add(max(opponents[number], default=number))  # whom it met, so that it does not stand alone
+                if wanted == {number}:
+                    continue  # it has met no other player, only itself
+            if len(found | wanted) <= limit:
+                found |= wanted
+        return sorted(found)
+
+    def payoffs(self, ladder_id: str, players: Sequence[LadderPlayer]) -> Payoffs:
+        """Return how each of some players, in the order of their numbers, did against each other one."""
+        numbers = np.array([player.id for player in players], np.int64)
+        results = np.zeros((3, len(players), len(players)), np.int64)
+        columns = (LadderPair.first, LadderPair.second, LadderPair.wins, LadderPair.draws, LadderPair.losses)
+        query = select(*columns).where(LadderPair.ladder_id == ladder_id)
+        if 0 < len(players) <= PARAMETERS:
+            within = numbers.tolist()
+            query = query.where(LadderPair.first.in_(within), LadderPair.second.in_(within))
+        rows = self._session.connection().execute(query).all()  # tens of thousands: not as objects
+        pairs = np.array([tuple(row) for row in rows], np.int64).reshape(-1, 5)
+        pairs = pairs[np.isin(pairs[:, :2], numbers).all(axis=1)]
+        first, second = np.searchsorted(numbers, pairs[:, :2]).T
+        results[:, first, second] = pairs[:, 2:].T
+        results[:, second, first] = pairs[:, :1:-1].T
+        return Payoffs(players, *results)
+
+    def history(self, player: LadderPlayer, points: int) -> History:
+        """Return a player's ratings after at most `points` of its matches, evenly spaced, with the newest one."""
+        count = min(points, player.games)
+        games = [player.games * (index + 1) // count for index in range(count)]
+        of_it = (RatingPoint.ladder_id == player.ladder_id, RatingPoint.player == player.id)
+        found: list[RatingPoint] = []
+        for part in parts(games):
+            query = select(RatingPoint).where(*of_it, RatingPoint.game.in_(part)).order_by(RatingPoint.game)
+            found += self._session.scalars(query)
+        return History(player, found)
+
+    def _forget(self, ladder_id: str) -> None:
+        """Set everything back to the beginning."""
+        self._session.execute(delete(LadderPair).where(LadderPair.ladder_id == ladder_id))
+        self._session.execute(delete(RatingPoint).where(RatingPoint.ladder_id == ladder_id))
+        self._session.execute(update(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id).values(_INITIAL))
+
+    def _uncount(self, ladder_id: str, first: int, last: int) -> None:
+        """Take matches out of the counts of pairs."""
+        counted = tally(self.games(ladder_id, first, last))
+        self._add(ladder_id, {pair: Tally(-wins, -draws, -losses) for pair, (wins, draws, losses) in counted.items()})
+        empty = (LadderPair.wins == 0, LadderPair.draws == 0, LadderPair.losses == 0)
+        self._session.execute(delete(LadderPair).where(LadderPair.ladder_id == ladder_id, *empty))
+
+    def _return(self, ladder_id: str, first: int) -> None:
+        """Let the players of match `first` and of later ones stand where they stood before it."""
+        later = (LadderSeat.ladder_id == ladder_id, LadderSeat.seq >= first)
+        affected = self._session.scalars(select(LadderSeat.player).where(*later).distinct()).all()
+        for part in parts(affected):
+            of_them = (RatingPoint.ladder_id == ladder_id, RatingPoint.player.in_(part))
+            self._session.execute(delete(RatingPoint).where(*of_them, RatingPoint.seq >= first))
+            players = (LadderPlayer.ladder_id == ladder_id, LadderPlayer.id.in_(part))
+            self._session.execute(update(LadderPlayer).where(*players).values(_INITIAL))
+            newest = self._session.scalars(_newest(ladder_id, part))
+            back = [Standing(each.player, Rating(each.elo, each.mu, each.sigma), each.game) for each in newest]
+            self._update_players(ladder_id, back)
+
+    def _standings(self, ladder_id: str, players: Collection[int]) -> list[Standing]:
+        """Return where players stand; of snapshots also whose they are."""
+        found: list[Standing] = []
+        parents: dict[tuple[str | None, str | None], int] = {}
+        for part in parts(sorted(players)):
+            policies = _of_players(ladder_id).where(LadderPlayer.id.in_(part))
+            rows = self._session.execute(policies).all()
+            parents |= self._policies(ladder_id, {row.run_id for row in rows if row.kind == PlayerKind.SNAPSHOT})
+            for row in rows:
+                parent = parents.get((row.run_id, row.behavior)) if row.kind == PlayerKind.SNAPSHOT else None
+                rating = Rating(row.elo, row.mu, row.sigma)
+                found.append(Standing(row.id, rating, row.games, row.fixed, parent))
+        return found
+
+    def _policies(self, ladder_id: str, runs: Collection[str | None]) -> dict[tuple[str | None, str | None], int]:
+        """Return the numbers of the learning policies of some runs, by run and behavior."""
+        statement = _of_players(ladder_id).where(
+            LadderPlayer.kind == PlayerKind.POLICY, LadderPlayer.run_id.in_(sorted(run for run in runs if run))
+        )
+        return {(row.run_id, row.behavior): row.id for row in self._session.execute(statement)}
+
+    def _update_players(self, ladder_id: str, standings: Sequence[Standing]) -> None:
+        rows = [
+            {"ladder_id": ladder_id, "id": each.player, "games": each.games, **each.rating._asdict()}
+            for each in standings
+        ]
+        if rows:
+            self._session.execute(update(LadderPlayer), rows)
+
+    def _add(self, ladder_id: str, tallies: Mapping[tuple[int, int], Tally]) -> None:
+        """Add to the counts of pairs."""
+        if not tallies:
+            return
+        rows = [
+            {"ladder_id": ladder_id, "first": first, "second": second, **results._asdict()}
+            for (first, second), results in sorted(tallies.items())
+        ]
+        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
+        statement = dialect.insert(LadderPair)
+        added = {name: getattr(LadderPair, name) + statement.excluded[name] for name in Tally._fields}
+        keys = (LadderPair.ladder_id, LadderPair.first, LadderPair.second)
+        self._session.execute(statement.on_conflict_do_update(index_elements=keys, set_=added), rows)
+
+
+_INITIAL = {
+    "elo": LadderPlayer.initial_elo,
+    "mu": LadderPlayer.initial_mu,
+    "sigma": LadderPlayer.initial_sigma,
+    "games": 0,
+}
+"""Where a player stands before its first match."""
+
+
+def _of_players(ladder_id: str) -> Select[Any]:
+    names = ("id", "kind", "run_id", "behavior", "fixed", "elo", "mu", "sigma", "games")
+    return select(*(getattr(LadderPlayer, name) for name in names)).where(LadderPlayer.ladder_id == ladder_id)
+
+
+def _newest(ladder_id: str, players: Sequence[int]) -> Select[Any]:
+    """Select the newest point of each player."""
+    of_them = (RatingPoint.ladder_id == ladder_id, RatingPoint.player.in_(players))
+    newest = select(RatingPoint.player, func.max(RatingPoint.game)).where(*of_them).group_by(RatingPoint.player)
+    return select(RatingPoint).where(*of_them, tuple_(RatingPoint.player, RatingPoint.game).in_(newest))
+
+
+def _point(ladder_id: str, point: Point) -> dict[str, Any]:
+    return {
+        "ladder_id": ladder_id,
+        "player": point.player,
+        "game": point.game,
+        "seq": point.seq,
+        "step": point.step,
+        "at": point.at,
+        **point.rating._asdict(),
+    }

@@ -1,0 +1,75 @@
+"""What users change in runs that have not ended: hyperparameters of behaviors, and environment parameters.
+
+A change is a numbered row first, and the run's configuration is the changed one at once. A live run's supervisor finds
+the row with its next heartbeat and hands it to the trainer, which goes on with it from the next update and says so by
+the event `hyperparameters_changed`. A trainer that begins later begins with the changed configuration; its checkpoint
+says up to which number that was told already, so that each change takes effect in its order and exactly once.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from server.config.amendment import amend
+from server.config.config import RunConfig
+from server.config.problems import show
+from server.kit.db.database import Session
+from server.kit.errors import RunEnded
+from server.runs.amendments.models import AmendedRun, Amendment
+from server.runs.amendments.repository import AmendmentRepository
+from server.runs.amendments.schemas import RunChanges, RunUpdate
+from server.runs.environment_parameters.service import ParameterService
+from server.runs.events.repository import Note, record
+from server.runs.models import Run
+from server.runs.repository import RunRepository
+from server.runs.states import TERMINAL
+
+
+class AmendmentService:
+    """Changes of runs. The session's owner commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._runs = RunRepository(session)
+        self._amendments = AmendmentRepository(session)
+
+    def read(self, run: str) -> tuple[Run, AmendedRun | None, list[Amendment]]:
+        """Return a run, how it was configured at first, and its amendments. Raises RunNotFound."""
+        found = self._runs.get(run)
+        return found, self._amendments.of_run(found.id), list(self._amendments.list(found.id))
+
+    def change(self, run: str, wanted: RunChanges) -> Run:
+        """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit."""
+        found = self._runs.lock(run)
+        if found.state in TERMINAL:
+            raise RunEnded(found.id, found.state)
+        if wanted.behaviors:
+            self._amend(found, wanted.behaviors)
+        if wanted.environment_parameters:
+            ParameterService(self._session).edit(found.id, wanted.environment_parameters, ("environment_parameters",))
+        self._session.refresh(found)
+        self._session.refresh(found, ["config"])  # a locked run is loaded without it
+        return found
+
+    def update(self, run: str, wanted: RunUpdate) -> Run:
+        """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit, TooManyTags."""
+        found = self._runs.lock(run)
+        self._runs.label(found, name=wanted.name, add=wanted.add_tags, remove=wanted.remove_tags)
+        if wanted.changes_training:
+            return self.change(found.id, wanted)
+        self._session.refresh(found)
+        self._session.refresh(found, ["config"])  # a locked run is loaded without it
+        return found
+
+    def _amend(self, run: Run, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        amended, changes = amend(RunConfig.model_validate(run.config), wanted)
+        if not changes:
+            return
+        plain = [{"path": each.path, "old": each.old, "new": each.new} for each in changes]
+        amendment = self._amendments.add(run, plain, amended.model_dump(mode="json"))
+        words = ", ".join(f"{each.path} from {show(each.old)} to {show(each.new)}" for each in changes)
+        note = Note(
+            "hyperparameter_change_requested",
+            f"A user changed {words}; it takes effect with the next update.",
+            data={"seq": amendment.seq, "changes": plain},
+        )
+        record(self._session, run.id, note)

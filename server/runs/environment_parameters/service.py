@@ -1,0 +1,107 @@
+"""What users do with a running run's environment parameters: look where they are, change a lesson or a value.
+
+A change is a row first. The run's supervisor finds it with its next heartbeat and hands it to the trainer, which does
+it and says so by an event, with old and new. A trainer's checkpoint knows up to which change it has come, so that a
+change is neither lost by a crash nor done twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from server.config.config import RunConfig
+from server.config.document import Path
+from server.config.lessons import ParameterStatus, after_end, status_of, value_to_plain
+from server.config.parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
+from server.config.problems import join_path, show
+from server.kit.db.database import Session
+from server.kit.errors import InvalidEdit, Problem, RunEnded
+from server.runs.environment_parameters.models import ParameterEdit
+from server.runs.environment_parameters.repository import ParameterRepository
+from server.runs.environment_parameters.schemas import EnvironmentParameterChange
+from server.runs.events.repository import Note, record
+from server.runs.models import Run
+from server.runs.repository import RunRepository
+from server.runs.states import TERMINAL
+
+
+class ParameterService:
+    """Environment parameters of runs. The session's owner commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._runs = RunRepository(session)
+        self._parameters = ParameterRepository(session)
+
+    def read(self, run: str) -> tuple[list[ParameterStatus], Sequence[ParameterEdit]]:
+        """Return where a run's parameters are, and the edits that are pending. Raises RunNotFound.
+
+        Of a run that has ended: where they were at its end, and the edits that it has not come to.
+        """
+        found = self._runs.get(run)
+        told = self._parameters.of_run(found.id)
+        if told is None:
+            statuses, edit = _initial(RunConfig.model_validate(found.config)), 0
+        else:
+            statuses, edit = [ParameterStatus(**each) for each in told.parameters], told.edit
+        if found.state in TERMINAL:
+            statuses = [after_end(status) for status in statuses]
+        return statuses, self._parameters.edits(found.id, edit)
+
+    def edit(self, run: str, wanted: Mapping[str, EnvironmentParameterChange], where: Path = ("parameters",)) -> Run:
+        """Ask for changes, all or none; mistakes are told below the path `where`.
+
+        Raises RunNotFound, RunEnded, InvalidEdit.
+        """
+        config = RunConfig.model_validate(self._runs.get(run).config)
+        found = self._runs.lock(run)
+        if found.state in TERMINAL:
+            raise RunEnded(
+                found.id,
+                found.state,
+                "; `starting_lesson` in its configuration says with which lesson a parameter begins",
+            )
+        lessons = config.lessons()
+        if problems := [each for name, change in wanted.items() for each in _problems(where, name, change, lessons)]:
+            raise InvalidEdit(problems)
+        for name, change in wanted.items():
+            self._ask(found, name, change, lessons[name])
+        return found
+
+    def _ask(self, run: Run, name: str, wanted: EnvironmentParameterChange, lessons: Sequence[Lesson]) -> None:
+        change: dict[str, Any] = {}
+        words = []
+        if wanted.lesson is not None:
+            index = find_lesson(lessons, wanted.lesson)
+            change["lesson"] = index + 1
+            words.append(f"lesson {index + 1} of {len(lessons)} {lessons[index].name!r}")
+        if wanted.value is not None:
+            value = with_seed(wanted.value, (run.seed + self._parameters.newest(run.id)) % 2**31)
+            change["value"] = value_to_plain(value)
+            words.append(f"the value {describe(value)}")
+        edit = self._parameters.add(run.id, name, change)
+        message = f"A user asked for {' with '.join(words)} of parameter '{name}'."
+        data = {"parameter": name, "seq": edit.seq, **change}
+        record(self._session, run.id, Note("parameter_change_requested", message, data=data))
+
+
+def _problems(
+    where: Path, name: str, change: EnvironmentParameterChange, lessons: Mapping[str, Sequence[Lesson]]
+) -> list[Problem]:
+    if name not in lessons:
+        there = ", ".join(list(lessons)[:20]) or "none"
+        message = f"the run has no environment parameter {show(name)}; there is {there}"
+        return [Problem(join_path((*where, name)), "not_found", message)]
+    if change.lesson is not None:
+        try:
+            find_lesson(lessons[name], change.lesson)
+        except LessonUnknown as error:
+            return [Problem(join_path((*where, name, "lesson")), "not_found", str(error))]
+    return []
+
+
+def _initial(config: RunConfig) -> list[ParameterStatus]:
+    """Describe the parameters of a run that no trainer has begun."""
+    first = config.first_lessons()
+    return [
+        status_of(name, lessons, first[name], lessons[first[name]].value) for name, lessons in config.lessons().items()
+    ]

@@ -1,0 +1,111 @@
+"""Waiting runs in the database: the heads of their groups, who has how many running, and what a run waits for."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Select, func, select, text, update
+from sqlalchemy.orm import Session, aliased
+
+from server.kit.db.clock import now
+from server.runs.events.repository import Note, record
+from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
+from server.runs.scheduling.turn import Account, InTraining, Obstacle, Waiting
+
+CLAIM_LOCK = 0x6C756475_73000001
+"""PostgreSQL's advisory lock of claims ("ludus", 1)."""
+IDLE_SECONDS = 5
+"""A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
+
+
+class WaitingRuns:
+    """Reads and marks runs that wait for a worker. Belongs to its caller's transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def take_turn(self) -> None:
+        """Let no other claim happen until the commit: two claims that count at once would both keep within a quota.
+
+        SQLite admits one writer at a time anyway.
+        """
+        if self._session.get_bind().dialect.name == "postgresql":
+            self._session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"))
+            self._session.execute(select(func.pg_advisory_xact_lock(CLAIM_LOCK)))
+
+    def clock(self) -> float:
+        """Return the database's time, in seconds since 1970-01-01 UTC."""
+        return float(self._session.scalars(select(now())).one())
+
+    def heads(self) -> list[Waiting]:
+        """Return, for each account, demand and priority, the run that has waited longest.
+
+        Walks from group to group in the index `ix_runs_share` (a "loose index scan"): the cost is that of the groups,
+        however many runs each of them has.
+        """
+        heads = select(_head().scalar_subquery().label("id")).cte("heads", recursive=True)
+        seen = aliased(Run)
+        # One comparison of all columns would say the same, but both databases would walk all of an account's runs.
+        # So the columns are compared one by one, the last one first: the next group differs from this one in as late a
+        # column as there is one.
+        behind = [
+            _head(
+                *(column == getattr(seen, column.key) for column in _GROUP[:place]),
+                _GROUP[place] > getattr(seen, _GROUP[place].key),
+            )
+            for place in reversed(range(len(_GROUP)))
+        ]
+        following = func.coalesce(*(query.correlate(seen).scalar_subquery() for query in behind))
+        heads = heads.union_all(select(following).join_from(heads, seen, seen.id == heads.c.id))
+        rows = self._session.execute(select(Run.id, *_GROUP, Run.queued_at).join_from(heads, Run, Run.id == heads.c.id))
+        return [
+            Waiting(run_id, Account(*account), demand, priority, queued_at or 0)
+            for run_id, *account, demand, priority, queued_at in rows
+        ]
+
+    def running(self) -> InTraining:
+        """Return how many runs of each account a worker holds."""
+        query = select(*_ACCOUNT, func.count()).where(text(LEASED_SQL)).group_by(*_ACCOUNT)
+        return InTraining({Account(*account): count for *account, count in self._session.execute(query)})
+
+    def lock(self, run_id: str) -> Run | None:
+        """Return a run that waits and that nobody else changes until the commit; None if it does not, or is busy."""
+        query = select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)).with_for_update(skip_locked=True)
+        return self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+
+    def uninformed(
+        self, account: Account, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100
+    ) -> Sequence[str]:
+        """Return runs of an account with a demand that do not say yet that they wait for this.
+
+        Only those that have waited for `since_seconds`: workers may be just starting.
+        """
+        wrong = Run.waits_for.is_(None) | (Run.waits_for != why.sentence)
+        same = (column == value for column, value in zip(_ACCOUNT, account, strict=True))
+        query = select(Run.id).where(text(WAITING_SQL), *same, Run.demand == demand, wrong)
+        return self._session.scalars(query.where(Run.queued_at < now() - since_seconds).limit(limit)).all()
+
+    def informed(self, limit: int = 1000) -> Sequence[tuple[str, Account, str]]:
+        """Return id, account and demand of runs that say what they wait for, beside their turn."""
+        query = select(Run.id, *_ACCOUNT, Run.demand).where(text(WAITING_SQL), Run.waits_for.is_not(None))
+        rows = self._session.execute(query.limit(limit))
+        return [(run_id, Account(*account), demand) for run_id, *account, demand in rows]
+
+    def inform(self, run_id: str, why: Obstacle | None) -> None:
+        """Note what a run waits for, with an event the first time. One that waits no longer stays as it is."""
+        run = self.lock(run_id)
+        if run is None:
+            return
+        if why is not None and run.waits_for is None:
+            data = {"demand": run.demand, "owner": run.owner, "token_id": run.token_id or None}
+            record(self._session, run_id, Note(why.event, why.sentence, why.level, data))
+        values = {"waits_for": None if why is None else why.sentence}
+        self._session.execute(update(Run).where(Run.id == run_id).values(values))
+
+
+_ACCOUNT = (Run.project, Run.token_id, Run.owner)
+_GROUP = (*_ACCOUNT, Run.demand, Run.priority)
+
+
+def _head(*conditions: ColumnElement[bool]) -> Select[str]:
+    """Select the first of the waiting runs, in the order of the index."""
+    query = select(Run.id).where(text(f"runs.{WAITING_SQL}"), *conditions)
+    return query.order_by(*_GROUP, Run.queued_at, Run.id).limit(1)

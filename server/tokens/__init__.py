@@ -1,1 +1,0 @@
-"""Tokens: who may do what, in which project. Start at `server.tokens.principal`."""

@@ -1,1 +1,0 @@
-"""What a training run is: its configuration as frozen models, without I/O. Start at `server.training.config`."""

@@ -1,0 +1,354 @@
+"""Deliveries in the database: how events become messages, who sends which one now, and the log of it. Never commits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from sqlalchemy import ColumnElement, delete, func, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session, defer, undefer
+
+from server.kit.db.clock import now
+from server.kit.db.ids import new_id
+from server.kit.db.keyset import Columns, select_page
+from server.kit.db.texts import storable
+from server.kit.listing import ListQuery, Page
+from server.runs.events.repository import UNTRACKED
+from server.runs.models import Event, Run
+from server.webhooks.deliveries.courier import Parcel, Receipt
+from server.webhooks.deliveries.messages import TEST_TYPE, event_message, test_message
+from server.webhooks.errors import DeliveryNotFound
+from server.webhooks.models import PENDING_SQL, Delivery, DeliveryAttempt, Webhook, WebhookCursor
+from server.webhooks.refs import DeliveryState, DisabledReason, Wish
+
+EVENTS: Final = 500
+"""Events of one run that become messages in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """A run some of whose events have not become messages."""
+
+    run_id: str
+    told: int
+    """Number of the newest event that has."""
+    head: int
+    """Number of the run's newest event."""
+
+
+class Outbox:
+    """Turns events into deliveries, each once, however many do so at the same time.
+
+    Events are their own outbox. The cursor of a run moves by compare-and-set in the transaction that inserts the
+    deliveries: whoever comes second changes nothing.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def untold(self, since: float, limit: int) -> Sequence[Untold]:
+        """Return runs that changed since `since` (the database's clock, seconds) and have events to tell."""
+        told = func.coalesce(WebhookCursor.seq, 0)
+        query = (
+            select(Run.id, told.label("told"), Run.event_seq)
+            .outerjoin(WebhookCursor, WebhookCursor.run_id == Run.id)
+            .where(Run.updated_at >= since, Run.event_seq > told)
+            .order_by(Run.updated_at, Run.id)
+            .limit(limit)
+        )
+        return [Untold(row.id, row.told, row.event_seq) for row in self._session.execute(query)]
+
+    def tell(self, untold: Untold, wishes: Sequence[Wish]) -> int:
+        """Make the deliveries of a run's events; return how many there are."""
+        since = min(wish.since for wish in wishes)
+        events = self._events(untold, since)
+        through = events[-1].seq if len(events) == EVENTS else untold.head
+        if not self._advance(untold, through):
+            return 0
+        run = self._session.scalars(select(Run).where(Run.id == untold.run_id).options(defer(Run.config))).one_or_none()
+        if run is None:
+            return 0
+        rows = [_row(run, event, wish) for event in events for wish in wishes if _covered(run, event, wish)]
+        if rows:
+            self._session.execute(insert(Delivery), rows)
+            made = [row["id"] for row in rows]
+            self._session.execute(  # the database's clock, for all of them
+                update(Delivery).where(Delivery.id.in_(made)).values(created_at=now(), next_try_at=now()),
+                execution_options=UNTRACKED,
+            )
+        return len(rows)
+
+    def _events(self, untold: Untold, since: float) -> Sequence[Event]:
+        query = (
+            select(Event)
+            .where(Event.run_id == untold.run_id, Event.seq > untold.told, Event.seq <= untold.head, Event.at >= since)
+            .order_by(Event.seq)
+            .limit(EVENTS)
+        )
+        return self._session.scalars(query).all()
+
+    def _advance(self, untold: Untold, through: int) -> bool:
+        """Move the cursor of a run. False if somebody else did."""
+        cursor = (WebhookCursor.run_id == untold.run_id, WebhookCursor.seq == untold.told)
+        if untold.told:
+            moved = update(WebhookCursor).where(*cursor).values(seq=through).returning(WebhookCursor.seq)
+            return self._session.scalar(moved, execution_options=UNTRACKED) is not None
+        dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
+        first = dialect.insert(WebhookCursor).values(run_id=untold.run_id, seq=through).on_conflict_do_nothing()
+        return self._session.scalar(first.returning(WebhookCursor.seq)) is not None
+
+
+class DeliveryQueue:
+    """Hands messages to those who send them, and takes what came of it.
+
+    A message belongs to whoever raises its number of attempts. Should the sender die, the message is due again at
+    `next_try_at`; what a sender that was thought dead reports late is entered in the log and changes nothing else.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def due(self, webhook_id: str, limit: int) -> Sequence[tuple[str, int]]:
+        """Return id and attempts of a webhook's messages that are to be sent now, the longest due first."""
+        query = (
+            select(Delivery.id, Delivery.attempts)
+            .where(text(PENDING_SQL), Delivery.webhook_id == webhook_id, Delivery.next_try_at <= now())
+            .order_by(Delivery.next_try_at)
+            .limit(limit)
+        )
+        return [(row.id, row.attempts) for row in self._session.execute(query)]
+
+    def busy(self) -> Mapping[str, bool]:
+        """Return the enabled webhooks that have messages due now; True where its newest attempt failed."""
+        has_due = (
+            select(Delivery.id)
+            .where(text(PENDING_SQL), Delivery.webhook_id == Webhook.id, Delivery.next_try_at <= now())
+            .exists()
+        )
+        query = select(Webhook.id, Webhook.failing_since).where(Webhook.enabled, has_due).order_by(Webhook.id)
+        return {row.id: row.failing_since is not None for row in self._session.execute(query)}
+
+    def claim(self, delivery_id: str, attempts: int, hold_seconds: float) -> Parcel | None:
+        """Begin the next attempt, unless somebody else has; it counts as lost after `hold_seconds`."""
+        claimed = (
+            update(Delivery)
+            .where(Delivery.id == delivery_id, Delivery.attempts == attempts, Delivery.state == DeliveryState.PENDING)
+            .values(attempts=attempts + 1, next_try_at=now() + hold_seconds)
+            .returning(Delivery.webhook_id, Delivery.payload, Delivery.type, Delivery.run_id)
+        )
+        found = self._session.execute(claimed, execution_options=UNTRACKED).one_or_none()
+        if found is None:
+            return None
+        webhook = self._session.get_one(Webhook, found.webhook_id)
+        former = webhook.former_secret if (webhook.former_until or 0.0) > self._clock() else None
+        keys = [key for key in (webhook.secret, former) if key is not None]
+        return Parcel(
+            delivery_id=delivery_id,
+            attempt=attempts + 1,
+            webhook_id=webhook.id,
+            url=webhook.url,
+            keys=keys,
+            body=found.payload,
+            run_id=found.run_id,
+            test=found.type == TEST_TYPE,
+        )
+
+    def arrived(self, parcel: Parcel, receipt: Receipt) -> None:
+        """Enter an attempt that succeeded."""
+        if self._log(parcel, receipt):
+            self._set(parcel, state=DeliveryState.SUCCEEDED, next_try_at=None, ended_at=now())
+        self._set_webhook(parcel, failing_since=None, last_success_at=now())
+
+    def try_later(self, parcel: Parcel, receipt: Receipt, seconds: float) -> None:
+        """Enter an attempt that failed; the next one is due in so many seconds."""
+        if self._log(parcel, receipt):
+            self._set(parcel, next_try_at=now() + seconds)
+        self._set_webhook(parcel, failing_since=func.coalesce(Webhook.failing_since, now()))
+
+    def give_up(self, parcel: Parcel, receipt: Receipt) -> DisabledReason | None:
+        """Enter an attempt that was the last one; return why the webhook is disabled, if it is thereby.
+
+        It is when its receiver is gone, or when nothing has come through since the message was made.
+        """
+        if self._log(parcel, receipt):
+            self._set(parcel, state=DeliveryState.FAILED, next_try_at=None, ended_at=now())
+        self._set_webhook(parcel, failing_since=func.coalesce(Webhook.failing_since, now()))
+        webhook = self._session.get(Webhook, parcel.webhook_id, populate_existing=True)
+        message = self._session.get(Delivery, parcel.delivery_id)
+        if webhook is None or message is None or not webhook.enabled or parcel.test:
+            return None
+        if not receipt.gone and (webhook.last_success_at or 0.0) >= message.created_at:
+            return None
+        reason = DisabledReason.GONE if receipt.gone else DisabledReason.FAILING
+        self._set_webhook(parcel, enabled=False, disabled_reason=reason, updated_at=now())
+        return reason
+
+    def tries(self, parcel: Parcel) -> int:
+        """Return how many attempts there were since the message was made, or asked for again."""
+        before = self._session.scalar(select(Delivery.attempts_before).where(Delivery.id == parcel.delivery_id))
+        return parcel.attempt - (before or 0)
+
+    def _clock(self) -> float:
+        found: float = self._session.scalar(select(now())) or 0.0
+        return found
+
+    def _log(self, parcel: Parcel, receipt: Receipt) -> bool:
+        """Enter the attempt in the log; whether the message still belongs to it.
+
+        The webhook is locked first, as by those who delete it.
+        """
+        webhook = select(Webhook.id).where(Webhook.id == parcel.webhook_id).with_for_update(key_share=True)
+        self._session.execute(webhook)
+        query = select(Delivery).where(Delivery.id == parcel.delivery_id).with_for_update()
+        message = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+        if message is None:
+            return False  # the webhook was deleted meanwhile
+        self._session.execute(
+            insert(DeliveryAttempt).values(
+                delivery_id=parcel.delivery_id,
+                number=parcel.attempt,
+                at=now(),
+                seconds=receipt.seconds,
+                status=receipt.status,
+                error=None if receipt.error is None else storable(receipt.error),
+                response=None if receipt.response is None else storable(receipt.response),
+            )
+        )
+        return message.attempts == parcel.attempt and message.state == DeliveryState.PENDING
+
+    def _set(self, parcel: Parcel, **values: Any) -> None:
+        statement = update(Delivery).where(Delivery.id == parcel.delivery_id).values(**values)
+        self._session.execute(statement, execution_options=UNTRACKED)
+
+    def _set_webhook(self, parcel: Parcel, **values: Any) -> None:
+        statement = update(Webhook).where(Webhook.id == parcel.webhook_id).values(**values)
+        self._session.execute(statement, execution_options=UNTRACKED)
+
+
+class DeliveryRepository:
+    """The log of deliveries, and what people ask of it."""
+
+    COLUMNS: ClassVar[Columns] = {
+        "created_at": Delivery.created_at,
+        "state": Delivery.state,
+        "type": Delivery.type,
+        "run_id": Delivery.run_id,
+        "attempts": Delivery.attempts,
+    }
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, webhook_id: str, delivery_id: str) -> Delivery:
+        """Return a delivery of a webhook, with its payload. Raises DeliveryNotFound."""
+        found = self._session.get(Delivery, delivery_id, populate_existing=True, options=[undefer(Delivery.payload)])
+        if found is None or found.webhook_id != webhook_id:
+            raise DeliveryNotFound(webhook_id, delivery_id)
+        return found
+
+    def list(self, webhook_id: str, query: ListQuery) -> Page[Delivery]:
+        """Return a page of a webhook's deliveries, without their payloads."""
+        of_webhook: ColumnElement[bool] = Delivery.webhook_id == webhook_id
+        statement = select(Delivery).where(of_webhook).options(defer(Delivery.payload, raiseload=True))
+        return select_page(self._session, statement, query, self.COLUMNS, Delivery.id)
+
+    def attempts(self, delivery_ids: Sequence[str]) -> Mapping[str, Sequence[DeliveryAttempt]]:
+        """Return the attempts of these deliveries, in order."""
+        query = select(DeliveryAttempt).where(DeliveryAttempt.delivery_id.in_(delivery_ids))
+        found: dict[str, list[DeliveryAttempt]] = {each: [] for each in delivery_ids}
+        for attempt in self._session.scalars(query.order_by(DeliveryAttempt.delivery_id, DeliveryAttempt.number)):
+            found[attempt.delivery_id].append(attempt)
+        return found
+
+    def insert_test(self, webhook_id: str, hold_seconds: float) -> Delivery:
+        """Insert a test message, which is not due for `hold_seconds`: whoever asked for it sends it."""
+        at: float = self._session.scalar(select(now())) or 0.0
+        message = Delivery(
+            id=new_id("msg"),
+            webhook_id=webhook_id,
+            type=TEST_TYPE,
+            payload=test_message(webhook_id, at),
+            state=DeliveryState.PENDING,
+            attempts=0,
+            attempts_before=0,
+            next_try_at=at + hold_seconds,
+            created_at=at,
+        )
+        self._session.add(message)
+        self._session.flush()
+        return message
+
+    def redeliver(self, message: Delivery) -> None:
+        """Make a message due now, whatever came of it before."""
+        statement = update(Delivery).where(Delivery.id == message.id)
+        self._session.execute(
+            statement.values(
+                state=DeliveryState.PENDING, attempts_before=Delivery.attempts, next_try_at=now(), ended_at=None
+            ),
+            execution_options=UNTRACKED,
+        )
+
+    def give_up_held(self, older_seconds: float, limit: int) -> int:
+        """Give up at most `limit` older messages whose webhook is disabled; return how many. Their log says why."""
+        held = (
+            select(Delivery.id)
+            .join(Webhook, Webhook.id == Delivery.webhook_id)
+            .where(text(PENDING_SQL), ~Webhook.enabled)
+            .where(Delivery.created_at < now() - older_seconds)
+            .limit(limit)
+        )
+        # A sender owns a message by raising its number of attempts; so does this. One that was sent meanwhile is left.
+        over = {"state": DeliveryState.FAILED, "next_try_at": None, "ended_at": now()}
+        taken = update(Delivery).where(Delivery.id.in_(held), text(PENDING_SQL))
+        taken = taken.values(attempts=Delivery.attempts + 1, **over)
+        gone = self._session.execute(
+            taken.returning(Delivery.id, Delivery.attempts, Delivery.ended_at), execution_options=UNTRACKED
+        ).all()
+        error = f"not sent: the webhook was disabled for {older_seconds / 86400:g} days after the event"
+        entries = [
+            {"delivery_id": row.id, "number": row.attempts, "at": row.ended_at, "seconds": 0.0, "error": error}
+            for row in gone
+        ]
+        if entries:
+            self._session.execute(insert(DeliveryAttempt), entries)
+        return len(gone)
+
+    def forget(self, older_seconds: float, limit: int) -> int:
+        """Delete at most `limit` older deliveries, and cursors of as many deleted runs; return how many deliveries."""
+        old = select(Delivery.id).where(Delivery.created_at < now() - older_seconds).limit(limit)
+        orphans = select(WebhookCursor.run_id).where(~select(Run.id).where(Run.id == WebhookCursor.run_id).exists())
+        self._session.execute(
+            delete(WebhookCursor).where(WebhookCursor.run_id.in_(orphans.limit(limit))), execution_options=UNTRACKED
+        )
+        gone = delete(Delivery).where(Delivery.id.in_(old)).returning(Delivery.id)
+        return len(self._session.scalars(gone, execution_options=UNTRACKED).all())
+
+
+def _covered(run: Run, event: Event, wish: Wish) -> bool:
+    return wish.covers(run.project, run.id, run.tags, event.type, event.at)
+
+
+def _row(run: Run, event: Event, wish: Wish) -> dict[str, Any]:
+    told_run = {
+        "id": run.id,
+        "name": run.name,
+        "kind": run.kind,
+        "tags": run.tags,
+        "state": run.state,
+        "stop_reason": run.stop_reason,
+        "step": run.step,
+    }
+    fields = ("seq", "at", "epoch", "type", "level", "message", "data")
+    return {
+        "id": new_id("msg"),
+        "webhook_id": wish.webhook_id,
+        "run_id": run.id,
+        "seq": event.seq,
+        "type": event.type,
+        "payload": event_message(told_run, {field: getattr(event, field) for field in fields}),
+        "state": DeliveryState.PENDING,
+        "attempts": 0,
+        "attempts_before": 0,
+        "next_try_at": None,
+        "created_at": 0.0,
+    }

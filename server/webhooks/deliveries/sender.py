@@ -1,0 +1,210 @@
+"""The sender: makes messages of events and takes them to their receivers, beside the steward's other work.
+
+Any number of senders may run: what becomes a message and who sends it is decided in the database by compare-and-set. A
+crash loses nothing: events are told from where the cursor stands, and an attempt that nobody finished counts as lost
+after a while. So a receiver may get a message twice, always with the same id.
+
+Each attempt has a thread of its own, of which there are at most `webhooks.concurrency`, and few for one webhook, so
+that a slow receiver holds up its own messages and nobody else's.
+"""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from server.kit.db.database import Database
+from server.kit.errors import Unavailable
+from server.kit.settings import WebhookSettings
+from server.webhooks.deliveries.courier import Courier, Parcel, Receipt
+from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox
+from server.webhooks.refs import Wish
+from server.webhooks.repository import WebhookRepository
+
+PER_WEBHOOK: Final = 4
+"""Attempts for one webhook at once; one, while the newest failed."""
+RUNS: Final = 50
+"""Runs whose events become messages in one transaction."""
+ROUNDS: Final = 20
+"""Such transactions before messages that are due are sent."""
+OVERLAP_SECONDS: Final = 120.0
+"""How far back a round looks for runs that changed: transactions commit later than they note the time."""
+SURVEY_SECONDS: Final = 600.0
+"""How often all runs are looked at, whatever their times say; and how often what is old is deleted."""
+HELD_SECONDS: Final = 7 * 86400.0
+"""For how long messages of a disabled webhook wait for it to be enabled."""
+FORGET: Final = 5000
+"""Deliveries deleted in one transaction."""
+GRACE_SECONDS: Final = 3.0
+"""What attempts under way get when the sender stops; those that are cut short are made again."""
+JITTER: Final = 0.2
+"""Pauses are longer by up to this part, at random, so that receivers that were down are not hit by all at once."""
+
+_log = structlog.get_logger(__name__)
+
+
+class DeliveryCount(Protocol):
+    """Counts attempts for the operators' metrics."""
+
+    def delivered(self, outcome: str, seconds: float) -> None:
+        """Count an attempt: `succeeded`, `failed` (tried again) or `given_up`."""
+        ...
+
+
+def hold_seconds(settings: WebhookSettings) -> float:
+    """Return after which time an attempt that nobody finished counts as lost."""
+    return 2 * settings.timeout_seconds + 30.0
+
+
+def attempt(
+    database: Database,
+    courier: Courier,
+    settings: WebhookSettings,
+    delivery_id: str,
+    attempts: int,
+    count: DeliveryCount | None = None,
+) -> Receipt | None:
+    """Try to deliver a message of which there have been `attempts`; None if somebody else does."""
+    with database.write() as session:
+        parcel = DeliveryQueue(session).claim(delivery_id, attempts, hold_seconds(settings))
+    if parcel is None:
+        return None
+    ids = {"webhook_id": parcel.webhook_id, "delivery_id": delivery_id}
+    with structlog.contextvars.bound_contextvars(**ids, **({"run_id": parcel.run_id} if parcel.run_id else {})):
+        receipt = courier.send(parcel)
+        outcome = _enter(database, settings, parcel, receipt)
+        write = _log.info if receipt.succeeded else _log.warning
+        write(f"webhook_{outcome}", attempt=parcel.attempt, status=receipt.status, error=receipt.error)
+    if count is not None:
+        count.delivered(outcome, receipt.seconds)
+    return receipt
+
+
+def _enter(database: Database, settings: WebhookSettings, parcel: Parcel, receipt: Receipt) -> str:
+    """Record what came of an attempt, and decide what is next; return it in a word."""
+    with database.write() as session:
+        queue = DeliveryQueue(session)
+        if receipt.succeeded:
+            queue.arrived(parcel, receipt)
+            return "succeeded"
+        tries = queue.tries(parcel)
+        pauses = settings.retry_seconds
+        if not parcel.test and not receipt.gone and tries <= len(pauses):
+            pause = pauses[tries - 1] * (1 + JITTER * random.random())  # noqa: S311  spreads load, guards nothing
+            queue.try_later(parcel, receipt, max(pause, min(receipt.retry_after or 0.0, max(pauses))))
+            return "failed"
+        reason = queue.give_up(parcel, receipt)
+    if reason is not None:
+        _log.warning("webhook_disabled", reason=reason, url=parcel.url)
+    return "given_up"
+
+
+class Sender:
+    """Tells what is new and sends what is due, round by round."""
+
+    def __init__(self, database: Database, settings: WebhookSettings, count: DeliveryCount | None = None) -> None:
+        self._database = database
+        self._settings = settings
+        self._count = count
+        self._courier = Courier(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
+        self._lock = threading.Lock()
+        self._under_way: dict[str, str] = {}
+        """Deliveries that this process sends now, with their webhooks."""
+        self._threads: set[threading.Thread] = set()
+        self._wake = threading.Event()
+        self._looked: float | None = None
+        """When runs were looked at last, on the database's clock."""
+        self._surveyed = -SURVEY_SECONDS
+
+    def run(self, stop: threading.Event) -> None:
+        """Tell and send until `stop` is set. A database that doesn't answer is waited for."""
+        while not stop.is_set():
+            try:
+                self.tell()
+                self.send()
+            except Unavailable as error:
+                _log.warning("webhook_round_failed", code=error.code, error=str(error))
+            self._wake.wait(self._settings.interval_seconds)
+            self._wake.clear()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def tell(self) -> int:
+        """Make messages of all new events; return how many."""
+        made = 0
+        survey = time.monotonic() - self._surveyed >= SURVEY_SECONDS
+        for _ in range(ROUNDS):
+            with self._database.read() as session:
+                webhooks = WebhookRepository(session)
+                clock, wishes = webhooks.clock(), webhooks.wishes()
+                untold = Outbox(session).untold(self._since(wishes, survey=survey), RUNS) if wishes else ()
+            if not untold:
+                break
+            with self._database.write() as session:
+                wishes = WebhookRepository(session).wishes(lock=True)
+                outbox = Outbox(session)
+                for each in sorted(untold, key=lambda each: each.run_id) if wishes else ():
+                    made += outbox.tell(each, wishes)
+        else:
+            return made  # there is more
+        self._looked = clock
+        if survey:
+            self._forget()
+            self._surveyed = time.monotonic()
+        return made
+
+    def _since(self, wishes: Sequence[Wish], *, survey: bool) -> float:
+        """Return from which time on runs may have changed that are to be looked at."""
+        since = min(wish.since for wish in wishes)
+        return since if survey or self._looked is None else max(since, self._looked - OVERLAP_SECONDS)
+
+    def send(self) -> int:
+        """Begin what is due, as far as there are threads for it; return how many attempts began."""
+        began = 0
+        with self._database.read() as session:
+            queue = DeliveryQueue(session)
+            for webhook_id, failing in queue.busy().items():
+                with self._lock:
+                    free_here = (1 if failing else PER_WEBHOOK) - Counter(self._under_way.values())[webhook_id]
+                    free = min(free_here, self._settings.concurrency - len(self._under_way))
+                for delivery_id, attempts in queue.due(webhook_id, free) if free > 0 else ():
+                    began += self._begin(webhook_id, delivery_id, attempts)
+        return began
+
+    def _begin(self, webhook_id: str, delivery_id: str, attempts: int) -> bool:
+        with self._lock:
+            if delivery_id in self._under_way:
+                return False
+            self._under_way[delivery_id] = webhook_id
+        thread = threading.Thread(
+            target=self._attempt, args=(delivery_id, attempts), name=f"webhook-{delivery_id}", daemon=True
+        )
+        self._threads.add(thread)
+        thread.start()
+        return True
+
+    def _attempt(self, delivery_id: str, attempts: int) -> None:
+        try:
+            attempt(self._database, self._courier, self._settings, delivery_id, attempts, self._count)
+        except Unavailable as error:
+            _log.warning("webhook_attempt_lost", delivery_id=delivery_id, error=str(error))
+        finally:
+            with self._lock:
+                del self._under_way[delivery_id]
+                self._threads.discard(threading.current_thread())
+            self._wake.set()
+
+    def _forget(self) -> None:
+        with self._database.write() as session:
+            deliveries = DeliveryRepository(session)
+            held = deliveries.give_up_held(HELD_SECONDS, FORGET)
+            gone = deliveries.forget(self._settings.retention_seconds, FORGET)
+        if held:
+            _log.warning("held_deliveries_given_up", deliveries=held)
+        if gone:
+            _log.info("old_deliveries_deleted", deliveries=gone)

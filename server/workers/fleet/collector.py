@@ -1,0 +1,116 @@
+"""The fleet's numbers as Prometheus metrics: read when somebody asks, and not more often than every few seconds.
+
+Every api process tells the same numbers: take the `max` over them, never the sum.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from server.kit.db.database import Database
+from server.kit.errors import Unavailable
+from server.workers.fleet.repository import Fleet, FleetRepository
+
+FRESH_SECONDS: Final = 5.0
+"""For so long an answer is given again."""
+_log = structlog.get_logger(__name__)
+
+
+class FleetCollector(Collector):
+    """Answers with the newest numbers; without a database, with the word that there is none."""
+
+    def __init__(self, database: Database, silent_seconds: float) -> None:
+        self._database = database
+        self._silent_seconds = silent_seconds
+        self._lock = threading.Lock()
+        self._fleet: Fleet | None = None
+        self._read_at = -FRESH_SECONDS
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        fleet = self._fresh()
+        yield GaugeMetricFamily(
+            "ludus_database_up", "Whether the database answered when it was last asked (1 or 0).", float(bool(fleet))
+        )
+        yield from self._connections()
+        if fleet is not None:
+            yield from _metrics(fleet)
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metrics without asking the database."""
+        yield from ()
+
+    def _fresh(self) -> Fleet | None:
+        with self._lock:
+            if time.monotonic() - self._read_at >= FRESH_SECONDS:
+                try:
+                    with self._database.read() as session:
+                        self._fleet = FleetRepository(session).read(self._silent_seconds)
+                except Unavailable as error:
+                    _log.warning("fleet_not_read", code=error.code, error=str(error))
+                    self._fleet = None
+                self._read_at = time.monotonic()
+            return self._fleet
+
+    def _connections(self) -> Iterator[Metric]:
+        used = GaugeMetricFamily(
+            "ludus_database_connections_used", "Connections of this process that are in use.", labels=["pool"]
+        )
+        most = GaugeMetricFamily(
+            "ludus_database_connections_limit", "Connections that this process may have.", labels=["pool"]
+        )
+        for pool, (in_use, limit) in self._database.connections().items():
+            used.add_metric([pool], in_use)
+            most.add_metric([pool], limit)
+        yield used
+        yield most
+
+
+def _metrics(fleet: Fleet) -> Iterator[Metric]:
+    waiting = fleet.runs["QUEUED"] + fleet.runs["RECOVERING"]
+    yield _labelled(GaugeMetricFamily, "ludus_runs", "Runs by state.", "state", fleet.runs)
+    yield GaugeMetricFamily("ludus_queue_runs", "Runs that wait for a worker.", waiting)
+    yield GaugeMetricFamily(
+        "ludus_queue_oldest_seconds", "How long the run has waited that waits longest.", fleet.oldest_queued_seconds
+    )
+    workers = {"busy": fleet.workers_busy, "idle": fleet.workers_idle}
+    yield _labelled(GaugeMetricFamily, "ludus_workers", "Worker slots that are alive.", "state", workers)
+    yield GaugeMetricFamily("ludus_simulators_connected", "Simulators that play in runs.", fleet.simulators)
+    yield GaugeMetricFamily("ludus_attempts_live", "Attempts that hold a lease.", fleet.attempts_live)
+    yield GaugeMetricFamily(
+        "ludus_heartbeat_oldest_seconds",
+        "Since the last heartbeat of the live attempt that was silent longest.",
+        fleet.oldest_heartbeat_seconds,
+    )
+    yield _labelled(
+        CounterMetricFamily,
+        "ludus_attempts_ended_total",
+        "Attempts that have ended, by outcome; lease_expired are lost leases.",
+        "outcome",
+        {"lease_expired": 0} | dict(fleet.attempts_ended),
+    )
+    yield CounterMetricFamily("ludus_agent_steps_total", "Agent steps of all attempts.", fleet.agent_steps)
+    yield GaugeMetricFamily(
+        "ludus_webhook_deliveries_pending",
+        "Messages for enabled webhooks that have not arrived.",
+        fleet.deliveries_pending,
+    )
+    yield GaugeMetricFamily(
+        "ludus_webhook_oldest_due_seconds", "How late the message is that is due longest.", fleet.oldest_due_seconds
+    )
+    disabled = {"user": 0, "gone": 0, "failing": 0} | dict(fleet.webhooks_disabled)
+    yield _labelled(GaugeMetricFamily, "ludus_webhooks_disabled", "Disabled webhooks, by reason.", "reason", disabled)
+
+
+def _labelled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, label: str, values: Mapping[str, int]
+) -> Metric:
+    family = kind(name, text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family

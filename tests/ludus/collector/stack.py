@@ -1,0 +1,285 @@
+"""A real pool with real collector processes, a learner that grants rounds, and simulators that speak gRPC."""
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from ludus.collector.arena import Arena
+from ludus.collector.handover import State
+from ludus.collector.service import METHOD
+from ludus.collector.settings import CollectorSettings
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codec import array_to_tensor, spec_to_message
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from worker.collectors.acting import make_policy
+from worker.collectors.notices import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
+from worker.collectors.pool import CollectorPool
+from worker.collectors.programs import Opposition, PolicyProgram
+from worker.experience.rollout import Rollout
+
+SPEC = BehaviorSpec("Cart", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
+NETWORK: dict[str, object] = {"hidden_units": 8, "num_layers": 1}
+PATIENCE = 20.0
+STREAM_SECONDS = 6 * PATIENCE
+"""How long a simulator may play: longer than a test waits for anything, so that what a test waits for says what failed.
+"""
+
+NoticeT = TypeVar("NoticeT")
+_incarnations = itertools.count()
+
+
+class Learner:
+    """Admits every behavior, grants rounds, and remembers what it was told."""
+
+    def __init__(
+        self,
+        settings: CollectorSettings,
+        *,
+        size: int = 48,
+        horizon: int = 16,
+        lockstep: bool = True,
+        network: dict[str, object] = NETWORK,
+        squashed: bool = False,
+        device: str = "cpu",
+        opposition: Opposition | None = None,
+        policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
+        kept: Sequence[State] = (),
+    ) -> None:
+        """With `opposition` behaviors are in self-play from their admission on; `policies` are the weights it names.
+
+        Without them all opponents play what the policy that learns begins with.
+        """
+        self.opposition = opposition
+        self.policies = policies or {}
+        self.pool = CollectorPool(settings)
+        self.size = size
+        self.horizon = horizon
+        self.network = network
+        self.squashed = squashed
+        self.device = device
+        self.lockstep = lockstep
+        """Grant the next round as soon as one is collected; else tests grant."""
+        self.refusals: dict[str, tuple[str, str]] = {}
+        self.configured: set[str] | None = None
+        """Behaviors that are admitted; None = all."""
+        self.held: set[str] = set()
+        """Behaviors whose agents get only what the test grants."""
+        self.notices: list[Notice] = []
+        self.rollouts: dict[int, list[Rollout]] = {}
+        """By round."""
+        self.delivered: dict[str, list[Rollout]] = {}
+        """By behavior: a rollout of each segment, in the order of their arrival."""
+        self.arenas: dict[str, Arena] = {}
+        self.pool.restore(kept)
+        self.endpoints = self.pool.start()
+        self._heard = threading.Condition()
+        self._stop = False
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._stop:
+            for notice in self.pool.poll(0.05):
+                with self._heard:
+                    self._handle(notice)
+                    self.notices.append(notice)
+                    self._heard.notify_all()
+
+    def _handle(self, notice: Notice) -> None:
+        match notice:
+            case BehaviorAnnounced():
+                self._decide(notice.spec)
+            case SegmentsDelivered():
+                for segment in notice.segments:
+                    rollout = self.arenas[notice.behavior].gather([segment])
+                    self.rollouts.setdefault(segment.round, []).append(rollout)
+                    self.delivered.setdefault(notice.behavior, []).append(rollout)
+                self.pool.reclaim(notice.behavior, notice.segments)
+            case RoundCollected() if self.lockstep and notice.behavior not in self.held:
+                following = notice.round + 1
+                spec = self.arenas[notice.behavior].layout.spec
+                self.pool.publish(notice.behavior, following + 1, self.weights(spec))
+                self.pool.grant(notice.behavior, following, self.size)
+
+    def _decide(self, spec: BehaviorSpec) -> None:
+        if spec.behavior in self.refusals:
+            self.pool.refuse(spec.behavior, *self.refusals[spec.behavior])
+            return
+        if self.configured is not None and spec.behavior not in self.configured:
+            self.pool.refuse(spec.behavior, "behavior_not_configured", "the run's configuration has no such behavior")
+            return
+        policy = make_policy(spec, self.network, self.squashed)
+        arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
+        program = PolicyProgram(
+            self.network,
+            policy.flat_size,
+            self.horizon,
+            self.squashed,
+            device=self.device,
+            self_play=self.opposition is not None,
+        )
+        self.pool.admit(spec, program, arena)
+        if self.opposition is not None:
+            own = self.weights(spec)
+            policies = self.policies or dict.fromkeys(self.opposition.keys, own)
+            self.pool.oppose(spec.behavior, self.opposition, policies)
+        self.pool.publish(spec.behavior, 1, self.weights(spec))
+        if spec.behavior not in self.held:
+            self.pool.grant(spec.behavior, 0, self.size)
+
+    def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
+        size = make_policy(spec, self.network, self.squashed).flat_size
+        return np.random.default_rng(3).standard_normal(size, np.float32) / 4
+
+    def heard(self, kind: type[NoticeT]) -> list[NoticeT]:
+        with self._heard:
+            return [notice for notice in self.notices if isinstance(notice, kind)]
+
+    def wait_for(self, kind: type[NoticeT], such_that: Callable[[NoticeT], bool] = lambda _: True) -> NoticeT:
+        """Return the first notice of a kind, past ones included, that satisfies a condition."""
+        deadline = time.monotonic() + PATIENCE
+        with self._heard:
+            while True:
+                for notice in self.notices:
+                    if isinstance(notice, kind) and such_that(notice):
+                        return notice
+                assert self._heard.wait(deadline - time.monotonic()), f"no {kind.__name__} in {self.notices}"
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so; looked at with every notice."""
+        deadline = time.monotonic() + PATIENCE
+        with self._heard:
+            while not condition():
+                assert self._heard.wait(deadline - time.monotonic()), f"not so, after {self.notices[-3:]}"
+
+    def close(self) -> None:
+        self._stop = True
+        self._thread.join()
+        self.pool.close("run_finished", "the test is over", rejoin=False)
+        for arena in self.arenas.values():
+            arena.close()
+
+
+@contextmanager
+def learner(**settings: object) -> Iterator[Learner]:
+    """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
+    keys = ("size", "horizon", "lockstep", "network", "squashed", "device", "opposition", "policies", "kept")
+    own = {key: settings.pop(key) for key in keys if key in settings}
+    it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
+    try:
+        yield it
+    finally:
+        it.close()
+
+
+class Simulator:
+    """A client that sends what it is told to, right or wrong."""
+
+    def __init__(self, address: str, incarnation: str | None = None) -> None:
+        self.incarnation = incarnation or f"sim-{next(_incarnations)}"
+        self._channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=STREAM_SECONDS)
+        self.step_id = 0
+
+    def send_bytes(self, data: bytes) -> None:
+        self._outgoing.put(data)
+
+    def send(self, message: pb.Hello | pb.Announce | pb.Step) -> None:
+        field = {pb.Hello: "hello", pb.Announce: "announce", pb.Step: "step"}[type(message)]
+        self.send_bytes(pb.ConnectRequest(**{field: message}).SerializeToString())  # type: ignore[arg-type]  # by name
+
+    def receive(self) -> pb.ConnectResponse:
+        """Return the next message that is no Wait."""
+        while True:
+            response = pb.ConnectResponse.FromString(next(self._call))
+            if response.WhichOneof("message") != "wait":
+                return response
+
+    def hello(self, *specs: BehaviorSpec, ticket: str = "") -> pb.ConnectResponse:
+        self.send(self.make_hello(*specs, ticket=ticket))
+        return self.receive()
+
+    def make_hello(self, *specs: BehaviorSpec, ticket: str = "") -> pb.Hello:
+        return pb.Hello(
+            protocol_version=1,
+            incarnation=self.incarnation,
+            ticket=ticket,
+            client="tests/1",
+            behaviors=[spec_to_message(spec) for spec in specs],
+        )
+
+    def step(self, agents: Sequence[int], *, ended: Sequence[int] = (), reward: float = 1.0) -> None:
+        """Let agents ask for an action; the observation says which step it is."""
+        self.send(self.make_step(agents, ended=ended, reward=reward))
+
+    def make_step(self, agents: Sequence[int], *, ended: Sequence[int] = (), reward: float = 1.0) -> pb.Step:
+        self.step_id += 1
+        part = pb.BehaviorStep(behavior=SPEC.name)
+        if len(agents):
+            part.decisions.CopyFrom(
+                pb.DecisionSteps(
+                    agent_ids=np.array(agents, np.int32).tobytes(),
+                    rewards=np.full(len(agents), reward, np.float32).tobytes(),
+                    observations=[self._observations(agents)],
+                )
+            )
+        if len(ended):
+            part.terminals.CopyFrom(
+                pb.TerminalSteps(
+                    agent_ids=np.array(ended, np.int32).tobytes(),
+                    rewards=np.full(len(ended), reward, np.float32).tobytes(),
+                    observations=[self._observations(ended)],
+                    truncated=bytes(len(ended)),
+                )
+            )
+        return pb.Step(step_id=self.step_id, behaviors=[part])
+
+    def _observations(self, agents: Sequence[int]) -> pb.Tensor:
+        values = np.zeros((len(agents), 4), np.float32)
+        values[:, 0], values[:, 1] = self.step_id, agents
+        return array_to_tensor(values)
+
+    def play(self, agents: Sequence[int], steps: int) -> None:
+        """Exchange so many steps."""
+        for _ in range(steps):
+            self.step(agents)
+            assert self.receive().HasField("actions")
+
+    def closed(self, *, ends: bool = True) -> pb.Close:
+        """Return the Close that ends the session. A client that is polite `ends` its side too, and need not wait."""
+        while True:
+            response = self.receive()
+            if response.HasField("close"):
+                if ends:
+                    self.half_close()
+                assert next(self._call, None) is None
+                return response.close
+
+    def half_close(self) -> None:
+        self._outgoing.put(None)
+
+    def vanish(self) -> None:
+        """Break the connection."""
+        self._call.cancel()
+        self.leave()
+
+    def leave(self) -> None:
+        self._outgoing.put(None)
+        self._channel.close()
+
+
+def player(address: str, agents: int = 3, **options: str) -> Simulator:
+    """Return a simulator that has said hello."""
+    simulator = Simulator(address, **options)
+    assert simulator.hello(SPEC).HasField("welcome")
+    assert agents
+    return simulator

@@ -1,0 +1,145 @@
+"""What a network is built for, and what is refused with which reason."""
+
+from itertools import product
+
+import pytest
+
+from ludus.collector.layout import MINIMUM_SIZES, ActorLayout, BodyLayout, ObservationKind, UnsupportedSpec
+from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from tests.worker.rollouts import make_spec
+
+VECTOR = ObservationSpec((4,))
+DISCRETE = ActionSpec(discrete_branches=(2,))
+GOAL = ObservationType.GOAL_SIGNAL
+NONE, MOVES, VARIABLE = (
+    DimensionProperty.NONE,
+    DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
+    DimensionProperty.VARIABLE_SIZE,
+)
+ENTITIES = ObservationSpec((5, 3), dimension_properties=(VARIABLE, NONE))
+CAMERA = ObservationSpec((3, 84, 84), "camera", dtype="uint8", dimension_properties=(NONE, MOVES, MOVES))
+
+
+def test_sections_add_up_to_the_flat_size() -> None:
+    layout = ActorLayout.of(
+        make_spec(observations=(3, 2), continuous=2, branches=(3, 2)),
+        {"hidden_units": 8, "num_layers": 2, "normalize": True},
+    )
+
+    # normalizer 2 x 5; layers 8 x 5 + 8 and 8 x 8 + 8; head 7 x 8 + 7 for 2 means and 5 logits; log_sigma 2
+    assert layout.flat_size == 10 + 48 + 72 + 63 + 2
+
+
+def test_a_squashed_head_has_its_deviations_in_place_of_the_parameter() -> None:
+    layout = ActorLayout.of(
+        make_spec(observations=(3,), continuous=2, branches=(3,)), {"hidden_units": 8, "num_layers": 1}, squashed=True
+    )
+
+    # layer 8 x 3 + 8; head 7 x 8 + 7 for 2 means, 2 log-sigmas and 3 logits
+    assert layout.flat_size == 32 + 63
+    assert layout.logits_start == 4
+
+
+def test_no_hidden_layer_still_builds_one_as_in_ml_agents() -> None:
+    assert ActorLayout.of(make_spec(continuous=1), {"num_layers": 0}).body.num_layers == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "observations", "actions", "settings"),
+    [
+        ("observations_missing", (), DISCRETE, {}),
+        ("observation_shape_unsupported", (ObservationSpec((3, 3)),), DISCRETE, {}),
+        (
+            "observation_shape_unsupported",
+            (ObservationSpec((3, 3), dimension_properties=(MOVES, MOVES)),),
+            DISCRETE,
+            {},
+        ),
+        ("observation_shape_unsupported", (ObservationSpec((3,), dimension_properties=(VARIABLE,)),), DISCRETE, {}),
+        ("observation_shape_unsupported", (ObservationSpec((2, 3, 4, 5)),), DISCRETE, {}),
+        ("observation_shape_unsupported", (ObservationSpec(()),), DISCRETE, {}),
+        (
+            "observation_shape_unsupported",
+            (ObservationSpec((84, 84, 3), dimension_properties=(MOVES, MOVES, NONE)),),
+            DISCRETE,
+            {},
+        ),
+        ("observation_empty", (ObservationSpec((0,)),), DISCRETE, {}),
+        ("observation_dtype_unsupported", (ObservationSpec((4,), dtype="uint8"),), DISCRETE, {}),
+        (
+            "goal_signal_unsupported",
+            (VECTOR, ObservationSpec((5, 3), "", "float32", GOAL, (VARIABLE, NONE))),
+            DISCRETE,
+            {},
+        ),
+        ("actions_missing", (VECTOR,), ActionSpec(), {}),
+        ("actions_invalid", (VECTOR,), ActionSpec(discrete_branches=(2, 0)), {}),
+        ("memory_size_odd", (VECTOR,), DISCRETE, {"memory": {"memory_size": 127}}),
+        ("memory_size_odd", (VECTOR,), DISCRETE, {"memory": {"memory_size": 0}}),
+    ],
+)
+def test_unsupported_spec_is_refused_with_its_reason(
+    code: str, observations: tuple[ObservationSpec, ...], actions: ActionSpec, settings: dict[str, object]
+) -> None:
+    with pytest.raises(UnsupportedSpec) as refused:
+        ActorLayout.of(BehaviorSpec("Walker", observations, actions), settings)
+
+    assert refused.value.code == code
+    assert "Walker" in str(refused.value)
+
+
+CONVOLUTIONAL = [encoder for encoder, minimum in MINIMUM_SIZES.items() if minimum > 1]
+
+
+@pytest.mark.parametrize(("encoder", "dimension"), list(product(CONVOLUTIONAL, (1, 2))))
+def test_a_picture_below_the_encoders_minimum_is_refused_with_both(encoder: str, dimension: int) -> None:
+    minimum = MINIMUM_SIZES[encoder]
+    shape = [3, 100, 100]
+    shape[dimension] = minimum - 1
+    small = BehaviorSpec("Walker", (VECTOR, ObservationSpec(tuple(shape), "camera")), DISCRETE)
+
+    with pytest.raises(UnsupportedSpec) as refused:
+        ActorLayout.of(small, {"vis_encode_type": encoder})
+
+    assert refused.value.code == "observation_too_small"
+    for part in (encoder, str(minimum), str(tuple(shape)), "camera"):
+        assert part in str(refused.value)
+
+
+def test_kinds_follow_rank_and_properties() -> None:
+    layout = BodyLayout.of([CAMERA, VECTOR, ENTITIES, ObservationSpec((1, 20, 20))], {})
+
+    assert layout.kinds == (
+        ObservationKind.VISUAL,
+        ObservationKind.VECTOR,
+        ObservationKind.ENTITIES,
+        ObservationKind.VISUAL,
+    )
+
+
+def test_goals_condition_unless_told_otherwise() -> None:
+    goal = BehaviorSpec("Walker", (VECTOR, ObservationSpec((2,), type=GOAL)), DISCRETE)
+
+    assert ActorLayout.of(goal, {}).body.conditioned  # ML-Agents' default is `hyper`
+    assert ActorLayout.of(goal, {"goal_conditioning_type": "none"}).plain
+    assert not ActorLayout.of(BehaviorSpec("Walker", (VECTOR,), DISCRETE), {}).body.conditioned
+
+
+@pytest.mark.parametrize(
+    ("observations", "settings", "plain"),
+    [
+        ((VECTOR, VECTOR), {}, True),
+        ((VECTOR, ENTITIES), {}, False),
+        ((CAMERA,), {}, False),
+        ((VECTOR,), {"memory": {"memory_size": 8}}, False),
+        ((VECTOR,), {"memory": None}, True),
+    ],
+)
+def test_only_vectors_without_memory_are_plain(
+    observations: tuple[ObservationSpec, ...], settings: dict[str, object], plain: bool
+) -> None:
+    assert ActorLayout.of(BehaviorSpec("Walker", observations, DISCRETE), settings).plain is plain
+
+
+def test_nothing_is_normalised_where_there_are_no_vectors() -> None:
+    assert not BodyLayout.of([CAMERA], {"normalize": True}).normalize

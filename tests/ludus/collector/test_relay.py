@@ -1,0 +1,115 @@
+"""Simulators that reach collectors through the gateway alone, over TLS and mTLS: real certificates all the way."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from ludus.sdk.connection import Dialer
+from ludus.sdk.errors import CannotConnect
+from ludus.sdk.join import Target
+from server.gateway import relay
+from server.kit.db.database import Database
+from server.kit.settings import GatewaySettings
+from tests.ludus.collector.stack import Learner, learner
+from tests.ludus.protocol.test_server_tls import CERTIFICATE, MUTUAL, OTHER, PRIVATE, SERVED
+from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
+from tests.server.gateway.conftest import database as gateway_database
+from tests.toys.catch import Catch
+from worker.collectors.notices import RoundCollected, SimulatorStarted
+
+database = gateway_database
+RUN = "run-1"
+"""The one of `learner`."""
+
+
+@pytest.fixture(params=[False, True], ids=["tls", "mtls"])
+def files(request: pytest.FixtureRequest) -> dict[str, Path]:
+    return MUTUAL if request.param else SERVED
+
+
+@pytest.fixture
+def collectors(files: dict[str, Path], database: Database) -> Iterator[Learner]:
+    named = {name: str(file) for name, file in files.items()}
+    with learner(**named, ticket_key=KEY.encode(), advertise_host="localhost") as desk:
+        add_run(database, desk.endpoints[0].address, name="1")
+        yield desk
+
+
+def gateway(database: Database, **settings: Any) -> GatewayThread:
+    return GatewayThread(
+        GatewaySettings(port=0, token=SecretStr(TOKEN), ticket_key=SecretStr(KEY), **settings), database
+    )
+
+
+def dialer(front: GatewayThread, files: dict[str, Path], *, relay: bool = True, patience: float = 30.0) -> Dialer:
+    """Return a simulator that knows the authority, and shows a certificate where one is wanted."""
+    mutual = "tls_client_ca" in files
+    target = Target(
+        front.address.replace("127.0.0.1", "localhost"),
+        RUN,
+        TOKEN,
+        ca_file=CERTIFICATE,
+        client_certificate=CERTIFICATE if mutual else None,
+        client_key=PRIVATE if mutual else None,
+        patience_seconds=patience,
+    )
+    made = Dialer(Catch(), target)
+    made.joiner.relay = relay
+    return made
+
+
+async def play_until_a_round(dialer: Dialer, desk: Learner) -> None:
+    playing = asyncio.create_task(dialer.play())
+    collecting = asyncio.create_task(asyncio.to_thread(desk.wait_for, RoundCollected))
+    await asyncio.wait({playing, collecting}, return_when=asyncio.FIRST_COMPLETED)
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    await collecting
+
+
+@pytest.mark.parametrize("relayed", [True, False], ids=["relayed", "directly"])
+def test_a_simulator_learns_over_tls(
+    collectors: Learner, database: Database, files: dict[str, Path], relayed: bool
+) -> None:
+    with gateway(database, **files, tls_ca=CERTIFICATE) as front:
+        asyncio.run(play_until_a_round(dialer(front, files, relay=relayed), collectors))
+
+
+def test_a_gateway_that_does_not_trust_a_collector_says_so(
+    collectors: Learner, database: Database, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "REACH_SECONDS", 1.0)
+    with gateway(database, **files, tls_ca=OTHER) as front, pytest.raises(CannotConnect, match="TLS_CA") as refused:
+        asyncio.run(asyncio.wait_for(dialer(front, files, patience=0.5).play(), 30))
+
+    assert refused.value.code == "collector_unreachable"
+    assert collectors.endpoints[0].address in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("relayed", "code"), [(True, "collector_lost"), (False, "connection_lost")], ids=["relayed", "directly"]
+)
+def test_a_killed_collector_is_told_as_what_it_is_and_not_as_a_matter_of_tls(
+    collectors: Learner, database: Database, files: dict[str, Path], relayed: bool, code: str
+) -> None:
+    async def play(dialer: Dialer) -> None:
+        playing = asyncio.create_task(dialer.play())
+        await asyncio.to_thread(collectors.wait_for, SimulatorStarted)
+        for child in collectors.pool._children:
+            assert child.warm is not None
+            os.kill(child.warm.process.pid, signal.SIGKILL)
+        await asyncio.wait_for(playing, 20)
+
+    with gateway(database, **files, tls_ca=CERTIFICATE) as front, pytest.raises(CannotConnect) as told:
+        asyncio.run(play(dialer(front, files, relay=relayed, patience=0.0)))
+
+    assert told.value.code == code
+    assert "was lost" in str(told.value)
+    assert "may have ended" in str(told.value)
+    assert "TLS" not in str(told.value)

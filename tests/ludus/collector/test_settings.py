@@ -1,0 +1,114 @@
+"""Collectors get the settings that the operator chose, on every address."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.collector.settings import CollectorSettings
+from ludus.protocol.environment_parameters import Constant, MultiRangeUniform
+from ludus.protocol.server_tls import TlsFiles
+from ludus.protocol.side_channels import EngineConfiguration
+from server.kit.artifacts import FolderStore
+from server.kit.db.database import Database
+from server.kit.settings import WorkerSettings
+from server.runs.attempts.repository import AttemptLedger
+from tests.factories import make_claim, make_run
+from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
+from tests.worker.trainer.attempts import Keeper
+from worker.host.supervisor.copies import Copier
+from worker.host.supervisor.job import prepare
+from worker.host.supervisor.lease import Lease
+from worker.trainer.link import Job
+from worker.trainer.loop import Trainer
+
+BEYOND_LOOPBACK = ["0.0.0.0", "::", "10.0.0.5", "fd00::5", "worker.lan"]
+LOOPBACK = ["127.0.0.1", "127.0.0.2", "::1", "localhost"]
+KEY = bytes(range(32))
+"""Bytes that are no text."""
+
+OTHER_THAN_DEFAULT: dict[str, Any] = {
+    "count": 3,
+    "bind_host": "0.0.0.0",
+    "advertise_host": "worker-1.lan",
+    "port_range": (41000, 41015),
+    "ticket_key": KEY,
+    "tls_certificate": "/secrets/server.pem",
+    "tls_key": "/secrets/server.key",
+    "tls_client_ca": "/secrets/ca.pem",
+    "environment_parameters": {"a": Constant(1.5), "b": MultiRangeUniform(((0.0, 1.0), (2.0, 3.0)), 4)},
+    "parameter_set": 5,
+    "step_timeout": 61.0,
+    "startup_timeout": None,
+    "second_call_timeout": 31.0,
+    "no_agents_notice": 32.0,
+    "straggler_grace": 2.0,
+    "max_message_bytes": 1 << 20,
+    "engine": EngineConfiguration(width=320, time_scale=2.5),
+    "num_areas": 4,
+    "unity_port": 5004,
+    "log_path": "/scratch/trainer.log",
+}
+
+
+def test_every_setting_survives_the_way_to_a_collector() -> None:
+    settings = CollectorSettings("run", 3, 7, **OTHER_THAN_DEFAULT)
+
+    assert CollectorSettings.from_json(settings.to_json()) == settings
+    default = CollectorSettings("run", 3, 7)
+    as_default = {each.name for each in fields(settings) if getattr(settings, each.name) == getattr(default, each.name)}
+    assert as_default == {"run_id", "epoch", "seed"}, "a field that is not tested with a value of its own"
+
+
+@pytest.mark.parametrize("host", BEYOND_LOOPBACK)
+def test_collectors_listen_on_any_address_when_simulators_need_tickets(host: str) -> None:
+    settings = CollectorSettings("run", 1, 7, bind_host=host, ticket_key=KEY)
+
+    assert CollectorSettings.from_json(settings.to_json()) == settings
+
+
+@pytest.mark.parametrize("host", BEYOND_LOOPBACK)
+def test_the_world_is_not_let_in_without_tickets(host: str) -> None:
+    with pytest.raises(ValueError, match="needs a ticket key"):
+        CollectorSettings("run", 1, 7, bind_host=host)
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_this_machine_is_let_in_without_tickets(host: str) -> None:
+    settings = CollectorSettings("run", 1, 7, bind_host=host)
+
+    assert CollectorSettings.from_json(settings.to_json()) == settings
+
+
+@pytest.mark.parametrize("ticket_key", [KEY, None], ids=["tickets", "no tickets"])
+@pytest.mark.parametrize("tls", [None, TlsFiles(CERTIFICATE, PRIVATE, CERTIFICATE)], ids=["plain", "mtls"])
+def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
+    database: Database, tmp_path: Path, ticket_key: bytes | None, tls: TlsFiles | None
+) -> None:
+    worker = WorkerSettings(
+        collectors=2,
+        bind_host="127.0.0.1" if ticket_key is None else "0.0.0.0",
+        advertise_host="worker-1.lan",
+        port_range=(41000, 41015),
+    )
+    make_run(database, name="run")
+    claim = make_claim(database)
+    ledger = AttemptLedger(database, claim)
+    copier = Copier(FolderStore(tmp_path / "artifacts"), Lease(claim, ledger, worker), lambda: False)
+    try:
+        job = prepare(claim, ledger, copier, worker, tmp_path, tmp_path / "trainer.log", ticket_key, tls)
+    finally:
+        copier.close()
+    trainer = Trainer(Job.model_validate_json(job.model_dump_json()), Keeper(), [])
+
+    arrived = CollectorSettings.from_json(trainer._collector_settings().to_json())
+
+    assert (arrived.count, arrived.bind_host, arrived.advertise_host, arrived.port_range, arrived.ticket_key) == (
+        worker.collectors,
+        worker.bind_host,
+        worker.advertise_host,
+        worker.port_range,
+        ticket_key,
+    )
+    assert arrived.tls == tls

@@ -1,0 +1,159 @@
+"""Players in threads of their own at a real collector, and what became of them at both ends."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from ludus.collector.segments import Ending
+from ludus.protocol.mlagents import agent_pb2
+from tests.ludus.collector.stack import PATIENCE, Learner
+from tests.ludus.collector.unity.lives import Lives, check_delivered, lives_of
+from tests.unity.descriptions import Behavior
+from tests.unity.player import Player, Summary
+from tests.unity.transcripts import check_transcript
+from worker.collectors.notices import EpisodesEnded, RoundCollected, SimulatorLeft, SimulatorTrouble
+
+SEED = 7
+"""Of the runs of `stack.learner`."""
+END_SECONDS = 80.0
+"""How long a player may take: the first pictures make a collector import torch, which is seconds on a busy machine."""
+ARRIVAL_SECONDS = 20.0
+"""How long segments may take to the learner."""
+
+
+def port_of(desk: Learner, collector: int = 0) -> int:
+    """Return where a collector listens."""
+    return desk.endpoints[collector].port
+
+
+class Seat:
+    """A player that plays in a thread of its own."""
+
+    def __init__(self, player: Player, steps: int | None = None, seconds: float | None = None) -> None:
+        self.player = player
+        self._thread = threading.Thread(target=player.play, args=(steps, seconds))
+        self._thread.start()
+
+    @classmethod
+    def at(cls, desk: Learner, behaviors: Sequence[Behavior], steps: int | None = None, **options: Any) -> Self:
+        """Let a player of these behaviors play at a desk's collector; its transcript is kept."""
+        return cls(Player(port_of(desk), behaviors, record=True, **options), steps)
+
+    @property
+    def agent_steps(self) -> int:
+        """Decisions that were answered so far."""
+        return self.player.summary.agent_steps
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether the player has not come to its end."""
+        return self._thread.is_alive()
+
+    def end(self) -> Summary:
+        """Wait until the player has come to its end by itself."""
+        self._thread.join(END_SECONDS)
+        assert not self._thread.is_alive(), "the player goes on"
+        return self.player.summary
+
+    def leave(self) -> Summary:
+        """Let the player say goodbye."""
+        self.player.leave()
+        return self.end()
+
+    def vanish(self) -> Summary:
+        """Cut the player's connection."""
+        self.player.vanish()
+        return self.end()
+
+
+def number_of(summary: Summary) -> int:
+    """Return a simulator's number: its seed is the run's and this."""
+    return summary.seed - SEED
+
+
+def collected(desk: Learner, behavior: str, number: int) -> None:
+    """Wait until every step of a round has come back."""
+    desk.wait_for(RoundCollected, lambda notice: (notice.behavior, notice.round) == (behavior, number))
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something is so at a player's end."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def left(desk: Learner, number: int) -> SimulatorLeft:
+    """Wait until a simulator's session is over, and return how."""
+    return desk.wait_for(SimulatorLeft, lambda notice: notice.number == number)
+
+
+def trouble(desk: Learner, code: str, number: int) -> SimulatorTrouble:
+    """Wait until a trouble of this simulator is told of."""
+    return desk.wait_for(SimulatorTrouble, lambda notice: notice.code == code and notice.number == number)
+
+
+def converse(desk: Learner, behaviors: Sequence[Behavior], steps: int, **options: Any) -> "Conversation":
+    """Play so many steps of a game, say goodbye, and check what came of it at both ends."""
+    seat = Seat.at(desk, behaviors, steps, **options)
+    assert seat.end().ending == "left"
+    return Conversation(desk, seat.player)
+
+
+class Conversation:
+    """A conversation that is over. It kept the rules, and all that was said in it arrived at the learner."""
+
+    def __init__(self, desk: Learner, player: Player) -> None:
+        self.summary = player.summary
+        self.transcript = player.transcript
+        self.number = number_of(self.summary)
+        assert check_transcript(self.transcript, seed=SEED + self.number) == []
+        self.lives: Lives = lives_of(self.transcript)
+        deadline = time.monotonic() + ARRIVAL_SECONDS
+        while True:
+            try:
+                self.delivered_steps = self._check(desk)
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                break
+
+    def _check(self, desk: Learner) -> int:
+        told = [
+            (notice.behavior, int(agent), round(value, 4), round(group, 4), int(length), bool(truncated))
+            for notice in desk.heard(EpisodesEnded)
+            for simulator, agent, value, group, length, truncated in zip(
+                notice.simulators,
+                notice.agents,
+                notice.returns,
+                notice.group_returns,
+                notice.lengths,
+                notice.truncated,
+                strict=True,
+            )
+            if simulator == self.number
+        ]
+        lived = [
+            (
+                behavior,
+                agent,
+                round(sum(step.reward for step in life.steps), 4),
+                round(sum(step.group_reward for step in life.steps), 4),
+                len(life.steps),
+                life.ending is Ending.TRUNCATED,
+            )
+            for (behavior, agent), lives in self.lives.items()
+            for life in lives
+            if life.ending is not Ending.CUT
+        ]
+        assert sorted(told) == sorted(lived)
+        return check_delivered(self.lives, desk.delivered, self.number)
+
+    def infos(self, name: str) -> list[list[agent_pb2.AgentInfoProto]]:
+        """Return what a behavior's agents said, message by message; without the handshake and the goodbye."""
+        said = [message.unity_output.rl_output for direction, message in self.transcript if direction == "sent"]
+        return [list(output.agentInfos[name].value) for output in said[2:-1] if name in output.agentInfos]

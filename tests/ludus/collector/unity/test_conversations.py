@@ -1,0 +1,384 @@
+"""Players at a real collector: what they say arrives at the learner, and what is decided there reaches them.
+
+`converse` plays, and holds the segments and episodes that the learner was given against the player's own transcript:
+every observation, mask, reward, group and ending, and every action that the player was told.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ludus.collector.segments import Ending
+from ludus.protocol.environment_parameters import Constant
+from ludus.protocol.mlagents import agent_pb2, unity_pb2
+from ludus.protocol.options import INCARNATION_METADATA
+from ludus.protocol.spec import DimensionProperty, ObservationType
+from tests.ludus.collector.stack import Learner, learner
+from tests.ludus.collector.unity.players import (
+    SEED,
+    Conversation,
+    Seat,
+    collected,
+    converse,
+    eventually,
+    left,
+    number_of,
+)
+from tests.unity.descriptions import PACKAGES, Behavior, Package, Sensor
+from tests.unity.transcripts import check_transcript
+from worker.collectors.notices import BehaviorAnnounced, SimulatorConnected, SimulatorStarted
+
+MEBI = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Learner]:
+    with learner(size=192, horizon=16, num_areas=3, max_message_bytes=8 * MEBI) as running:
+        yield running
+
+
+def outputs(conversation: Conversation) -> list[unity_pb2.UnityOutputProto]:
+    """Return what the player said between the handshake and its goodbye."""
+    return [message.unity_output for direction, message in conversation.transcript if direction == "sent"][2:-1]
+
+
+def infos(conversation: Conversation, name: str) -> list[list[agent_pb2.AgentInfoProto]]:
+    """Return what a behavior's agents said, message by message."""
+    return [list(output.rl_output.agentInfos[name].value) for output in outputs(conversation)]
+
+
+def endings(conversation: Conversation) -> set[Ending]:
+    return {life.ending for lives in conversation.lives.values() for life in lives}
+
+
+# The handshake -----------------------------------------------------------------------------------------------------
+
+
+def test_a_player_is_welcomed_with_the_run_s_seed_and_its_own_number(desk: Learner) -> None:
+    game = [Behavior("Guest?team=0", continuous=1)]
+    first, second = converse(desk, game, 3), converse(desk, game, 3)
+
+    connected = desk.wait_for(SimulatorConnected, lambda notice: notice.number == first.number)
+    assert second.number == first.number + 1
+    assert [each.summary.seed for each in (first, second)] == [SEED + first.number, SEED + second.number]
+    assert connected.client == "Unity ML-Agents 3.0.0 (API 1.5.0)"
+    assert (first.summary.num_areas, first.summary.trainer_version) == (3, "1.1.0")
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.9.9", "1.5.0-preview"])
+def test_players_of_the_same_major_version_are_served(version: str, desk: Learner) -> None:
+    package = Package(communication=version)
+
+    conversation = converse(desk, [Behavior(f"Version{version}?team=0", continuous=1)], 3, package=package)
+
+    assert conversation.summary.agent_steps == 3
+
+
+def test_a_player_waits_for_its_first_actions_as_long_as_the_run_needs(desk: Learner) -> None:
+    desk.held.add("Early")
+    seat = Seat.at(desk, [Behavior("Early?team=0", agents=2, continuous=1)])
+    started = desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Early?team=0",))
+
+    answered_before = seat.agent_steps
+    desk.pool.grant("Early", 0, 8)
+    collected(desk, "Early", 0)
+    desk.pool.grant_unrecorded("Early")
+    seat.leave()
+
+    assert (started.agents, answered_before) == (2, 0)
+
+
+# Agents ------------------------------------------------------------------------------------------------------------
+
+
+def test_behaviors_may_be_announced_at_any_time_with_their_teams(desk: Learner) -> None:
+    game = [
+        Behavior("First?team=7", agents=2, continuous=2),
+        Behavior("Late?team=0", agents=2, branches=(2,), appears_at=10),
+        Behavior("Late?team=1", agents=3, branches=(2,), appears_at=25),
+    ]
+
+    conversation = converse(desk, game, 60)
+
+    announced = {
+        brain.brain_name: number
+        for number, output in enumerate(outputs(conversation))
+        for brain in output.rl_initialization_output.brain_parameters
+    }
+    assert announced == {"First?team=7": 0, "Late?team=0": 10, "Late?team=1": 25}
+    behaviors = [behavior for behavior, _ in conversation.lives]
+    assert (behaviors.count("First"), behaviors.count("Late")) == (2, 5)
+    assert conversation.delivered_steps > 250
+
+
+def test_an_agent_may_end_and_begin_anew_in_one_message(desk: Learner) -> None:
+    conversation = converse(desk, [Behavior("Phoenix?team=0", agents=3, continuous=2, episode_length=6)], 40)
+
+    both = [
+        [info.id for info in message]
+        for message in infos(conversation, "Phoenix?team=0")
+        if {info.id for info in message if info.done} & {info.id for info in message if not info.done}
+    ]
+    assert len(both) == 6
+    assert [len(lives) for lives in conversation.lives.values()] == [7, 7, 7]
+    assert endings(conversation) == {Ending.TERMINATED, Ending.CUT}
+
+
+def test_actions_go_to_those_who_asked_in_the_order_in_which_they_did(desk: Learner) -> None:
+    name = "Hybrid?team=0"
+    game = Behavior(
+        name, agents=5, continuous=2, branches=(3, 2), decision_period=3, staggered=True, episode_length=12, jitter=5
+    )
+
+    conversation = converse(desk, [game], 90)
+
+    askers = {tuple(info.id for info in message if not info.done) for message in infos(conversation, name)}
+    assert len(askers) >= 3, "different agents ask at different steps"
+    assert conversation.delivered_steps > 100
+
+
+def test_an_episode_that_a_limit_cuts_is_truncated_and_its_future_has_value(desk: Learner) -> None:
+    conversation = converse(
+        desk, [Behavior("Mortal?team=0", agents=4, continuous=1, episode_length=9, jitter=8, max_step=12)], 60
+    )
+
+    assert endings(conversation) == {Ending.TERMINATED, Ending.TRUNCATED, Ending.CUT}
+
+
+def test_agents_that_are_disabled_give_way_to_others_with_new_ids(desk: Learner) -> None:
+    conversation = converse(
+        desk, [Behavior("Relay?team=0", agents=2, continuous=1, episode_length=5, episodes_per_life=2)], 60
+    )
+
+    assert len(conversation.lives) > 6
+    assert max(len(lives) for lives in conversation.lives.values()) == 2
+
+
+def test_groups_arrive_with_their_rewards_and_with_members_that_die(desk: Learner) -> None:
+    conversation = converse(
+        desk,
+        [Behavior("Team?team=0", agents=6, branches=(3,), group_size=3, casualties=True, episode_length=12, jitter=3)],
+        60,
+    )
+
+    lives = [life for lives in conversation.lives.values() for life in lives]
+    assert {life.group for life in lives} == {1, 2}
+    assert sum(step.group_reward for life in lives for step in life.steps) > 10
+    dead = [rollout for rollout in desk.delivered["Team"] if rollout.endings[0] and rollout.mates_alive[0]]
+    assert dead, "some died while their mates lived on"
+
+
+def test_masks_arrive_and_no_forbidden_choice_is_made(desk: Learner) -> None:
+    conversation = converse(desk, [Behavior("Masked?team=0", agents=4, branches=(3, 2), masked=True)], 60)
+
+    allowed = [step.allowed for lives in conversation.lives.values() for life in lives for step in life.steps]
+    assert sum(all(row) for row in allowed) > 20
+    assert sum(not all(row) for row in allowed) > 20
+    assert conversation.summary.forbidden_choices == 0
+
+
+@pytest.mark.parametrize(("continuous", "branches"), [(2, ()), (0, (3, 2))])
+def test_the_oldest_packages_are_answered_in_their_own_fields(
+    continuous: int, branches: tuple[int, ...], desk: Learner
+) -> None:
+    game = Behavior(f"Old{continuous}?team=0", agents=4, continuous=continuous, branches=branches, masked=True)
+
+    conversation = converse(desk, [game], 40, package=PACKAGES["1.0.8"])
+
+    (brain,) = outputs(conversation)[0].rl_initialization_output.brain_parameters
+    assert not brain.HasField("action_spec")
+    assert conversation.summary.forbidden_choices == 0
+    assert conversation.delivered_steps > 100
+
+
+# Observations ------------------------------------------------------------------------------------------------------
+
+
+def announced(desk: Learner, behavior: str) -> list[tuple[tuple[int, ...], str]]:
+    """Return shape and type of each observation that the learner was told of."""
+    notice = desk.wait_for(BehaviorAnnounced, lambda notice: notice.spec.behavior == behavior)
+    return [(observation.shape, observation.dtype) for observation in notice.spec.observations]
+
+
+def test_pictures_arrive_whole_however_many_files_they_are_made_of(desk: Learner) -> None:
+    sensors = (
+        Sensor("a color", "png", (3, 20, 20)),
+        Sensor("b gray", "png", (1, 20, 20)),
+        Sensor("c gray stack", "png", (2, 20, 20), mapping=(0, 0, 0, 1, 1, 1)),
+        Sensor("d grid", "png", (4, 20, 20), mapping=(3, 0, 1, -1, 2, -1)),
+        Sensor("e color stack", "png", (6, 20, 20)),
+        Sensor("f plain", "visual", (2, 20, 20)),
+    )
+
+    conversation = converse(desk, [Behavior("Watcher?team=0", agents=2, branches=(3,), sensors=sensors)], 20)
+
+    assert announced(desk, "Watcher") == [
+        ((3, 20, 20), "uint8"),
+        ((1, 20, 20), "uint8"),
+        ((2, 20, 20), "uint8"),
+        ((4, 20, 20), "uint8"),
+        ((6, 20, 20), "uint8"),
+        ((2, 20, 20), "float32"),
+    ]
+    assert conversation.delivered_steps >= 20
+
+
+@pytest.mark.parametrize("package", ["2.3.0-exp.3", "1.0.8"])
+def test_pictures_of_old_packages_are_turned_so_that_channels_come_first(package: str, desk: Learner) -> None:
+    sensors = (Sensor("a color", "png", (3, 20, 24)), Sensor("b plain", "visual", (2, 20, 24)))
+    name = f"Old {package}"
+
+    conversation = converse(
+        desk, [Behavior(f"{name}?team=0", continuous=2, sensors=sensors)], 15, package=PACKAGES[package]
+    )
+
+    assert announced(desk, name) == [((3, 20, 24), "uint8"), ((2, 20, 24), "float32")]
+    assert conversation.delivered_steps > 9
+
+
+def test_entities_and_goals_are_known_as_such(desk: Learner) -> None:
+    sensors = (Sensor("entities", "buffer", (4, 3)), Sensor("goal", "vector", (3,), goal=True), Sensor("vector"))
+
+    conversation = converse(desk, [Behavior("Seeker?team=0", agents=2, continuous=2, sensors=sensors)], 20)
+
+    spec = desk.wait_for(BehaviorAnnounced, lambda notice: notice.spec.behavior == "Seeker").spec
+    entities, goal, vector = spec.observations
+    assert entities.dimension_properties == (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
+    assert [each.type for each in (goal, vector)] == [ObservationType.GOAL_SIGNAL, ObservationType.DEFAULT]
+    assert conversation.delivered_steps >= 20
+
+
+def test_messages_may_be_larger_than_grpc_allows_by_default(desk: Learner) -> None:
+    sensor = Sensor("map", shape=(20_000,))
+
+    conversation = converse(desk, [Behavior("Huge?team=0", agents=60, continuous=1, sensors=(sensor,))], 5)
+
+    assert outputs(conversation)[0].ByteSize() > 4.5 * MEBI
+    assert conversation.summary.agent_steps == 300
+
+
+# Resets and ends ---------------------------------------------------------------------------------------------------
+
+
+def test_a_reset_is_the_reply_to_the_pending_call_and_voids_what_was_under_way(desk: Learner) -> None:
+    desk.held.add("Reset")
+    seat = Seat.at(desk, [Behavior("Reset?team=0", agents=2, continuous=1, episode_length=0)])
+    desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Reset?team=0",))
+    for number in range(2):
+        desk.pool.grant("Reset", number, 20)
+        collected(desk, "Reset", number)  # the eleventh call waits
+        desk.pool.reset({"size": Constant(number)})
+        eventually(lambda number=number: seat.player.summary.resets == number + 1)  # type: ignore[misc]
+    desk.pool.grant_unrecorded("Reset")
+    seat.leave()
+
+    conversation = Conversation(desk, seat.player)
+    assert conversation.summary.parameters["size"] == ["constant", 1.0]
+    assert [[life.void for life in lives] for lives in conversation.lives.values()] == [[True, True, False]] * 2
+    assert conversation.delivered_steps == 40
+
+
+def test_a_reset_reaches_a_player_that_computes_with_its_next_reply(desk: Learner) -> None:
+    thinker = Seat.at(desk, [Behavior("Thinker?team=0", continuous=1, episode_length=0)], pace=0.3)
+    desk.held.add("Witness")
+    witness = Seat.at(desk, [Behavior("Witness?team=0", continuous=1)])
+    desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Witness?team=0",))
+    answered = thinker.agent_steps
+    eventually(lambda: thinker.agent_steps > answered)  # it has just begun to compute
+
+    desk.pool.reset({})
+
+    eventually(lambda: witness.player.summary.resets == 1)
+    assert thinker.player.summary.resets == 0
+    eventually(lambda: thinker.player.summary.resets == 1)
+    thinker.leave()
+    desk.pool.grant_unrecorded("Witness")
+    witness.leave()
+    conversation = Conversation(desk, thinker.player)
+    assert [life.void for life in conversation.lives["Thinker", 0]] in ([True], [True, False])
+
+
+def test_a_player_that_says_goodbye_has_left_in_good_order(desk: Learner) -> None:
+    conversation = converse(desk, [Behavior("Polite?team=0", agents=2, continuous=1, episode_length=0)], 33)
+
+    ended = left(desk, conversation.number)
+    assert (ended.code, ended.steps) == ("left", 64)
+    desk.until(lambda: sum(rollout.steps for rollout in desk.delivered.get("Polite", [])) == 64)
+
+
+def test_at_the_end_every_player_is_told_so_with_status_400_and_the_reason() -> None:
+    with learner() as desk:
+        desk.held.add("Waiter")
+        waiting = Seat.at(desk, [Behavior("Waiter?team=0", continuous=1)])
+        computing = Seat.at(desk, [Behavior("Worker?team=0", continuous=1)], pace=0.2)
+        desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Waiter?team=0",))
+        eventually(lambda: computing.agent_steps > 0)
+
+        desk.pool.close("run_finished", "every behavior has reached its max_steps", rejoin=False)
+
+        for seat in (waiting, computing):
+            assert seat.end().ending == "ended"
+            assert seat.player.summary.close == ("run_finished", "every behavior has reached its max_steps")
+            assert check_transcript(seat.player.transcript) == []
+
+
+# Many --------------------------------------------------------------------------------------------------------------
+
+
+def play_together(desk: Learner, name: str, players: int, steps: int) -> list[Conversation]:
+    """Let players of one agent each play at once on one port."""
+    seats = [Seat.at(desk, [Behavior(f"{name}?team=0", continuous=2)], steps) for _ in range(players)]
+    summaries = [seat.end() for seat in seats]
+    assert {summary.ending for summary in summaries} == {"left"}
+    assert len({number_of(summary) for summary in summaries}) == players
+    return [Conversation(desk, seat.player) for seat in seats]
+
+
+def test_64_players_play_on_one_port_at_once(desk: Learner) -> None:
+    began = time.monotonic()
+
+    conversations = play_together(desk, "Crowd", 64, 12)
+
+    assert time.monotonic() - began < 20
+    assert {conversation.summary.agent_steps for conversation in conversations} == {12}
+
+
+@pytest.mark.slow
+def test_256_players_play_on_one_port_at_once(desk: Learner) -> None:
+    conversations = play_together(desk, "Multitude", 256, 30)
+
+    assert {conversation.summary.agent_steps for conversation in conversations} == {30}
+
+
+@pytest.mark.parametrize(
+    ("own_connection", "incarnations"),
+    [(True, False), (False, False), (False, True)],
+    ids=["with a connection each", "sharing one", "sharing one and saying who they are"],
+)
+def test_four_players_of_one_process_are_told_apart(own_connection: bool, incarnations: bool, desk: Learner) -> None:
+    name = f"Twin{own_connection}{incarnations}"
+    seats = [
+        Seat.at(
+            desk,
+            [Behavior(f"{name}?team=0", agents=1 + place, continuous=2)],
+            60,
+            own_connection=own_connection,
+            metadata=[(INCARNATION_METADATA, f"{name}-{place}")] if incarnations else (),
+        )
+        for place in range(4)
+    ]
+    for seat in seats:
+        assert seat.end().ending == "left"
+
+    conversations = [Conversation(desk, seat.player) for seat in seats]
+    assert [conversation.summary.agent_steps for conversation in conversations] == [60, 120, 180, 240]
+    connected = [
+        notice
+        for notice in desk.heard(SimulatorConnected)
+        if notice.number in {conversation.number for conversation in conversations}
+    ]
+    assert len(connected) == 4
+    assert (len({notice.peer for notice in connected}) == 4) is own_connection
+    if incarnations:
+        assert {notice.incarnation for notice in connected} == {f"{name}-{place}" for place in range(4)}

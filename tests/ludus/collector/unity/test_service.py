@@ -1,0 +1,65 @@
+"""Whose a call is: a bridge says it with its incarnation, which others may know, and proves it with its ticket."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ludus.protocol.options import INCARNATION_METADATA, TICKET_METADATA
+from ludus.protocol.tickets import TicketClaims, sign
+from tests.ludus.collector.stack import Learner, learner
+from tests.ludus.collector.unity.players import left, port_of
+from tests.ludus.collector.unity.raw import GOODBYE, Message, Raw, agents, introduction
+
+KEY = b"k" * 32
+numbers = iter(range(100, 200))
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Learner]:
+    with learner(size=96, ticket_key=KEY) as running:
+        yield running
+
+
+def ticket(desk: Learner, incarnation: str) -> str:
+    """Return a fresh ticket for an incarnation."""
+    endpoint = f"localhost:{port_of(desk)}"
+    return sign(KEY, TicketClaims("run-1", 1, incarnation, next(numbers), time.time() + 60, endpoint))
+
+
+def bridge(desk: Learner, incarnation: str, shown: str) -> Raw:
+    return Raw(desk, (INCARNATION_METADATA, incarnation), (TICKET_METADATA, shown))
+
+
+@pytest.mark.parametrize("call", [agents(0), introduction(), GOODBYE, b"\xff" * 64])
+@pytest.mark.parametrize("shown", ["", "1.e30.x", "another's"])
+def test_who_only_knows_an_incarnation_cannot_speak_for_it(desk: Learner, call: Message | bytes, shown: str) -> None:
+    incarnation = f"known-{next(numbers)}"
+    player = bridge(desk, incarnation, ticket(desk, incarnation))
+    number = player.shake_hands()
+    assert player.call(agents(0)).header.status == 200
+    stranger = bridge(desk, incarnation, ticket(desk, "stranger") if shown == "another's" else shown)
+
+    assert stranger.call(call).header.status == 400
+
+    assert stranger.close_code in {"bad_ticket", "malformed_message"}
+    assert player.call(agents(0, announced=False)).header.status == 200
+    player.call(GOODBYE)
+    assert left(desk, number).code == "left"
+    player.close()
+    stranger.close()
+
+
+def test_the_same_incarnation_comes_back_with_a_fresh_ticket(desk: Learner) -> None:
+    first = bridge(desk, "again", ticket(desk, "again"))
+    number = first.shake_hands()
+    assert first.call(agents(0)).header.status == 200
+    second = bridge(desk, "again", ticket(desk, "again"))
+
+    second.shake_hands()
+
+    assert left(desk, number).code == "superseded"
+    assert second.call(agents(0)).header.status == 200
+    assert first.call(agents(0, announced=False)).header.status == 400
+    first.close()
+    second.close()

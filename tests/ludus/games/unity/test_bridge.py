@@ -1,0 +1,477 @@
+"""A game behind a bridge is served by the run, and lives through whatever happens to it."""
+
+import asyncio
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ludus.games import doctor
+from ludus.games.engine import EngineOverrides
+from ludus.games.fleet import GivenUp, UnitySettings
+from ludus.games.unity.bridge import Conversation
+from ludus.games.unity.messages import GOODBYE
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.mlagents import unity_pb2 as pb
+from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, join
+from ludus.sdk.errors import CannotConnect
+from ludus.sdk.join import Target
+from tests.ludus.games.unity.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
+from tests.ludus.games.unity.fakes import (
+    BALL,
+    FRAMES,
+    RUN_ID,
+    SECONDS,
+    WALL,
+    FakeRun,
+    Game,
+    Session,
+    SessionEnds,
+    introduction,
+    make_message,
+)
+
+
+def test_bytes_pass_unchanged_in_both_directions(editor: EditorWorld) -> None:
+    game = editor.press_play().begin()
+    for _ in range(5):
+        game.step(BALL, WALL)
+
+    (session,) = editor.run.sessions
+    assert session.messages == game.sent
+    assert session.replies == game.heard
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_a_game_dials_by_whichever_name_this_machine_has(editor: EditorWorld, host: str) -> None:
+    assert editor.press_play(host).introduce().unity_input.rl_initialization_input.seed == 45
+
+
+def test_messages_far_above_4_mb_pass(editor: EditorWorld) -> None:
+    game = editor.press_play().begin()
+
+    assert game.step(BALL, agents=1, floats=3_000_000).header.status == 200
+    assert len(game.sent[-1]) > 12_000_000
+
+
+def test_the_second_call_is_held_until_the_run_is_ready(editor: EditorWorld) -> None:
+    editor.run.ready.clear()
+    game = editor.press_play()
+    game.introduce()
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(game.get_ready)
+        until(lambda: editor.run.sessions[0].calls == 2)
+        assert not held.done()
+
+        editor.run.ready.set()
+
+        assert held.result(5).unity_input.rl_input.side_channel == FRAMES
+
+
+class Gate:
+    """A step that is held in the collector."""
+
+    def __init__(self, at: int) -> None:
+        self.held = threading.Event()
+        self.opened = threading.Event()
+        self._at = at
+
+    def __call__(self, session: Session, _message: pb.UnityMessageProto) -> None:
+        if session.calls == self._at and session.collector == 1:
+            self.held.set()
+            self.opened.wait(10)
+
+
+def test_the_pending_call_is_held_over_the_death_of_the_collector_and_answered_with_a_reset(
+    editor: EditorWorld,
+) -> None:
+    editor.run._on_step = gate = Gate(at=5)
+    game = editor.press_play().begin()
+    for _ in range(2):
+        game.step()
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(game.step)
+        gate.held.wait(10)
+        editor.run.kill_collector()
+        until(lambda: editor.run.waits >= 2)
+        assert not pending.done()
+
+        editor.run.start_collector()
+        reply = pending.result(10)
+        gate.opened.set()
+
+    assert reply.header.status == 200
+    assert reply.unity_input.rl_input.command == pb.RESET
+    assert reply.unity_input.rl_input.side_channel == FRAMES
+    first, second = editor.run.sessions
+    assert second.incarnation == first.incarnation
+    assert second.messages[:2] == first.messages[:2] == game.sent[:2]
+    assert len(game.step().unity_input.rl_input.agent_actions[BALL].value) == 2
+
+
+def test_behaviors_are_announced_again_as_soon_as_they_have_agents(editor: EditorWorld) -> None:
+    game = editor.press_play().begin()
+    game.step(BALL, WALL)
+    editor.run.kill_collector()
+    editor.run.start_collector()
+
+    assert game.step(BALL).unity_input.rl_input.command == pb.RESET
+    for behavior in (BALL, BALL, WALL):
+        game.step(behavior)
+    game.step(BALL, WALL)
+
+    second = editor.run.sessions[1]
+    assert second.known == [BALL, WALL]
+    # Only the two messages with something to announce were touched.
+    assert [sent == seen for sent, seen in zip(game.sent[-4:], second.messages[2:], strict=True)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_a_behavior_that_is_new_after_a_reset_is_announced_once(editor: EditorWorld) -> None:
+    game = editor.press_play().begin()
+    game.step(BALL)
+    editor.run.kill_collector()
+    editor.run.start_collector()
+
+    game.step(BALL)
+    game.step(BALL, WALL)
+
+    assert editor.run.sessions[1].known == [WALL, BALL] or editor.run.sessions[1].known == [BALL, WALL]
+
+
+def test_an_announcement_that_died_with_the_collector_is_made_again(editor: EditorWorld) -> None:
+    game = editor.press_play().begin()
+    game.step(BALL)
+    editor.run.kill_collector()
+    editor.run.start_collector()
+
+    assert game.step(BALL, WALL).unity_input.rl_input.command == pb.RESET
+    game.step(BALL, WALL)
+
+    assert sorted(editor.run.sessions[1].known) == [BALL, WALL]
+
+
+def test_a_pause_is_waited_through(editor: EditorWorld) -> None:
+    def pause_at_5(session: Session, _message: pb.UnityMessageProto) -> None:
+        if session.calls == 5 and len(editor.run.sessions) == 1:
+            editor.run.paused = "the run is paused"
+            raise SessionEnds(CloseCode.RUN_PAUSED)
+
+    editor.run._on_step = pause_at_5
+    game = editor.press_play().begin()
+    for _ in range(2):
+        game.step()
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(game.step)
+        until(lambda: editor.run.waits >= 3)
+        assert not pending.done()
+
+        editor.run.paused = ""
+
+        assert pending.result(10).unity_input.rl_input.command == pb.RESET
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_call_of_the_handshake_is_simply_made_again(editor: EditorWorld, call: int) -> None:
+    game = editor.press_play()
+    if call == 1:
+        editor.run.kill_collector()
+    else:
+        game.introduce()
+        editor.run.kill_collector()
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(game.introduce if call == 1 else game.get_ready)
+        until(lambda: editor.run.waits >= 1)
+        editor.run.start_collector()
+        reply = pending.result(10)
+
+    assert reply.HasField("unity_input")
+    assert editor.run.sessions[-1].messages == game.sent
+
+
+def test_the_end_of_the_run_is_a_goodbye_and_the_bridges_end(editor: EditorWorld) -> None:
+    def finish(session: Session, _message: pb.UnityMessageProto) -> None:
+        if session.calls == 6:
+            raise SessionEnds(CloseCode.RUN_FINISHED, "the run has ended")
+
+    editor.run._on_step = finish
+    *_, last = editor.press_play().begin().play()
+
+    assert last == pb.UnityMessageProto.FromString(GOODBYE)
+    end = editor.playing.result()
+    assert (end.code, end.reason, end.run_id) == (CloseCode.RUN_FINISHED, "the run has ended", RUN_ID)
+
+
+def test_play_stop_play_are_two_lives_of_the_game(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    for play in range(3):
+        game = editor.press_play().begin()
+        game.step()
+        game.quit()
+        until(lambda: caplog.text.count("Play was stopped; waiting for the next one") == play + 1)  # noqa: B023  now
+
+    assert all(session.closed_by_game for session in editor.run.sessions)
+    assert len({session.incarnation for session in editor.run.sessions}) == 3
+    # The first life plays under the incarnation that had asked whether there is such a run.
+    assert editor.run.joins[0].incarnation == editor.run.sessions[0].incarnation
+
+
+def test_a_game_that_vanishes_in_a_call_leaves_its_collector(editor: EditorWorld) -> None:
+    editor.run._on_step = gate = Gate(at=3)
+    game = editor.press_play().begin()
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(game.step)
+        gate.held.wait(10)
+        game.vanish()
+        assert pending.exception(10) is not None
+    gate.opened.set()
+
+    other = editor.press_play().begin()
+
+    assert other.step().header.status == 200
+    assert len({session.incarnation for session in editor.run.sessions}) == 2
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["replied", "not-sent"])
+def test_a_collector_that_hears_nothing_of_a_broken_call_hears_the_goodbye(run: FakeRun, arrives: bool) -> None:
+    run._on_step = gate = Gate(at=3)
+
+    async def play() -> None:
+        conversation = Conversation(Target(run.address, "balls"), lambda *_: None, lambda *_: None)
+        for message in (introduction(), make_message()):
+            await conversation.answer(message.SerializeToString())
+        step = make_message(pb.UnityOutputProto()).SerializeToString()
+        call = asyncio.ensure_future(conversation.answer(step))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the call has been begun, and nothing of it sent
+        if arrives:
+            assert await asyncio.to_thread(gate.held.wait, SECONDS)
+            gate.opened.set()
+            until(lambda: len(run.sessions[0].replies) == 3)  # this event loop stands still: it has not got the reply
+        call.cancel()
+        await asyncio.wait({call})
+        await conversation.leave()
+
+    asyncio.run(play())
+
+    assert run.sessions[0].calls == (4 if arrives else 3), "the last one is the goodbye"
+    assert run.sessions[0].closed_by_game
+
+
+def test_a_game_that_comes_without_having_said_goodbye_begins_a_new_life(editor: EditorWorld) -> None:
+    first = editor.press_play().begin()
+    first.step()
+
+    second = editor.press_play().begin()
+
+    assert second.step().header.status == 200
+    until(lambda: editor.run.sessions[0].closed_by_game)
+    # What is left of the first game must not speak in the second one's conversation.
+    assert first.step().header.status == 400
+
+
+def test_a_second_game_on_the_port_is_sent_away(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    editor.run._on_step = gate = Gate(at=3)
+    game = editor.press_play().begin()
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(game.step)
+        gate.held.wait(10)
+
+        assert editor.press_play().introduce().header.status == 400
+
+        gate.opened.set()
+        assert pending.result(10).header.status == 200
+    assert doctor.foreign_game(editor.port).sentence in caplog.text
+    until(lambda: words(editor) == ["foreign_game"])
+
+
+def words(editor: EditorWorld) -> list[str]:
+    """Return the codes of what the run was told; that its sentences are those of the log is checked by the fixture."""
+    return [word.code for word in editor.run.words]
+
+
+def test_a_game_in_the_middle_of_nothing_is_sent_away(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    assert editor.press_play().step().header.status == 400
+    assert doctor.stray_call(editor.port).sentence in caplog.text
+    until(lambda: words(editor) == ["stray_call"])
+
+
+@pytest.mark.parametrize(
+    "editor", [{"engine": EngineOverrides(width=640, time_scale=1.0)}], indirect=True, ids=["typed"]
+)
+def test_engine_settings_that_were_typed_win_over_the_runs(editor: EditorWorld) -> None:
+    given = engine_configuration(EngineConfiguration(width=100, height=200))
+    editor.run._side_channel = join(given)
+    typed = engine_configuration(EngineConfiguration(width=640, height=200, time_scale=1.0))
+
+    reply = editor.press_play()
+    reply.introduce()
+
+    assert reply.get_ready().unity_input.rl_input.side_channel == join([*given, typed[0], typed[2]])
+    assert reply.step().unity_input.rl_input.side_channel == b""
+
+
+def test_a_message_that_the_server_does_not_take_ends_the_game_with_advice(
+    editor: EditorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    editor.run.max_message_bytes = 100_000
+    editor.run.kill_collector()
+    editor.run.start_collector()
+    game = editor.press_play().begin()
+
+    assert game.step(floats=100_000).header.status == 400
+
+    until(lambda: "put fewer agents into one build" in caplog.text)
+    assert "waiting for the next Play" in caplog.text
+    until(lambda: words(editor) == ["message_too_large"])
+    assert editor.run.words[0].incarnation == editor.run.sessions[0].incarnation
+
+
+def test_a_reply_that_unity_cannot_take_is_announced(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    editor.run._side_channel = bytes(doctor.UNITY_RECEIVES_BYTES)
+    game = editor.press_play().begin()
+    editor.run.kill_collector()
+    editor.run.start_collector()
+
+    game.step()
+
+    assert game.resets == 2
+    assert caplog.text.count("Unity's client takes") == 1
+    until(lambda: words(editor) == ["reply_too_large"])
+
+
+def test_data_that_the_server_refuses_end_the_life_and_not_the_bridge(
+    editor: EditorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(session: Session, _message: pb.UnityMessageProto) -> None:
+        if len(editor.run.sessions) == 1:
+            raise SessionEnds(CloseCode.NOT_FINITE, "observation 0 holds NaN")
+
+    editor.run._on_step = refuse
+    assert editor.press_play().begin().step().header.status == 400
+    until(lambda: "waiting for the next Play" in caplog.text)
+
+    assert editor.press_play().begin().step().header.status == 200
+    assert "observation 0 holds NaN (not_finite)" in caplog.text
+    assert words(editor) == []  # the server knows it best
+
+
+@pytest.mark.parametrize("editor", [{"timeout_wait_seconds": 0.3}], indirect=True, ids=["impatient"])
+def test_who_forgets_to_press_play_is_reminded_once(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    until(lambda: "press Play; if that was done" in caplog.text)
+    assert editor.press_play().begin().step().header.status == 200
+    assert caplog.text.count("press Play; if that was done") == 1
+    assert words(editor) == ["nobody_plays"]
+    assert editor.run.words[0].incarnation == editor.run.sessions[0].incarnation
+
+
+@pytest.mark.parametrize("editor", [{"timeout_wait_seconds": 0.3}], indirect=True, ids=["impatient"])
+def test_a_game_that_refuses_the_handshake_is_diagnosed(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
+    editor.press_play().introduce()
+
+    until(lambda: doctor.second_call_missing(0.3).sentence in caplog.text)
+    until(lambda: words(editor) == ["second_call_missing"])
+
+
+@pytest.mark.parametrize("editor", [{"timeout_wait_seconds": 0.3}], indirect=True, ids=["impatient"])
+def test_a_paused_editor_is_not_ended(editor: EditorWorld) -> None:
+    game = editor.press_play().begin()
+    game.step()
+
+    threading.Event().wait(1)
+
+    assert game.step().header.status == 200
+    assert len(editor.run.sessions) == 1
+
+
+def test_a_collector_hears_that_an_editor_may_be_paused(editor: EditorWorld) -> None:
+    game = editor.press_play().begin()
+    editor.run.kill_collector()
+    editor.run.start_collector()
+    game.step()
+
+    assert [session.parks for session in editor.run.sessions] == [True, True]
+
+
+def test_an_interrupt_answers_the_pending_call_with_a_goodbye(editor: EditorWorld) -> None:
+    editor.run._on_step = gate = Gate(at=3)
+    game = editor.press_play().begin()
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(game.step)
+        gate.held.wait(10)
+
+        editor.playing.interrupt()
+
+        assert pending.result(10).header.status == 400
+    gate.opened.set()
+    editor.playing.result()
+
+
+def test_a_game_that_comes_after_the_runs_end_ends_the_bridge(editor: EditorWorld) -> None:
+    editor.press_play().begin().quit()
+    editor.run.ended = "CANCELLED"
+
+    assert editor.press_play().introduce().header.status == 400
+    assert editor.playing.result().code is CloseCode.RUN_CANCELLED
+
+
+def test_a_run_that_takes_no_words_is_played_all_the_same(editor: EditorWorld) -> None:
+    editor.run.takes_words = False
+
+    assert editor.press_play().step().header.status == 400  # a stray call
+    until(lambda: editor.run.unheard == 1)
+
+    assert editor.press_play().begin().step().header.status == 200
+
+
+def test_a_token_that_is_refused_is_no_reason_to_try_again(editor: EditorWorld) -> None:
+    editor.press_play().begin().quit()
+    editor.run.token = "another"
+
+    assert editor.press_play().introduce().header.status == 400
+    with pytest.raises(CannotConnect, match="wants a token"):
+        editor.playing.result()
+
+
+def test_what_is_wrong_with_the_run_is_said_before_any_game_is_started(run: FakeRun) -> None:
+    run.ended = "FAILED"
+
+    with Playing(UnitySettings(Target(run.address, "balls"), editor_port=free_port())) as playing:
+        assert playing.result().code is CloseCode.RUN_FAILED
+
+
+def test_an_editors_port_that_is_taken_is_an_error(run: FakeRun) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = UnitySettings(Target(run.address, "balls"), editor_port=other.getsockname()[1])
+        with Playing(settings) as playing, pytest.raises(GivenUp, match="--editor-port") as error:
+            playing.result()
+
+    assert [(word.code, word.sentence) for word in run.words] == [("editor_port_taken", str(error.value))]
+
+
+def test_patience_begins_when_the_gateway_is_lost_and_not_before(
+    run: FakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", LUDUS_LOGGER)
+    port = free_port()
+    settings = UnitySettings(Target(run.address, "balls", patience_seconds=1.0), editor_port=port)
+    with Playing(settings) as playing:
+        until(lambda: "press Play" in caplog.text)
+        game = Game(port).begin()
+        for _ in range(8):  # longer than patience, and no need for the gateway
+            time.sleep(0.2)
+            game.step()
+        run.kill_collector()
+        run.stop_gateway()
+
+        started = time.monotonic()
+        assert game.step().header.status == 400
+
+        assert time.monotonic() - started >= 1.0
+        with pytest.raises(CannotConnect, match="nothing listens"):
+            playing.result()

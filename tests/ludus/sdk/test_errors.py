@@ -1,0 +1,330 @@
+"""Why a simulator cannot connect is said in one sentence, and only hopeless cases are given up."""
+
+import http.server
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.codes import CloseCode
+from ludus.sdk.errors import unreachable
+from ludus.sdk.simulator import CannotConnect, SessionRefused, connect
+from tests.contract.scenarios import refuse_spec
+from tests.fakes import FakeServer, finish_after, refuse
+from tests.toys.catch import Catch
+
+TLS = Path(__file__).parent.parent / "data" / "tls"
+
+
+def trouble(
+    server: str, *, patience: float = 0.0, token: str | None = None, ca_file: Path | None = None
+) -> tuple[str, str]:
+    with pytest.raises(CannotConnect) as error:
+        connect(Catch(), run="catch", server=server, token=token, ca_file=ca_file, patience_seconds=patience)
+    return error.value.code, str(error.value)
+
+
+@pytest.fixture
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_nothing_listens(free_address: str) -> None:
+    code, sentence = trouble(free_address)
+
+    assert code == "nothing_listens"
+    assert f"nothing listens at {free_address}" in sentence
+
+
+def test_patience_is_kept_before_giving_up(free_address: str, caplog: pytest.LogCaptureFixture) -> None:
+    code, sentence = trouble(free_address, patience=0.5)
+
+    assert code == "nothing_listens"
+    assert "gave up after" in sentence
+    said = [record.message for record in caplog.records if record.name.startswith("ludus")]
+    assert said == [f"nothing listens at {free_address}; trying again"]
+
+
+def test_an_unknown_host() -> None:
+    assert trouble("no-such-host.invalid:7070")[0] == "unknown_host"
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let no token of the environment be there but those that the test sets."""
+    for name in ("LUDUS_SIMULATOR_TOKEN", "LUDUS_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_missing_token_is_said_with_the_variables_that_may_hold_it(variables: pytest.MonkeyPatch) -> None:
+    variables.setenv("LUDUS_SIMULATOR_TOKEN", "")
+    with FakeServer(token="secret") as server:
+        code, sentence = trouble(server.address)
+
+    assert code == "unauthenticated"
+    assert "wants a token, and none was given: set LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN" in sentence
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "named"),
+    [
+        ({"LUDUS_TOKEN": "wrong"}, None, "does not accept the token in LUDUS_TOKEN "),
+        ({"LUDUS_TOKEN": "secret", "LUDUS_SIMULATOR_TOKEN": "wrong"}, None, "the token in LUDUS_SIMULATOR_TOKEN "),
+        ({"LUDUS_TOKEN": "secret", "LUDUS_SIMULATOR_TOKEN": "secret"}, "wrong", "the token that was given "),
+        ({"LUDUS_TOKEN": "secret", "LUDUS_SIMULATOR_TOKEN": "secret"}, "", "none was given"),
+    ],
+)
+def test_a_wrong_token_is_said_with_where_it_came_from(
+    variables: pytest.MonkeyPatch, environment: dict[str, str], given: str | None, named: str
+) -> None:
+    for name, value in environment.items():
+        variables.setenv(name, value)
+    with FakeServer(token="secret") as server:
+        code, sentence = trouble(server.address, token=given)
+
+    assert code == "unauthenticated"
+    assert named in sentence
+    assert "secret" not in sentence
+
+
+@pytest.mark.parametrize(
+    "environment", [{"LUDUS_TOKEN": "secret"}, {"LUDUS_TOKEN": "another", "LUDUS_SIMULATOR_TOKEN": "secret"}]
+)
+def test_one_variable_is_enough_and_the_one_of_simulators_wins(
+    variables: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    for name, value in environment.items():
+        variables.setenv(name, value)
+
+    with FakeServer(finish_after(3), token="secret") as server:
+        ending = connect(Catch(), run="catch", server=server.address)
+
+    assert ending.code is CloseCode.RUN_FINISHED
+
+
+def test_a_token_without_the_scope_is_said_with_where_it_came_from(variables: pytest.MonkeyPatch) -> None:
+    variables.setenv("LUDUS_TOKEN", "of-a-reader")
+
+    def forbid(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+        refuse(context, grpc.StatusCode.PERMISSION_DENIED, "scope_missing", "This token is not for simulators.")
+
+    with FakeServer(join=forbid) as server:
+        code, sentence = trouble(server.address)
+
+    assert code == "scope_missing"
+    assert sentence == "This token is not for simulators (it was shown the token in LUDUS_TOKEN)"
+
+
+def test_an_unknown_run_is_named() -> None:
+    def no_such_run(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+        refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"There is no run {request.run!r}.")
+
+    with FakeServer(join=no_such_run) as server:
+        assert trouble(server.address) == ("run_not_found", "There is no run 'catch'.")
+
+
+class Plain(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name in the base class
+        """Be silent."""
+
+
+@pytest.fixture
+def http_address() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_port_of_something_else(http_address: str) -> None:
+    code, sentence = trouble(http_address)
+
+    assert code in {"not_a_gateway", "unavailable"}
+    assert http_address in sentence
+
+
+def test_another_grpc_server() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+
+    code, sentence = trouble(f"127.0.0.1:{port}")
+
+    server.stop(0).wait()
+    assert code == "not_a_gateway"
+    assert "not a Ludus gateway" in sentence
+
+
+def test_tls_where_the_server_speaks_none() -> None:
+    with FakeServer() as server:
+        code, sentence = trouble(f"localhost:{server.port}", ca_file=TLS / "localhost.pem")
+
+    assert code == "tls_mismatch"
+    assert "does not speak TLS" in sentence
+
+
+@pytest.fixture
+def tls_address() -> Iterator[str]:
+    key, certificate = (TLS / "localhost.key").read_bytes(), (TLS / "localhost.pem").read_bytes()
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(0).wait()
+
+
+def test_a_certificate_that_is_not_trusted(tls_address: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    other.write_bytes((TLS / "other.pem").read_bytes())
+
+    code, sentence = trouble(tls_address, ca_file=other)
+
+    assert code == "tls_mismatch"
+    assert "not trusted" in sentence
+
+
+def test_no_tls_where_the_server_wants_it(tls_address: str) -> None:
+    code, sentence = trouble(tls_address.replace("localhost", "127.0.0.1"))
+
+    assert code in {"tls_mismatch", "unavailable"}
+    assert "127.0.0.1" in sentence
+    assert "TLS" in sentence
+
+
+def test_a_refused_spec_repeats_the_servers_sentence() -> None:
+    with FakeServer(refuse_spec) as server, pytest.raises(SessionRefused, match="Catcher has 4 observations") as error:
+        connect(Catch(), run="catch", server=server.address)
+
+    assert error.value.code == "spec_conflict"
+
+
+def test_a_run_that_ended_before_is_an_ending() -> None:
+    def ended(_: FakeServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
+        refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "run_ended", "the run has ended", "CANCELLED")
+
+    with FakeServer(join=ended) as server:
+        ending = connect(Catch(), run="catch", server=server.address)
+
+    assert ending.code is CloseCode.RUN_CANCELLED
+    assert not ending.finished
+    assert ending.sessions == 0
+
+
+def test_files_of_no_use_are_said_at_once_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trouble("localhost:1", patience=60, ca_file=tmp_path / "none.pem") == (
+        "tls_files",
+        f"TLS cannot be spoken: the authority {tmp_path}/none.pem cannot be used (No such file or directory)",
+    )
+    monkeypatch.setenv("LUDUS_CLIENT_CERTIFICATE", str(TLS / "other.pem"))
+    monkeypatch.setenv("LUDUS_CLIENT_KEY", str(TLS / "localhost.key"))
+    code, sentence = trouble("localhost:1", patience=60, ca_file=TLS / "localhost.pem")
+    assert code == "tls_files"
+    assert "the key is that of another certificate" in sentence
+
+
+def test_a_session_over_tls(tls_address: str) -> None:
+    """The TLS server above serves nothing, so being told that is proof of a working handshake."""
+    assert trouble(tls_address, ca_file=TLS / "localhost.pem")[0] == "not_a_gateway"
+
+
+def test_a_certificate_for_another_name() -> None:
+    key, certificate = (TLS / "localhost.key").read_bytes(), (TLS / "localhost.pem").read_bytes()
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.2:0", grpc.ssl_server_credentials([(key, certificate)]))
+    server.start()
+
+    code, sentence = trouble(f"127.0.0.2:{port}", ca_file=TLS / "localhost.pem")
+
+    server.stop(0).wait()
+    assert code == "tls_mismatch"
+    assert "is for another name" in sentence
+
+
+def hang_up(connection: socket.socket) -> None:
+    connection.close()
+
+
+def hang_up_after_a_word(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.close()
+
+
+def reset_after_a_word(connection: socket.socket) -> None:
+    """End as a process does that is killed with something unread."""
+    connection.recv(10)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.mark.parametrize("ca_file", [None, TLS / "localhost.pem"], ids=["plain", "tls"])
+@pytest.mark.parametrize("ending", [hang_up, hang_up_after_a_word, reset_after_a_word])
+def test_a_server_that_dies_while_it_is_connected_to_is_tried_again(
+    ending: Callable[[socket.socket], None], ca_file: Path | None
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    ending(server.accept()[0])
+
+        threading.Thread(target=serve, daemon=True).start()
+        code, sentence = trouble(f"127.0.0.1:{server.getsockname()[1]}", patience=0.5, ca_file=ca_file)
+        server.shutdown(socket.SHUT_RDWR)
+
+    assert code == "unavailable"
+    assert "it may be starting or ending" in sentence
+    assert "gave up after" in sentence, "it was tried more than once"
+
+
+NEVER = "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:7070: "
+
+
+@pytest.mark.parametrize(
+    ("details", "code"),
+    [
+        ("Failed to connect to remote host: connect: Connection refused (111)", "nothing_listens"),
+        ("Ssl handshake failed: SSL_ERROR_SSL: WRONG_VERSION_NUMBER", "tls_mismatch"),
+        ("CERTIFICATE_VERIFY_FAILED: self-signed certificate", "tls_mismatch"),
+        (f"{NEVER}Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL", "tls_mismatch"),
+        ("DNS resolution failed for games.example", "unknown_host"),
+        ("Trying to connect an http1.x server", "not_a_gateway"),
+        (f"{NEVER}Socket closed", "unavailable"),
+        (f"{NEVER}Handshake read failed (recvmsg:Connection reset by peer (104))", "unavailable"),
+        ("Socket closed", "connection_lost"),
+        ("recvmsg:Connection reset by peer (104)", "connection_lost"),
+    ],
+)
+def test_what_grpc_says_in_prose_has_a_code(details: str, code: str) -> None:
+    assert unreachable(details, "games.example:7070", tls=True).code == code
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_connection_that_breaks_after_an_answer_is_no_matter_of_tls(tls: bool) -> None:
+    for details in ("Socket closed", f"{NEVER}Socket closed", f"{NEVER}Handshake read failed (Socket closed)"):
+        failure = unreachable(details, "games.example:7070", tls=tls, answered=True)
+
+        assert failure.code == "connection_lost"
+        assert not failure.permanent
+        assert "TLS" not in failure.sentence
+
+
+def test_the_simulation_is_closed_in_any_case(free_address: str) -> None:
+    game = Catch()
+    with pytest.raises(CannotConnect):
+        connect(game, run="catch", server=free_address, patience_seconds=0)
+    with FakeServer(finish_after(3)) as server:
+        connect(game, run="catch", server=server.address)
+
+    assert game.closed == 2

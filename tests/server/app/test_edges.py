@@ -1,0 +1,144 @@
+"""What every request passes: problems, request ids, tokens, origins, probes."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.kit import errors as domain
+from server.kit.db.migrate import downgrade_database
+from server.kit.errors import BrokerUnavailable, LudusError
+from server.kit.http import errors as http_errors
+from server.kit.http.errors import STATUS, Problem, status_of
+from tests.server.app.world import World, open_world
+
+
+def leaves(error: type[LudusError]) -> list[type[LudusError]]:
+    children = error.__subclasses__()
+    return [error] if not children else [leaf for child in children for leaf in leaves(child)]
+
+
+def test_every_error_has_a_status_and_a_code_of_its_own() -> None:
+    found = [error for error in leaves(LudusError) if error.__module__ in {domain.__name__, http_errors.__name__}]
+
+    assert set(STATUS) == set(domain.ErrorKind)
+    assert all(400 <= status_of(error) < 600 for error in found)
+    codes = [error.code for error in found if error.__name__ not in {"Unauthenticated", "Forbidden"}]
+    assert len(codes) == len(set(codes))
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v2/nothing", 404, "route_not_found"),
+        ("DELETE", "/v1/runs", 405, "method_not_allowed"),
+        ("GET", "/v1/runs/nobody", 404, "run_not_found"),
+        ("GET", "/v1/runs/no%00body", 422, "invalid_request"),
+        ("GET", "/v1/runs?filter=x", 400, "invalid_filter"),
+        ("GET", "/v1/runs?order_by=config", 400, "invalid_order"),
+        ("GET", "/v1/runs?page_size=x", 422, "invalid_request"),
+        ("POST", "/v1/runs", 415, "unsupported_media_type"),
+    ],
+)
+def test_every_way_to_fail_has_the_same_shape(world: World, method: str, path: str, status: int, code: str) -> None:
+    answer = world.http.request(method, path)
+
+    problem = Problem.model_validate(answer.json())
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, problem.status, problem.code) == (status, status, code)
+    assert problem.type == f"urn:ludus:problem:{code}"
+    assert problem.request_id == answer.headers["x-request-id"]
+
+
+def test_a_method_that_is_not_allowed_says_which_are(http: httpx.Client) -> None:
+    assert http.put("/v1/runs").headers["allow"] == "GET, POST"
+    assert http.post("/v1/runs/nobody").headers["allow"] == "DELETE, GET, PATCH"
+
+
+def test_a_callers_request_id_is_kept_if_it_is_sane(http: httpx.Client) -> None:
+    assert http.get("/healthz", headers={"X-Request-Id": "build-17.2"}).headers["x-request-id"] == "build-17.2"
+    assert http.get("/healthz", headers={"X-Request-Id": "a b"}).headers["x-request-id"] != "a b"
+
+
+def test_values_of_a_wrong_request_are_not_repeated(http: httpx.Client) -> None:
+    answer = http.post("/v1/runs", json={"config": "behaviors: {}", "pasword": "secret-text"})
+
+    assert answer.status_code == 422
+    assert "secret-text" not in answer.text
+
+
+def test_a_token_is_demanded_where_one_is_set(tmp_path: Path) -> None:
+    with open_world(tmp_path, token="open sesame") as world, httpx.Client(base_url=world.server) as stranger:
+        for header in (None, "Bearer wrong", "Basic open sesame", "Bearer", "Bearer öffne"):
+            headers = {} if header is None else {"Authorization": header.encode()}
+            answer = stranger.get("/v1/runs", headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert stranger.get("/healthz").status_code == stranger.get("/version").status_code == 200
+        assert stranger.get("/metrics").status_code == 401
+        assert world.http.get("/v1/runs").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example:8080"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Host": "localhost:1", "Origin": "http://127.0.0.1:3000"}, 200),
+    ],
+)
+def test_without_a_token_foreign_web_pages_are_kept_out(
+    http: httpx.Client, headers: dict[str, str], status: int
+) -> None:
+    assert http.get("/v1/runs", headers=headers).status_code == status
+
+
+def test_a_request_that_breaks_the_server_is_a_500_with_an_id(tmp_path: Path) -> None:
+    with open_world(tmp_path) as world:
+        world.services.database.engine.dispose()
+        for file in tmp_path.glob("ludus.db*"):
+            file.unlink()
+        (tmp_path / "ludus.db").write_bytes(b"this is no database" * 100)
+
+        answer = world.http.get("/v1/runs")
+
+    assert answer.status_code in {500, 503}
+    assert Problem.model_validate(answer.json()).request_id
+
+
+def test_readiness_names_what_does_not_answer(tmp_path: Path) -> None:
+    with open_world(tmp_path) as world:
+        assert world.http.get("/readyz").json() == {"status": "ok"}
+
+        def gone() -> None:
+            raise BrokerUnavailable("connection refused")
+
+        world.services.bell.ping = gone  # type: ignore[method-assign]
+        answer = world.http.get("/readyz")
+
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (503, "not_ready")
+    assert [(item["path"], item["code"]) for item in problem["errors"]] == [("broker", "broker_unavailable")]
+    assert world.services.bell is not None
+
+
+def test_a_database_without_a_schema_is_not_ready(tmp_path: Path) -> None:
+    with open_world(tmp_path) as world:
+        downgrade_database(world.services.database, "base")
+
+        answer = world.http.get("/readyz")
+
+    assert answer.status_code == 503
+    assert [item["path"] for item in answer.json()["errors"]] == ["database"]
+
+
+def test_the_version_and_the_operational_metrics_are_shown(http: httpx.Client) -> None:
+    http.get("/v1/runs")
+
+    assert set(http.get("/version").json()) == {"version", "api"}
+    text = http.get("/metrics").text
+    assert 'ludus_http_requests_total{method="GET",route="/v1/runs",status="200"}' in text

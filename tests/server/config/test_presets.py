@@ -1,0 +1,33 @@
+"""Presets are documents that resolve."""
+
+import pytest
+
+from server.config.behavior import TRAINERS
+from server.config.config import resolve, review
+from server.config.presets import list_presets, read_preset
+
+
+def test_there_is_a_preset_for_the_first_run() -> None:
+    assert "cartpole" in list_presets()
+
+
+def test_there_is_a_preset_for_every_trainer() -> None:
+    used = {
+        section.trainer_type for name in list_presets() for section in resolve(read_preset(name)).behaviors.values()
+    }
+
+    assert used == TRAINERS.keys()
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_a_preset_resolves_without_a_warning(name: str) -> None:
+    config, warnings = review(read_preset(name))
+
+    assert warnings == []
+    assert all(section.hyperparameters.batch_size >= 1 for section in config.behaviors.values())
+
+
+@pytest.mark.parametrize("name", ["", "nothing", "../presets/cartpole", "__init__"])
+def test_a_preset_that_does_not_exist_is_not_found(name: str) -> None:
+    with pytest.raises(KeyError):
+        read_preset(name)

@@ -1,0 +1,92 @@
+"""docs/configuration.md is what the models say."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.config.config import (
+    BehavioralCloningConfig,
+    CloneHyperparameters,
+    CuriosityConfig,
+    ExtrinsicConfig,
+    GAILConfig,
+    MemorySettings,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    RNDConfig,
+    SACHyperparameters,
+)
+from server.config.problems import CODES
+from server.config.reference import PATHS, render
+from server.config.run import RunConfig
+from server.config.values import Section
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def test_the_committed_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "run `python -m server.config.reference docs/configuration.md`"
+
+
+def test_the_module_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", ["reference", str(target)])
+    monkeypatch.delitem(sys.modules, "server.config.reference")
+
+    runpy.run_module("server.config.reference", run_name="__main__")
+
+    assert target.read_text(encoding="utf-8") == render()
+
+
+def test_every_section_is_on_the_page() -> None:
+    definitions = {"RunConfig", *RunConfig.model_json_schema()["$defs"]}
+
+    assert definitions == {section.__name__ for section in PATHS}
+
+
+def test_every_section_is_part_of_a_run_or_the_parent_of_one() -> None:
+    stray = [
+        section.__name__ for section in descendants(Section) if not any(issubclass(each, section) for each in PATHS)
+    ]
+
+    assert stray == []
+
+
+def descendants(section: type[Section]) -> set[type[Section]]:
+    """Return all classes derived from a section."""
+    below = section.__subclasses__()
+    return {*below, *(each for child in below for each in descendants(child))}
+
+
+def test_every_number_that_is_tuned_has_a_typical_range() -> None:
+    tuned = [PPOHyperparameters, POCAHyperparameters, SACHyperparameters, CloneHyperparameters, MemorySettings]
+    signals = [ExtrinsicConfig, CuriosityConfig, GAILConfig, RNDConfig]
+    silent = [
+        f"{section.__name__}.{key}"
+        for section in [*tuned, *signals, BehavioralCloningConfig]
+        for key, schema in section.model_json_schema()["properties"].items()
+        if {"number", "integer"} & {each.get("type") for each in schema.get("anyOf", [schema])}
+        and "Typical: " not in schema["description"]
+    ]
+
+    # A length of time rather than a number to tune: how long imitation lasts.
+    assert silent == ["BehavioralCloningConfig.steps"]
+
+
+def test_every_key_is_described() -> None:
+    silent = [
+        f"{section.__name__}.{key}"
+        for section in PATHS
+        for key, field in section.model_fields.items()
+        if not field.description
+    ]
+
+    assert silent == []
+
+
+def test_every_code_is_on_the_page() -> None:
+    page = render()
+
+    assert all(f"| `{code}` |" in page for code in CODES)

@@ -1,0 +1,142 @@
+"""The doorbell: each ring is heard by one worker, once, and losing the broker is no disaster."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from server.kit.errors import BrokerUnavailable
+from server.kit.queue import Doorbell, FolderChannel, TaskName, make_celery
+from server.kit.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path)
+
+
+@contextmanager
+def consumers(home: Path, count: int) -> Iterator[list[Path]]:
+    """Run real Celery workers; yields the files in which each writes down what it got."""
+    outputs = [home / f"heard-{number}" for number in range(count)]
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "tests.server.consumer", str(home), str(output)], cwd=ROOT)
+        for output in outputs
+    ]
+    try:
+        yield outputs
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
+
+
+def heard(outputs: list[Path]) -> list[str]:
+    return [line for output in outputs if output.exists() for line in output.read_text().splitlines()]
+
+
+def wait_for(outputs: list[Path], count: int, seconds: float) -> list[str]:
+    give_up = time.monotonic() + seconds
+    while len(heard(outputs)) < count and time.monotonic() < give_up:
+        time.sleep(0.05)
+    return heard(outputs)
+
+
+@pytest.mark.parametrize(("listening", "count"), [(2, 500), pytest.param(4, 3000, marks=pytest.mark.long)])
+def test_consumers_hear_every_ring_once(settings: Settings, listening: int, count: int) -> None:
+    doorbell = Doorbell(make_celery(settings))
+    rings = [f"run_{number}" for number in range(count)]
+    with consumers(settings.home, listening) as outputs:
+        for ring in rings:
+            doorbell.ring(ring)
+        wait_for(outputs, len(rings), 90)
+        time.sleep(0.3)  # for doubles to show themselves
+
+    counts = Counter(heard(outputs))
+    assert counts == Counter(rings)
+    assert doorbell.pending() == 0
+
+
+def test_rings_wait_in_order_for_a_worker_and_an_idle_one_hears_them_soon(settings: Settings) -> None:
+    """Polling every 50 ms; a generous bound, because the machine may be busy."""
+    doorbell = Doorbell(make_celery(settings))
+    assert doorbell.pending() == 0
+
+    for number in range(3):
+        doorbell.ring(str(number))
+
+    assert doorbell.pending() == 3
+    with consumers(settings.home, 1) as outputs:
+        assert wait_for(outputs, 3, 30) == ["0", "1", "2"]
+        delays = []
+        for number in range(3, 8):
+            begun = time.monotonic()
+            doorbell.ring(str(number))
+            wait_for(outputs, number + 1, 10)
+            delays.append(time.monotonic() - begun)
+
+    assert sorted(delays)[2] < 0.5
+
+
+def test_messages_never_leave_the_folders_file_system(settings: Settings) -> None:
+    """Half a message, or one on its way to a reader, lies inside the folder of messages itself."""
+    celery = make_celery(settings)
+    with celery.connection_for_write() as connection:
+        channel = connection.default_channel
+        assert isinstance(channel, FolderChannel)
+        assert channel._aside.parent == channel._folder == settings.queue.folder
+
+
+def test_a_message_carries_the_runs_id_and_nothing_else(settings: Settings) -> None:
+    celery = make_celery(settings)
+    Doorbell(celery).ring("run_1")
+    with celery.connection_for_read() as connection, connection.SimpleQueue("ludus") as queue:
+        message = queue.get_nowait()
+
+    assert message.headers["task"] == TaskName.TRAIN
+    assert message.payload[:2] == [[], {"run_id": "run_1"}]
+
+
+def test_messages_are_acknowledged_early_and_never_fetched_ahead(tmp_path: Path) -> None:
+    conf = make_celery(
+        Settings(home=tmp_path, queue={"broker_url": "redis://127.0.0.1:1/0"})  # type: ignore[arg-type]
+    ).conf
+
+    assert not conf.task_acks_late
+    assert conf.worker_prefetch_multiplier == 1
+    assert conf.worker_disable_prefetch
+    assert conf.task_ignore_result
+    assert conf.accept_content == ["json"]
+    assert not conf.worker_hijack_root_logger
+
+
+def test_a_broker_that_is_away_fails_fast_and_not_the_caller(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, queue={"broker_url": "redis://127.0.0.1:1/0"})  # type: ignore[arg-type]
+    doorbell = Doorbell(make_celery(settings))
+    begun = time.monotonic()
+
+    doorbell.ring("run_1")
+
+    assert time.monotonic() - begun < 2
+    with pytest.raises(BrokerUnavailable):
+        doorbell.pending()
+    with pytest.raises(BrokerUnavailable):
+        doorbell.ping()
+
+
+def test_a_folder_that_is_gone_fails_the_ping(settings: Settings) -> None:
+    doorbell = Doorbell(make_celery(settings))
+    doorbell.ring("run_1")
+    doorbell.ping()
+    settings.queue.folder.rename(settings.home / "elsewhere")
+
+    with pytest.raises(BrokerUnavailable, match="folder"):
+        doorbell.ping()

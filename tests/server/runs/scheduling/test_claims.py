@@ -1,0 +1,189 @@
+"""Claims where runs, owners and slots differ: the best run that a slot may run, found in an index."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from server.kit.db.database import Database
+from server.kit.settings import SchedulingSettings
+from server.runs.attempts.repository import AttemptLedger, RunQueue
+from server.runs.events.repository import EventRepository
+from server.runs.scheduling.demand import Offer
+from server.runs.scheduling.repository import WaitingRuns
+from server.runs.scheduling.turn import Account, Obstacle
+from server.runs.states import RunState
+from tests.factories import CONFIG, make_run, read_run
+
+
+def demanding(gpu: int = 0, *labels: str) -> dict[str, Any]:
+    return {**CONFIG, "resources": {"gpu": gpu, "labels": list(labels)}}
+
+
+def claims(database: Database, offer: Offer | None = None, **policy: Any) -> list[str]:
+    """Claim until there is nothing left; return the names in order."""
+    queue = RunQueue(database, SchedulingSettings(**policy))
+    names = []
+    while (claim := queue.claim("worker", 10, offer=offer)) is not None:
+        names.append(claim.name)
+    return names
+
+
+def test_owners_take_turns_however_many_runs_one_of_them_has(database: Database) -> None:
+    for number in range(3):
+        make_run(database, name=f"ada-{number}", owner="ada")
+    for number in range(2):
+        make_run(database, name=f"bob-{number}", owner="bob")
+
+    assert claims(database) == ["ada-0", "bob-0", "ada-1", "bob-1", "ada-2"]
+
+
+def test_priority_goes_before_fairness(database: Database) -> None:
+    for name, owner, priority in [("a", "ada", 1), ("b", "bob", 0), ("c", "ada", 1)]:
+        make_run(database, name=name, owner=owner, priority=priority)
+
+    assert claims(database) == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize("policy", [{"runs_per_project": 1}, {"runs_per_token": 1}, {"token_quotas": {"tok_1": 1}}])
+def test_a_quota_holds_under_any_owner_and_priority_until_one_of_its_runs_ends(
+    database: Database, policy: dict[str, Any]
+) -> None:
+    for number in range(3):
+        make_run(database, name=f"run-{number}", owner=f"owner-{number}", priority=-number, token_id="tok_1")
+    queue = RunQueue(database, SchedulingSettings(**policy))
+    first = queue.claim("worker", 10)
+    assert first is not None
+
+    assert queue.claim("worker", 10) is None
+    AttemptLedger(database, first).move(RunState.CANCELLED)
+    second = queue.claim("worker", 10)
+
+    assert second is not None
+    assert second.name == "run-1"
+
+
+def test_a_tokens_quota_holds_over_all_projects_and_a_projects_over_all_tokens(database: Database) -> None:
+    for project, token in [("a", "tok_1"), ("b", "tok_1"), ("a", "tok_2"), ("a", "tok_3")]:
+        make_run(database.within(project), name=f"{project} {token}", token_id=token)
+
+    assert claims(database, runs_per_token=1, runs_per_project=2) == ["a tok_1", "a tok_2"]
+
+
+def test_projects_take_turns_whatever_priorities_owners_and_tokens_one_of_them_uses(database: Database) -> None:
+    for number in range(3):
+        greedy = {"owner": f"owner-{number}", "token_id": f"tok_{number}", "priority": 1000}
+        make_run(database.within("greedy"), name=f"greedy-{number}", **greedy)
+    for number in range(2):
+        make_run(database.within("modest"), name=f"modest-{number}")
+
+    assert claims(database) == ["greedy-0", "modest-0", "greedy-1", "modest-1", "greedy-2"]
+
+
+def test_tokens_take_turns_however_many_owners_one_of_them_names(database: Database) -> None:
+    for number in range(3):
+        make_run(database, name=f"many-{number}", owner=f"owner-{number}", token_id="tok_1")
+    for number in range(2):
+        make_run(database, name=f"one-{number}", owner="me", token_id="tok_2")
+
+    assert claims(database) == ["many-0", "one-0", "many-1", "one-1", "many-2"]
+
+
+@pytest.mark.parametrize("policy", [{"runs_per_project": 3}, {"runs_per_token": 3}])
+def test_no_claims_at_the_same_moment_exceed_a_quota(database: Database, policy: dict[str, int]) -> None:
+    for number in range(12):
+        make_run(database, owner=f"owner-{number}", token_id="tok_1")
+    queue = RunQueue(database, SchedulingSettings(**policy))
+    together = threading.Barrier(8)
+
+    def claim(worker: int) -> bool:
+        together.wait(10)
+        return queue.claim(f"worker-{worker}", 60) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(claim, range(8)))
+
+    assert got.count(True) == 3
+
+
+def test_a_slot_finds_what_it_serves_behind_what_it_does_not(database: Database) -> None:
+    for name, gpu, labels in [("big", 4, []), ("labelled", 1, ["a100"]), ("small", 1, []), ("any", 0, [])]:
+        make_run(database, name=name, config=demanding(gpu, *labels))
+
+    assert claims(database) == ["any"]
+    assert claims(database, Offer(1)) == ["small"]
+    assert claims(database, Offer(2, frozenset({"a100", "linux"}))) == ["labelled"]
+    assert claims(database, Offer(8)) == ["big"]
+
+
+def test_a_run_that_waits_in_vain_says_why_once_and_no_longer_when_it_is_claimed(database: Database) -> None:
+    run = make_run(database, name="run", config=demanding(1), token_id="tok_1")
+    account = Account("default", "tok_1", "default")
+    why, still = (Obstacle("no_worker_serves", sentence) for sentence in ("No worker can.", "Still none."))
+
+    with database.read() as session:
+        waiting = WaitingRuns(session)
+        assert waiting.uninformed(account, "1;", why, since_seconds=60) == [], "workers may be just starting"
+        assert waiting.uninformed(account, "1;", why, since_seconds=-1) == [run.id]
+        assert waiting.informed() == []
+    with database.write() as session:
+        WaitingRuns(session).inform(run.id, why)
+        WaitingRuns(session).inform(run.id, still)
+    assert read_run(database, "run").waits_for == "Still none."
+    with database.read() as session:
+        assert [event.type for event in EventRepository(session).page(run.id)] == ["run_created", "no_worker_serves"]
+        assert WaitingRuns(session).informed() == [(run.id, account, "1;")]
+        assert WaitingRuns(session).uninformed(account, "1;", still, since_seconds=-1) == []
+
+    assert claims(database, Offer(1)) == ["run"]
+    assert read_run(database, "run").waits_for is None
+
+
+@pytest.fixture
+def crowd(database: Database) -> Database:
+    """2,000 runs that wait, of 2 owners, with 2 demands: 4 groups."""
+    columns = [column.name for column in type(make_run(database, owner="owner0")).__table__.columns]
+    varied = {
+        "id": "'run_' || i",
+        "owner": "'owner' || (i % 2)",
+        "demand": "CASE WHEN i % 4 < 2 THEN '' ELSE '1;' END",
+    }
+    chosen = ", ".join(varied.get(column, column) for column in columns)
+    numbers = "WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < 2000)"
+    with database.write() as session:
+        session.execute(text(f"INSERT INTO runs ({', '.join(columns)}) {numbers} SELECT {chosen} FROM runs, numbers"))
+    return database
+
+
+def test_a_claim_reads_one_run_for_each_group_however_many_wait(crowd: Database) -> None:
+    with crowd.read() as session:
+        heads = WaitingRuns(session).heads()
+        plan = explain(crowd)
+
+    assert sorted((one.account.owner, one.demand) for one in heads) == [
+        ("owner0", ""),
+        ("owner0", "1;"),
+        ("owner1", ""),
+        ("owner1", "1;"),
+    ]
+    assert plan.count("ix_runs_share") >= 4
+    assert "TEMP B-TREE" not in plan
+    assert "Sort" not in plan
+
+
+def explain(database: Database) -> str:
+    """Return how the database looks for the heads."""
+    statements: list[str] = []
+    with database.engine.connect() as connection:
+
+        class Recorder:
+            def execute(self, statement: Any) -> list[Any]:
+                statements.append(str(statement.compile(connection, compile_kwargs={"literal_binds": True})))
+                return []
+
+        WaitingRuns(Recorder()).heads()  # type: ignore[arg-type]
+        connection.execute(text("ANALYZE"))
+        command = "EXPLAIN QUERY PLAN" if database.engine.dialect.name == "sqlite" else "EXPLAIN"
+        return "\n".join(str(row) for row in connection.execute(text(f"{command} {statements[0]}")))

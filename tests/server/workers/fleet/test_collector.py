@@ -1,0 +1,89 @@
+"""The fleet's numbers, from rows to Prometheus' text."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from server.kit.db.database import Database
+from server.kit.errors import DatabaseUnavailable
+from server.runs.states import RunState
+from server.webhooks.service import Change, WebhookService
+from server.workers.fleet.collector import FleetCollector
+from server.workers.fleet.repository import FleetRepository
+from server.workers.repository import WorkerInfo, WorkerRegistry
+from tests.factories import make_ledger, make_run
+
+
+def sample(database: Database, name: str, **labels: str) -> float | None:
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(database, 10.0))
+    return registry.get_sample_value(name, labels)
+
+
+def test_runs_queue_attempts_steps_and_workers_are_counted(database: Database) -> None:
+    WorkerRegistry(database).register(WorkerInfo("worker-1", "host", 1, "1"))
+    WorkerRegistry(database).register(WorkerInfo("worker-2", "host", 2, "1"))
+    lost = make_ledger(database)
+    lost.heartbeat(10.0, 500)
+    lost.release("lease_expired", "gone")
+    live = make_ledger(database)
+    live.heartbeat(10.0, 1500)
+    live.simulator_connected("inc-1", number=0, collector=0, behaviors=[], peer="", client="")
+    make_run(database)
+
+    def value(name: str, **labels: str) -> float | None:
+        return sample(database, name, **labels)
+
+    assert value("ludus_runs", state="RUNNING") == 1
+    assert value("ludus_runs", state="SUCCEEDED") == 0
+    assert value("ludus_queue_runs") == 2  # the one that lost its worker, and the new one
+    assert 0 <= (value("ludus_queue_oldest_seconds") or -1) < 60
+    assert value("ludus_attempts_live") == 1
+    assert 0 <= (value("ludus_heartbeat_oldest_seconds") or 0) < 60
+    assert value("ludus_attempts_ended_total", outcome="lease_expired") == 1
+    assert value("ludus_agent_steps_total") == 2000
+    assert value("ludus_workers", state="busy") == 1
+    assert value("ludus_workers", state="idle") == 1
+    assert value("ludus_simulators_connected") == 1
+
+
+def test_messages_that_wait_and_disabled_webhooks_are_counted(database: Database) -> None:
+    with database.write() as session:
+        webhooks = WebhookService(session, private=True)
+        waiting = webhooks.create("https://example.com", ["*"])
+        webhooks.prepare_test(waiting.id)
+        webhooks.change(webhooks.create("https://example.com", ["*"]).id, Change(enabled=False))
+
+    assert sample(database, "ludus_webhook_deliveries_pending") == 1
+    assert sample(database, "ludus_webhook_oldest_due_seconds") == 0  # it is not due yet
+    assert sample(database, "ludus_webhooks_disabled", reason="user") == 1
+
+
+def test_an_empty_installation_has_zeros_and_no_gaps(database: Database) -> None:
+    with database.read() as session:
+        fleet = FleetRepository(session).read(10.0)
+
+    assert fleet.runs == dict.fromkeys(RunState, 0)
+    assert (fleet.oldest_queued_seconds, fleet.oldest_heartbeat_seconds, fleet.agent_steps) == (0, 0, 0)
+
+
+def test_the_answer_is_read_once_in_a_while_only(database: Database) -> None:
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(database, 10.0))
+    before = registry.get_sample_value("ludus_queue_runs")
+    make_run(database)
+
+    assert registry.get_sample_value("ludus_queue_runs") == before == 0
+
+
+def test_without_a_database_the_rest_is_still_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(database, 10.0))
+
+    def unreachable() -> None:
+        raise DatabaseUnavailable("down")
+
+    monkeypatch.setattr(database, "read", unreachable)
+
+    assert registry.get_sample_value("ludus_database_up") == 0
+    assert registry.get_sample_value("ludus_queue_runs") is None
+    assert sum(sample.value for metric in registry.collect() for sample in metric.samples if "limit" in sample.name) > 0

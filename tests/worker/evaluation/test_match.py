@@ -1,0 +1,135 @@
+"""Matches: which sittings are played, what counts, and what another attempt goes on with."""
+
+import json
+
+import pytest
+
+from server.config.assessment import MatchSettings
+from worker.evaluation.games import Game, Outcome
+from worker.evaluation.match import MatchJudge
+
+CANDIDATE, CHAMPION = f"ckpt_{'a' * 26}", f"ckpt_{'b' * 26}"
+
+
+def judge(seed_parameter: str | None = "seed", saved: dict[str, object] | None = None, **bounds: float) -> MatchJudge:
+    settings = MatchSettings(
+        candidate=CANDIDATE,
+        champion=CHAMPION,
+        behavior="Duel",
+        seed_parameter=seed_parameter,
+        **bounds,  # type: ignore[arg-type]
+    )
+    return MatchJudge(settings, seed=3, saved=saved)
+
+
+def play(judge: MatchJudge, *outcomes: Outcome) -> None:
+    """Play the next sitting, with a game for each outcome."""
+    games = [Game(outcome, 0.0, 5, truncated=False) for outcome in outcomes]
+    judge.count(judge.sitting(judge.next_sitting), games)
+
+
+def test_each_seed_is_played_twice_with_sides_swapped() -> None:
+    match = judge()
+
+    sittings = [match.sitting(number) for number in range(4)]
+
+    assert [sitting.team for sitting in sittings] == [0, 1, 0, 1]
+    assert sittings[0].seed == sittings[1].seed != sittings[2].seed == sittings[3].seed
+    assert all(0 <= (sitting.seed or 0) < 2**24 for sitting in sittings)
+
+
+def test_seeds_are_those_of_the_run() -> None:
+    again = MatchJudge(judge()._settings, seed=3)
+    other = MatchJudge(judge()._settings, seed=4)
+
+    assert again.sitting(6) == judge().sitting(6)
+    assert other.sitting(6).seed != judge().sitting(6).seed
+
+
+def test_without_seeds_sides_are_balanced_and_games_count_by_themselves() -> None:
+    match = judge(None)
+
+    play(match, "win", "loss")
+    play(match, "draw")
+    result = match.result()
+
+    assert [match.sitting(number).team for number in range(2)] == [0, 1]
+    assert match.sitting(0).seed is None
+    assert (result["games"], result["wins"], result["draws"], result["losses"]) == (3, 1, 1, 1)
+    assert (result["paired"], result["pairs"]) == (False, None)
+
+
+def test_games_of_one_seed_count_together() -> None:
+    match = judge()
+
+    play(match, "win", "draw", "loss")
+    before = match.result()
+    play(match, "win", "loss", "loss")
+    result = match.result()
+
+    assert before["games"] == 0, "half a pair says nothing"
+    assert result["pairs"] == [1, 1, 0, 0, 1]  # loss and loss, draw and loss, win and win
+    assert (result["wins"], result["draws"], result["losses"]) == (2, 1, 3)
+    assert result["score"] == pytest.approx(2.5 / 6)
+
+
+def test_a_game_without_its_other_half_does_not_count() -> None:
+    match = judge()
+
+    play(match, "win", "win")
+    play(match, "loss")
+
+    assert match.result()["games"] == 2
+
+
+def test_nothing_counts_after_the_verdict() -> None:
+    match = judge(None, elo1=400.0)
+
+    play(match, *["win"] * 50)
+
+    assert match.verdict == "pass"
+    assert match.games == match.result()["wins"] < 20
+    assert match.result()["llr"] >= match.result()["llr_upper"]
+
+
+def test_it_fails_and_says_so() -> None:
+    match = judge(None, elo1=400.0)
+
+    play(match, *["loss"] * 50)
+
+    assert match.verdict == "fail"
+    assert match.sentence().startswith("the candidate fails: a lead of 0 Elo explains its games better than one of 400")
+
+
+def test_it_stays_undecided_at_the_most_games() -> None:
+    match = judge(None, elo0=-1.0, elo1=1.0, max_games=10)
+
+    play(match, *["win", "loss"] * 5)
+
+    assert match.verdict == "undecided"
+    assert match.result()["elo"] == pytest.approx(0.0)
+
+
+def test_counting_goes_on_where_another_attempt_was() -> None:
+    whole, first = judge(), judge()
+    plan: list[tuple[Outcome, ...]] = [("win", "draw"), ("loss", "draw"), ("win", "win"), ("draw", "win")]
+    for outcomes in plan:
+        play(whole, *outcomes)
+    for outcomes in plan[:3]:
+        play(first, *outcomes)
+
+    second = judge(saved=json.loads(json.dumps(first.state())))
+    assert second.next_sitting == 3
+    play(second, *plan[3])
+
+    assert second.result() == whole.result()
+    assert second.state() == whole.state()
+
+
+def test_what_counts_is_numbered_with_the_candidates_side() -> None:
+    match = judge()
+    play(match, "win")
+
+    counted = match.count(match.sitting(1), [Game("loss", 0.0, 5, truncated=False)])
+
+    assert [(each.number, each.place, each.outcome) for each in counted] == [(1, 0, "win"), (2, 1, "loss")]

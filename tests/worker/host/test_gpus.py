@@ -1,0 +1,108 @@
+"""GPUs of a host: found, dealt out, and never shared by chance."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from server.kit.settings import WorkerSettings
+from worker.host.commands import worker
+from worker.host.gpus import GpuInUse, check_free, deal, find_gpus, lock_gpus
+from worker.host.process import TrainerProcess
+from worker.host.tasks import Equipment
+
+LISTED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbbb)
+  MIG 1g.10gb     Device  0: (UUID: MIG-cccc)
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with two GPUs, as far as `nvidia-smi` says, and a folder of locks of its own."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\ncat <<END\n{LISTED}END\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("worker.host.gpus.PATIENCE_SECONDS", 0.0)
+    return tmp_path
+
+
+def test_a_host_has_a_slot_for_each_gpu_whose_trainers_see_it_alone(host: Path) -> None:
+    equipment = Equipment.find(WorkerSettings())
+
+    assert equipment.slots == 2
+    assert [equipment.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["GPU-aaaa", "GPU-bbbb"]
+
+
+def test_slots_share_out_the_gpus_that_are_named_and_those_beyond_them_see_none(host: Path) -> None:
+    assert Equipment.find(WorkerSettings(slots=1)).of(0) == ("GPU-aaaa", "GPU-bbbb")
+    assert Equipment.find(WorkerSettings(gpus=[1])).slots == 1
+    beyond = Equipment.find(WorkerSettings(gpus=["GPU-bbbb"], slots=2))
+    assert [beyond.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["GPU-bbbb", ""]
+    assert deal(["a", "b", "c"], 2) == [("a", "b"), ("c",)]
+
+
+def test_what_cuda_shows_this_host_is_what_there_is(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-dddd")
+    assert find_gpus(None) == ["GPU-bbbb", "GPU-dddd"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_gpus(None) == []
+
+
+def test_without_nvidia_smi_trainers_look_for_themselves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    equipment = Equipment.find(WorkerSettings())
+
+    assert (equipment.slots, equipment.environment(0)) == (1, {})
+
+
+def test_a_gpu_is_locked_until_the_slot_and_its_trainer_are_gone(host: Path) -> None:
+    (lock,) = lock_gpus(["GPU-aaaa"], "worker one")
+    with pytest.raises(GpuInUse, match=r"worker one.*LUDUS_WORKER__GPUS"):
+        lock_gpus(["GPU-bbbb", "GPU-aaaa"], "worker two")
+    check_free(["GPU-bbbb"])  # the attempt has not kept the other one
+
+    child = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    trainer = subprocess.Popen(child, stdin=subprocess.PIPE, pass_fds=(lock.descriptor,))
+    lock.release()
+    with pytest.raises(GpuInUse):
+        lock_gpus(["GPU-aaaa"], "worker two")
+    trainer.communicate()
+
+    (again,) = lock_gpus(["GPU-aaaa"], "worker two")
+    again.release()
+
+
+def test_a_trainer_inherits_its_slots_environment_and_locks(host: Path) -> None:
+    (lock,) = lock_gpus(["GPU-aaaa"], "worker one")
+
+    trainer = TrainerProcess.spawn({"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}, [lock.descriptor])
+
+    try:
+        while not (environment := Path(f"/proc/{trainer.pid}/environ").read_bytes().split(b"\0"))[0]:
+            time.sleep(0.01)  # the interpreter is just being loaded
+        assert b"CUDA_VISIBLE_DEVICES=GPU-aaaa" in environment
+        assert Path(f"/proc/{trainer.pid}/fd/{lock.descriptor}").exists()
+    finally:
+        trainer.end()
+        lock.release()
+
+
+def test_a_worker_whose_gpu_is_taken_says_so_and_does_not_start(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUDUS_HOME", str(host / "home"))
+    (lock,) = lock_gpus(["GPU-aaaa"], "worker one")
+
+    ended = CliRunner().invoke(worker, [])
+
+    lock.release()
+    assert ended.exit_code == 1
+    assert "GPU GPU-aaaa is used by another worker of this host (worker one)" in ended.stderr

@@ -1,0 +1,167 @@
+"""Makers for tests of SAC: learners, rounds of random experience, and the objective as the paper has it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions.transforms import TanhTransform
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import SACConfig
+from tests.worker.rollouts import make_spec, random_rollout
+from worker.experience.rollout import Rollout
+from worker.learning.algorithms.sac import SAC, Batch
+from worker.learning.build import Demonstrations, build_signals
+from worker.learning.functional.distributions import masked_logits
+from worker.learning.networks.q_networks import ModularCritics, StackedCritics
+
+CPU = torch.device("cpu")
+SPACES = [(2, ()), (0, (3,)), (0, (3, 2)), (2, (3, 2))]
+"""Columns and branches."""
+
+
+def make_sac_config(
+    *,
+    network: dict[str, Any] | None = None,
+    signals: dict[str, Any] | None = None,
+    max_steps: int = 100_000,
+    cloning: dict[str, Any] | None = None,
+    **hyper: Any,
+) -> SACConfig:
+    """A small network, and `hyper`parameters that let every round learn."""
+    section: dict[str, Any] = {
+        "trainer_type": "sac",
+        "hyperparameters": {"batch_size": 16, "buffer_size": 500, "steps_per_update": 4.0, "learning_rate": 3e-3}
+        | hyper,
+        "network_settings": {"hidden_units": 16, "num_layers": 2, **(network or {})},
+        "reward_signals": signals or {"extrinsic": {"gamma": 0.9}},
+        "max_steps": max_steps,
+    }
+    if cloning is not None:
+        section["behavioral_cloning"] = cloning
+    return SACConfig.model_validate(section)
+
+
+def make_sac(
+    spec: BehaviorSpec | None = None, config: SACConfig | None = None, *, seed: int = 1, shown: Any = None, **hyper: Any
+) -> SAC:
+    """A learner of a behavior that sees two vectors and has two columns, unless another one is given."""
+    spec = make_spec(observations=(3, 2), continuous=2) if spec is None else spec
+    config = make_sac_config(**hyper) if config is None else config
+    generator = torch.Generator().manual_seed(seed + 1000)
+    signals = build_signals(config.reward_signals, spec, CPU, generator, Demonstrations({}))
+    return SAC(config, spec, CPU, seed, signals, shown)
+
+
+def random_round(
+    spec: BehaviorSpec, rng: np.random.Generator, *, lengths: Sequence[int] = (7, 1, 8), **overrides: Any
+) -> Rollout:
+    """Random steps, with continuous actions in (-1, 1) as a squashed policy has them."""
+    actions = np.tanh(rng.normal(size=(sum(lengths), spec.actions.continuous_size)))
+    return random_rollout(spec, lengths, rng, **{"continuous": actions, **overrides})
+
+
+def train(sac: SAC, spec: BehaviorSpec, rng: np.random.Generator, rounds: int, **overrides: Any) -> dict[str, float]:
+    """Learn from so many random rounds; return the last metrics."""
+    metrics: dict[str, float] = {}
+    for _ in range(rounds):
+        rollout = random_round(spec, rng, episodes=[sac._step] * 3, **overrides)
+        metrics = dict(sac.update(rollout, sac._step + rollout.steps) or metrics)
+    return metrics
+
+
+def q_values(sac: SAC, net: int, batch: Batch, continuous: Tensor) -> Tensor:
+    """What a Q network says, (R, S, K), differentiable."""
+    critics, signals = sac._critics, len(sac._signals)
+    if isinstance(critics, StackedCritics):
+        outputs = _dense(critics, net, torch.cat([batch.encoded[0], continuous], 1))
+    else:
+        network: Any = critics.q[net]
+        extra = continuous if sac._columns else None
+        outputs = network.heads(network.body(batch.encoded, length=batch.length, extra=extra)[0])
+    return outputs.view(len(outputs), signals, -1)
+
+
+def values(sac: SAC, batch: Batch) -> Tensor:
+    """What V says, (R, S), differentiable."""
+    critics = sac._critics
+    if isinstance(critics, ModularCritics):
+        return critics.v.heads(critics.v.body(batch.encoded, length=batch.length)[0])
+    encoded = batch.encoded[0]
+    outputs = _dense(critics, 2, torch.cat([encoded, encoded.new_zeros(len(encoded), sac._columns)], 1))
+    return outputs.view(len(outputs), len(sac._signals), -1)[:, :, 0]
+
+
+def _dense(critics: StackedCritics, net: int, inputs: Tensor) -> Tensor:
+    *hidden, (weight, bias) = zip(critics.weights, critics.biases, strict=True)
+    for hidden_weight, hidden_bias in hidden:
+        inputs = torch.nn.functional.silu(inputs @ hidden_weight[net] + hidden_bias[net])
+    return inputs @ weight[net] + bias[net]
+
+
+def reference_gradient(sac: SAC, batch: Batch, noise: Tensor | None) -> Tensor:
+    """The gradient of all three losses by all weights, written down from the definitions, differentiated by torch."""
+    with torch.enable_grad():
+        alpha = sac._log_coefficients.detach().exp()
+        head, _ = sac._actor(batch.encoded, batch.memory, length=batch.length)
+        parts = sac._actor.parts(head)
+        log_prob, action = head.new_zeros(len(head)), head[:, :0]
+        if noise is not None:
+            unsquashed = parts.means + parts.log_sigmas.exp() * noise
+            action = unsquashed.tanh()
+            density = torch.distributions.Normal(parts.means, parts.log_sigmas.exp()).log_prob(unsquashed)
+            log_prob = (density - TanhTransform().log_abs_det_jacobian(unsquashed, action)).sum(1)
+        branches, entropies = [], []
+        for start, stop in sac._bounds:
+            masks = None if batch.masks is None else batch.masks[:, start:stop]
+            log_p = masked_logits(parts.logits[:, start:stop], masks).log_softmax(1)
+            branches.append(log_p.exp())
+            entropies.append(-(log_p.exp() * log_p).sum(1))
+
+        def soft_value(q: Tensor) -> Tensor:  # (R, S, K) -> (R, S)
+            value = q[:, :, 0]
+            if branches:
+                sums = [
+                    (q[:, :, start:stop] * p.unsqueeze(1)).sum(2)
+                    for (start, stop), p in zip(sac._bounds, branches, strict=True)
+                ]
+                bonus = torch.stack([alpha[index] * entropy for index, entropy in enumerate(entropies)]).mean(0)
+                value = torch.stack(sums).mean(0) + bonus.unsqueeze(1)
+            return value - (alpha[-1] * log_prob).unsqueeze(1) if noise is not None else value
+
+        def mean(rows: Tensor) -> Tensor:  # over real rows
+            return (rows * batch.weight.view(-1, *[1] * (rows.dim() - 1))).sum()
+
+        policy_loss = -mean(soft_value(q_values(sac, 0, batch, action)).mean(1))
+        with torch.no_grad():
+            nets = [q_values(sac, net, batch, action.detach()) for net in (0, 1)]
+            soft = [soft_value(q) for q in nets]
+            v_target = torch.minimum(*soft)
+            following = sac._critics.foresee(batch.encoded, batch.following, batch.length)
+            beginning = sac._critics.begin(sac._actor.encode(sac._beginnings)).mean(0)
+            over = batch.terminated.unsqueeze(1) & sac._signals.ignores_termination
+            following = torch.where(over, beginning, following)
+            q_target = batch.rewards + batch.discounts * following
+        value_loss = mean((0.5 * (values(sac, batch) - v_target) ** 2).mean(1))
+        for net in (0, 1):
+            q = q_values(sac, net, batch, batch.continuous)
+            if branches:
+                picked = [q[torch.arange(len(q)), :, batch.choices[:, index]] for index in range(len(branches))]
+                taken = torch.stack(picked).mean(0)
+            else:
+                taken = q[:, :, 0]
+            value_loss = value_loss + mean((0.5 * (taken - q_target) ** 2).mean(1))
+        log_alpha = sac._log_coefficients
+        entropy_loss = log_alpha.new_zeros(())
+        for index, (entropy, size) in enumerate(zip(entropies, sac._sizes, strict=True)):
+            entropy_loss = entropy_loss + mean(log_alpha[index] * (entropy.detach() - 0.2 * np.log(size)))
+        if noise is not None:
+            entropy_loss = entropy_loss - mean(log_alpha[-1] * (log_prob.detach() - sac._columns))
+        parameters = sac._optimizer._parameters
+        actor = sum(name.startswith("actor.") for name in sac._optimizer._names)
+        by_actor = torch.autograd.grad(policy_loss, parameters[:actor], retain_graph=True)
+        by_critics = torch.autograd.grad(value_loss, parameters[actor:-1], materialize_grads=True)
+        by_alpha = torch.autograd.grad(entropy_loss, parameters[-1:])
+    return torch.cat([part.reshape(-1) for part in (*by_actor, *by_critics, *by_alpha)])

@@ -1,0 +1,88 @@
+"""One behavior for each kind of network, and what each sees."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.network import NetworkSettings
+from tests.worker.rollouts import make_spec, random_masks, random_observation
+from worker.learning.networks.actor import Actor
+
+
+class Kind(NamedTuple):
+    """A network: the behavior, its settings, and whether the actor is squashed."""
+
+    spec: BehaviorSpec
+    settings: dict[str, Any]
+    squashed: bool = False
+
+    @property
+    def network(self) -> NetworkSettings:
+        return NetworkSettings.model_validate({"hidden_units": 16, "num_layers": 2, **self.settings})
+
+
+BOTH = {"continuous": 2, "branches": (3, 2)}
+PICTURE, ENTITIES = (3, 40, 37), (5, 3)
+MEMORY = {"memory": {"memory_size": 12}}
+EVERYTHING = make_spec(observations=(4, PICTURE, ENTITIES, 2, (4, 6)), goal=3, **BOTH)
+
+PLAIN = {
+    "continuous": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}),
+    "discrete": Kind(make_spec(observations=(3, 2), branches=(3, 2)), {"normalize": True}),
+    "hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {"activation": "tanh"}),
+    "one layer": Kind(make_spec(**BOTH), {"num_layers": 1, "activation": "relu"}),
+    "goal not conditioning": Kind(make_spec(observations=(3, 2), goal=1, **BOTH), {"goal_conditioning_type": "none"}),
+    "squashed": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}, squashed=True),
+    "squashed hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {}, squashed=True),
+    "squashed discrete": Kind(make_spec(branches=(3, 2)), {}, squashed=True),
+}
+OTHERS = {
+    **{
+        f"picture {encoder}": Kind(make_spec(observations=(shape,), branches=(3,)), {"vis_encode_type": encoder})
+        for encoder, shape in {
+            "fully_connected": (3, 7, 5),
+            "match3": (4, 8, 9),
+            "simple": PICTURE,
+            "nature_cnn": PICTURE,
+            "resnet": (1, 16, 20),
+        }.items()
+    },
+    "entities": Kind(make_spec(observations=(ENTITIES,), **BOTH), {}),
+    "entities and vector": Kind(make_spec(observations=(ENTITIES, 4), **BOTH), {"normalize": True}),
+    "goal": Kind(make_spec(observations=(3, 2), goal=1, **BOTH), {"normalize": True}),
+    "goal, one layer": Kind(make_spec(observations=(3, 2), goal=0, **BOTH), {"num_layers": 1, "activation": "tanh"}),
+    "goal picture": Kind(make_spec(observations=(3, PICTURE), goal=1, **BOTH), {}),
+    "memory": Kind(make_spec(observations=(3, 2), **BOTH), {"normalize": True, **MEMORY}),
+    "memory, squashed": Kind(make_spec(continuous=2), MEMORY, squashed=True),
+    "everything": Kind(EVERYTHING, {"normalize": True, **MEMORY}),
+    "everything, squashed": Kind(EVERYTHING, {"normalize": True, **MEMORY}, squashed=True),
+}
+KINDS = {**PLAIN, **OTHERS}
+
+
+def make_actor(kind: Kind, seed: int = 1) -> Actor:
+    """An actor that has moved away from its start: every bias and statistic counts."""
+    generator = torch.Generator().manual_seed(seed)
+    actor = Actor(kind.spec, kind.network, generator, squashed=kind.squashed)
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    observations, _ = see(kind.spec, 50, seed)
+    actor.body.update_normalizer(observations)
+    return actor
+
+
+def see(spec: BehaviorSpec, rows: int, seed: int = 2) -> tuple[list[Tensor], Tensor]:
+    """Observations, pictures as bytes and some entities padding, and action masks."""
+    rng = np.random.default_rng(seed)
+    observations = [torch.from_numpy(random_observation(item, rows, rng)) for item in spec.observations]
+    return observations, torch.from_numpy(random_masks(rng, rows, spec.actions.discrete_branches))
+
+
+def remember(actor: Actor, rows: int, seed: int = 3) -> Tensor | None:
+    """Memories before a step; None where there are none."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, actor.memory_size, generator=generator) if actor.memory_size else None

@@ -1,0 +1,112 @@
+"""Both kinds of critics are the same function, and what they are made of is what their text says."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker.learning.algorithms.sac_world import make_sac_config
+from tests.worker.rollouts import make_spec
+from worker.learning.networks.optimizer import FlatAdam
+from worker.learning.networks.q_networks import ModularCritics, StackedCritics, build_critics
+
+HYBRID = make_spec(observations=(3,), continuous=2, branches=(2,))
+
+
+def make_critics(spec: Any = HYBRID, *, signals: int = 2, **network: Any) -> StackedCritics | ModularCritics:
+    """New critics, with storage for gradients."""
+    settings = make_sac_config(network=network).network_settings
+    critics = build_critics(spec, settings, signals, torch.Generator().manual_seed(5))
+    FlatAdam([(name, part) for name, part in critics.named_parameters() if part.requires_grad])
+    return critics
+
+
+def copy_weights(stacked: StackedCritics, modular: ModularCritics) -> None:
+    networks: list[Any] = [*modular.q, modular.v, modular.target]
+    with torch.no_grad():
+        for net, network in enumerate(networks):
+            layers = [*network.body.hidden.layers, network.heads]
+            for layer, weight, bias in zip(layers, stacked.weights, stacked.biases, strict=True):
+                at = min(net, 2)
+                outputs, inputs = layer.weight.shape
+                step = weight.shape[2] // outputs if layer is network.heads else 1
+                layer.weight.copy_(weight[at, :inputs, ::step].t())
+                layer.bias.copy_(bias[at, 0, ::step])
+
+
+def test_stacked_and_modular_critics_are_the_same_function() -> None:
+    stacked = make_critics()
+    modular = ModularCritics(HYBRID, make_sac_config().network_settings, 2, torch.Generator().manual_seed(6))
+    assert isinstance(stacked, StackedCritics)
+    copy_weights(stacked, modular)
+    seen, behind, done, other = torch.randn(6, 3), torch.randn(6, 3), torch.rand(6, 2), torch.rand(6, 2)
+
+    with torch.no_grad():
+        for mine, theirs in zip(stacked.judge([seen], done, 1), modular.judge([seen], done, 1), strict=True):
+            torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(stacked.consider(other), modular.consider(other))
+        torch.testing.assert_close(stacked.foresee([seen], [behind], 1), modular.foresee([seen], [behind], 1))
+        by_q1 = torch.randn(6, 4)
+        torch.testing.assert_close(stacked.by_action(by_q1), modular.by_action(by_q1))
+
+
+@pytest.mark.parametrize("network", [{}, {"memory": {"sequence_length": 2, "memory_size": 8}}], ids=["plain", "lstm"])
+def test_v_and_its_target_see_no_action(network: dict[str, Any]) -> None:
+    critics = make_critics(**network)
+    seen = torch.randn(6, 3)
+
+    with torch.no_grad():
+        one, other = (critics.judge([seen], torch.rand(6, 2), 2) for _ in range(2))
+
+    assert torch.equal(one.v, other.v)
+    assert not torch.allclose(one.q, other.q)
+
+
+def test_the_target_starts_as_v_and_moves_a_part_of_the_way() -> None:
+    critics = make_critics()
+    seen = torch.randn(6, 3)
+    with torch.no_grad():
+        start = critics.judge([seen], torch.zeros(6, 2), 1).v
+        torch.testing.assert_close(critics.foresee([seen], [seen], 1), start)
+        assert isinstance(critics, StackedCritics)
+        before = [part.clone() for part in critics.target]
+        for part in (*critics.weights, *critics.biases):
+            part.add_(1.0)
+
+        critics.track(0.25)
+
+    for old, new in zip(before, critics.target, strict=True):
+        torch.testing.assert_close(new, old + 0.25)
+
+
+def test_a_target_with_a_memory_remembers_what_came_before_in_its_sequence() -> None:
+    critics = make_critics(memory={"sequence_length": 3, "memory_size": 8})
+    whole = torch.randn(2, 4, 3)  # two sequences of three steps, and what followed
+
+    def foresee(observations: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            values = critics.foresee([observations[:, :-1].flatten(0, 1)], [observations[:, 1:].flatten(0, 1)], 3)
+        return values.view(2, 3, 2)
+
+    values = foresee(whole)
+    changed = whole.clone()
+    changed[0, 0] += 1.0
+    moved = (foresee(changed) - values).abs().amax(2) > 1e-6
+
+    assert moved.tolist() == [[True, True, True], [False, False, False]]
+
+
+def test_weights_start_as_ml_agents_have_them() -> None:
+    spec = make_spec(observations=(50,), continuous=50, branches=(300,))
+    critics = make_critics(spec, signals=1, hidden_units=400)
+    assert isinstance(critics, StackedCritics)
+    first, second, head = (weight.detach() for weight in critics.weights)
+
+    for net, fan_in in ((0, 100), (1, 100), (2, 50)):  # V's without the action
+        assert float(first[net].std()) * math.sqrt(fan_in) == pytest.approx(1.0, abs=0.03)
+        assert float(second[net].std()) * math.sqrt(400) == pytest.approx(1.0, abs=0.03)
+    for net, bound in ((0, math.sqrt(6 / 700)), (2, math.sqrt(6 / 401))):
+        assert float(head[net].abs().max()) == pytest.approx(bound, rel=0.01)
+    assert not torch.equal(first[0], first[1])
+    assert all(not bool(bias.any()) for bias in critics.biases)

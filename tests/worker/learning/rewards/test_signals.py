@@ -1,0 +1,169 @@
+"""Signals mixed freely: one axis, one state, one way back."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import CuriosityConfig, GAILConfig, RewardSignals, RNDConfig
+from tests.worker.learning.rewards.steps import CPU, Expert, random_transitions
+from tests.worker.rollouts import make_spec
+from worker.learning.rewards.curiosity import CuriosityReward
+from worker.learning.rewards.extrinsic import ExtrinsicReward
+from worker.learning.rewards.gail import GAILReward
+from worker.learning.rewards.rnd import RNDReward
+from worker.learning.rewards.signals import NamedSignal, RewardSignal, SignalSet, extrinsic_alone, title
+
+NETWORK = {"hidden_units": 16, "num_layers": 1, "vis_encode_type": "fully_connected", "normalize": True}
+SPECS = {
+    "continuous vectors": make_spec(observations=(3, 2), continuous=2),
+    "discrete pictures": make_spec(observations=((1, 8, 8),), branches=(3, 2)),
+    "everything": make_spec(observations=(3, (1, 8, 8), (4, 2)), continuous=1, branches=(2,)),
+}
+NAMES = ("extrinsic", "curiosity", "gail", "gail_2", "rnd")
+
+
+def make_signal(name: str, spec: BehaviorSpec, generator: torch.Generator, strength: float) -> RewardSignal:
+    config: dict[str, Any] = {"strength": strength, "learning_rate": 1e-3, "network_settings": NETWORK}
+    shown = {**config, "demo_path": "there", "use_actions": True, "use_vail": name == "gail_2"}
+    match name:
+        case "extrinsic":
+            return ExtrinsicReward()
+        case "curiosity":
+            return CuriosityReward(CuriosityConfig.model_validate(config), spec, CPU, generator)
+        case "rnd":
+            return RNDReward(RNDConfig.model_validate(config), spec, CPU, generator)
+        case _:
+            expert = Expert(random_transitions(spec, seed=77))
+            return GAILReward(GAILConfig.model_validate(shown), spec, CPU, generator, expert, name)
+
+
+def make_signals(names: tuple[str, ...], spec: BehaviorSpec, seed: int = 1) -> SignalSet:
+    generator = torch.Generator().manual_seed(seed)
+    strengths = {name: 0.5 + index for index, name in enumerate(NAMES)}
+    return SignalSet(
+        [
+            NamedSignal(name, strengths[name], 0.9 + index / 100, make_signal(name, spec, generator, strengths[name]))
+            for index, name in enumerate(names)
+        ],
+        CPU,
+    )
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two nested states are equal, tensors bit for bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+def test_every_signal_is_a_column_times_its_strength(spec: BehaviorSpec) -> None:
+    signals = make_signals(NAMES, spec)
+    steps = random_transitions(spec)
+    signals.update(steps)
+
+    rewards = signals.evaluate(steps)
+
+    assert rewards.shape == (64, 5)
+    assert signals.names == NAMES
+    for index, item in enumerate(signals._signals):
+        torch.testing.assert_close(rewards[:, index], item.signal.evaluate(steps) * (0.5 + index))
+    torch.testing.assert_close(rewards[:, 0], (steps.rewards + steps.group_rewards) * 0.5)
+    assert signals.gamma.tolist() == pytest.approx([0.90, 0.91, 0.92, 0.93, 0.94])
+    assert signals.ignores_termination.tolist() == [False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "names", [subset for size in (1, 2, 3) for subset in itertools.combinations(NAMES, size)], ids="-".join
+)
+def test_any_mixture_learns_a_step(names: tuple[str, ...]) -> None:
+    spec = SPECS["everything"]
+    signals = make_signals(names, spec)
+    steps = random_transitions(spec)
+
+    measured = signals.update(steps.select(torch.arange(10)))
+
+    assert signals.learns == (names != ("extrinsic",))
+    assert all(bool(value.isfinite()) for value in measured.values())
+    assert bool(measured) == signals.learns
+    assert bool(signals.is_finite())
+    assert bool(signals.evaluate(steps).isfinite().all())
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+def test_a_restored_set_goes_on_bit_for_bit(spec: BehaviorSpec) -> None:
+    through = make_signals(NAMES, spec)
+    steps = random_transitions(spec)
+    through.update(steps)
+    second = make_signals(NAMES, spec, seed=5)
+
+    second.load_state_dict(through.state_dict())
+
+    assert equal(through.state_dict(), second.state_dict())
+    assert torch.equal(through.evaluate(steps), second.evaluate(steps))
+    assert equal(through.update(steps), second.update(steps))
+    assert equal(through.state_dict(), second.state_dict())
+
+
+def test_a_state_is_a_copy() -> None:
+    signals = make_signals(NAMES, SPECS["everything"])
+    before = signals.state_dict()
+    state = signals.state_dict()
+
+    signals.update(random_transitions(SPECS["everything"]))
+
+    assert equal(before, state)
+    assert not equal(before, signals.state_dict())
+
+
+def test_an_update_can_be_taken_back() -> None:
+    signals = make_signals(NAMES, SPECS["everything"])
+    steps = random_transitions(SPECS["everything"])
+    signals.update(steps)
+    snapshot, rewards = signals.snapshot(), signals.evaluate(steps)
+    signals.update(steps)
+    assert not torch.equal(signals.evaluate(steps), rewards)
+
+    signals.restore(snapshot)
+
+    assert torch.equal(signals.evaluate(steps), rewards)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_a_spoiled_signal_is_named(name: str) -> None:
+    signals = make_signals(NAMES, SPECS["continuous vectors"])
+    assert signals.spoiled() is None
+    spoiled: Any = next(item.signal for item in signals._signals if item.name == name)
+    with torch.no_grad():
+        spoiled._trained._weights[0].view(-1)[0] = torch.nan
+
+    assert not bool(signals.is_finite())
+    assert signals.spoiled() == name
+
+
+def test_equal_seeds_give_equal_signals() -> None:
+    spec = SPECS["everything"]
+
+    assert equal(make_signals(NAMES, spec).state_dict(), make_signals(NAMES, spec).state_dict())
+    assert not equal(make_signals(NAMES, spec).state_dict(), make_signals(NAMES, spec, seed=2).state_dict())
+
+
+def test_extrinsic_alone_is_the_games_rewards() -> None:
+    signals = extrinsic_alone(RewardSignals.model_validate({"extrinsic": {"gamma": 0.8, "strength": 2.0}}), CPU)
+    steps = random_transitions(SPECS["continuous vectors"])
+
+    assert signals.names == ("extrinsic",)
+    assert signals.gamma.tolist() == pytest.approx([0.8])
+    torch.testing.assert_close(signals.evaluate(steps)[:, 0], 2.0 * (steps.rewards + steps.group_rewards))
+
+
+def test_extrinsic_alone_refuses_to_leave_signals_out() -> None:
+    with pytest.raises(ValueError, match="have to be built"):
+        extrinsic_alone(RewardSignals.model_validate({"extrinsic": {}, "rnd": {}}), CPU)
+
+
+def test_metrics_call_signals_as_ml_agents_does() -> None:
+    assert [title(name) for name in NAMES] == ["Extrinsic", "Curiosity", "Gail", "Gail 2", "Rnd"]

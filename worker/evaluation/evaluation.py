@@ -1,0 +1,114 @@
+"""An evaluation: is what a policy earns in an episode, on average, enough?
+
+A fixed number of episodes is played, with the same seeds in every evaluation of the same run seed. The policy passes
+where all of the interval of the mean return (bootstrap, `ludus.play.intervals`) lies at the threshold or above it,
+fails where all of it lies below, and else it is undecided: more episodes make the interval narrower.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any, Literal
+
+from ludus.play.intervals import mean_interval
+from server.config.assessment import EvaluateSettings
+from worker.evaluation.games import Counted, Game, Sitting, seed_of
+
+Verdict = Literal["pass", "fail", "undecided"]
+
+
+class EvaluationJudge:
+    """Counts the episodes of an evaluation (`worker.evaluation.games.Judge`)."""
+
+    teams = 1
+
+    def __init__(self, settings: EvaluateSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
+        """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
+        self._settings = settings
+        self._seed = seed
+        saved = saved or {"next_sitting": 0, "returns": [], "lengths": []}
+        self._next: int = saved["next_sitting"]
+        self._returns: list[float] = list(saved["returns"])
+        self._lengths: list[int] = list(saved["lengths"])
+
+    @property
+    def next_sitting(self) -> int:
+        """Number of the sitting that is to be counted next."""
+        return self._next
+
+    @property
+    def _done(self) -> bool:
+        return len(self._returns) >= self._settings.episodes
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the episodes say, once all are played; without a threshold every policy passes."""
+        if not self._done:
+            return None
+        threshold = self._settings.threshold
+        if threshold is None:
+            return "pass"
+        low, high = self._interval() or (-math.inf, math.inf)
+        return "pass" if low >= threshold else "fail" if high < threshold else "undecided"
+
+    def sitting(self, number: int) -> Sitting:
+        """Return what the sitting of this number plays."""
+        return Sitting(number, None, None if self._settings.seed_parameter is None else seed_of(self._seed, number))
+
+    def count(self, sitting: Sitting, games: Sequence[Game]) -> list[Counted]:
+        """Count the episodes of `next_sitting`, as far as they are still wanted."""
+        assert sitting.number == self._next, "sittings are counted in order"
+        self._next += 1
+        wanted = games[: self._settings.episodes - len(self._returns)]
+        self._returns += [game.episode_return for game in wanted]
+        self._lengths += [game.length for game in wanted]
+        return []  # there is nobody on the other side
+
+    def result(self) -> dict[str, Any]:
+        """Return where the evaluation stands."""
+        settings, returns = self._settings, self._returns
+        low, high = (self._interval() if returns else None) or (None, None)
+        return {
+            "kind": "evaluate",
+            "verdict": self.verdict,
+            "behavior": settings.behavior,
+            "checkpoint": settings.checkpoint,
+            "episodes": len(returns),
+            "wanted": settings.episodes,
+            "seeded": settings.seed_parameter is not None,
+            "mean": fmean(returns) if returns else None,
+            "low": low,
+            "high": high,
+            "confidence": settings.confidence,
+            "deviation": pstdev(returns) if returns else None,
+            "least": min(returns, default=None),
+            "most": max(returns, default=None),
+            "mean_length": fmean(self._lengths) if self._lengths else None,
+            "threshold": settings.threshold,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the episodes."""
+        return {"next_sitting": self._next, "returns": list(self._returns), "lengths": list(self._lengths)}
+
+    def sentence(self) -> str:
+        """Say how it ended."""
+        if not self._returns:
+            return "no episode was played to its end"
+        said = f"a return of {self._returns[0]:.4g} in a single episode, which has no interval"
+        if (interval := self._interval()) is not None:
+            share = f"{self._settings.confidence:.0%} interval {interval[0]:.4g} to {interval[1]:.4g}"
+            said = f"a mean return of {fmean(self._returns):.4g} over {len(self._returns)} episodes ({share})"
+        if self._settings.threshold is None:
+            return said
+        end = {
+            "pass": f"the policy passes: {said} is at least {self._settings.threshold:g}",
+            "fail": f"the policy fails: {said} is below {self._settings.threshold:g}",
+            "undecided": f"undecided: {said} does not tell whether the mean is below {self._settings.threshold:g}; "
+            "play more episodes",
+            None: f"no verdict yet: {said}",
+        }
+        return end[self.verdict]
+
+    def _interval(self) -> tuple[float, float] | None:
+        return mean_interval(self._returns, confidence=self._settings.confidence)

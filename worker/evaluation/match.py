@@ -1,0 +1,145 @@
+"""A match: a candidate against a champion, until it is known whether the candidate is stronger (`SPRT`).
+
+Sittings come in twos: in the first the candidate plays one team, in the second the other, with the same seed where the
+simulators take one. Then the k-th games of both are a pair and count together; else each game counts by itself, and
+sides are balanced all the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from server.config.assessment import MatchSettings
+from worker.evaluation.elo import estimate
+from worker.evaluation.games import Counted, Game, Outcome, Sitting, seed_of
+from worker.evaluation.sprt import SPRT
+
+HALF_POINTS: Mapping[Outcome, int] = {"loss": 0, "draw": 1, "win": 2}
+OUTCOMES: Mapping[int, Outcome] = {points: outcome for outcome, points in HALF_POINTS.items()}
+Verdict = Literal["pass", "fail", "undecided"]
+
+
+class MatchJudge:
+    """Counts the games of a match (`worker.evaluation.games.Judge`)."""
+
+    teams = 2
+
+    def __init__(self, settings: MatchSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
+        """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
+        self._settings = settings
+        self._seed = seed
+        self._test = SPRT(settings.elo0, settings.elo1, settings.alpha, settings.beta)
+        self.paired = settings.seed_parameter is not None
+        """Whether games count in pairs."""
+        saved = saved or {"next_sitting": 0, "games": [0, 0, 0], "pairs": [0] * 5, "waiting": []}
+        self._next: int = saved["next_sitting"]
+        self._games: list[int] = list(saved["games"])
+        """Losses, draws, wins."""
+        self._pairs: list[int] = list(saved["pairs"])
+        """By the half points that the candidate won in both games."""
+        self._waiting: list[int] = list(saved["waiting"])
+        """Half points of the games whose other halves come with the next sitting."""
+
+    @property
+    def next_sitting(self) -> int:
+        """Number of the sitting that is to be counted next."""
+        return self._next
+
+    @property
+    def games(self) -> int:
+        """Games that count."""
+        return sum(self._games)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the games are enough for; `undecided` when there are `max_games` and they are not."""
+        decided = self._test.decide(self._counts)
+        if decided is not None:
+            return decided
+        return "undecided" if self.games >= self._settings.max_games else None
+
+    def sitting(self, number: int) -> Sitting:
+        """Return what the sitting of this number plays: sides are swapped from one to the next."""
+        seed = seed_of(self._seed, number // 2) if self.paired else None
+        return Sitting(number, number % 2, seed)
+
+    def count(self, sitting: Sitting, games: Sequence[Game]) -> list[Counted]:
+        """Count the games of `next_sitting`, as far as the verdict is not known before the last of them."""
+        assert sitting.number == self._next, "sittings are counted in order"
+        self._next += 1
+        points = [HALF_POINTS[game.outcome] for game in games]
+        counted: list[Counted] = []
+        if not self.paired:
+            for each in points:
+                if self.verdict is None:
+                    counted += [self._count(each, sitting.number % 2)]
+        elif sitting.number % 2 == 0:
+            self._waiting = points
+        else:
+            for first, second in zip(self._waiting, points, strict=False):
+                if self.verdict is None:
+                    counted += [self._count(first, 0), self._count(second, 1)]
+                    self._pairs[first + second] += 1
+            self._waiting = []
+        return counted
+
+    def _count(self, points: int, place: int) -> Counted:
+        self._games[points] += 1
+        return Counted(self.games, place, OUTCOMES[points])
+
+    def result(self) -> dict[str, Any]:
+        """Return where the match stands."""
+        settings = self._settings
+        losses, draws, wins = self._games
+        lead = estimate(self._counts)
+        return {
+            "kind": "match",
+            "verdict": self.verdict,
+            "behavior": settings.behavior,
+            "candidate": settings.candidate,
+            "champion": settings.champion,
+            "games": self.games,
+            "wins": wins,
+            "draws": draws,
+            "losses": losses,
+            "paired": self.paired,
+            "pairs": self._pairs if self.paired else None,
+            "score": (wins + draws / 2) / self.games if self.games else None,
+            "elo": lead.elo,
+            "elo_low": lead.low,
+            "elo_high": lead.high,
+            "llr": self._test.llr(self._counts),
+            "llr_lower": self._test.lower,
+            "llr_upper": self._test.upper,
+            "elo0": settings.elo0,
+            "elo1": settings.elo1,
+            "alpha": settings.alpha,
+            "beta": settings.beta,
+            "max_games": settings.max_games,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {
+            "next_sitting": self._next,
+            "games": list(self._games),
+            "pairs": list(self._pairs),
+            "waiting": list(self._waiting),
+        }
+
+    def sentence(self) -> str:
+        """Say how it ended."""
+        losses, draws, wins = self._games
+        settings = self._settings
+        said = {
+            "pass": f"the candidate passes: a lead of {settings.elo1:g} Elo explains its games better than one of "
+            f"{settings.elo0:g}",
+            "fail": f"the candidate fails: a lead of {settings.elo0:g} Elo explains its games better than one of "
+            f"{settings.elo1:g}",
+            "undecided": f"undecided after {self.games} games, the most that are played",
+            None: "no verdict yet",
+        }[self.verdict]
+        return f"{said} ({wins} won, {draws} drawn, {losses} lost)"
+
+    @property
+    def _counts(self) -> list[int]:
+        return self._pairs if self.paired else self._games

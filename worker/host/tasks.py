@@ -1,0 +1,246 @@
+"""The Celery side of a worker: thin tasks, and the life of the processes that execute them.
+
+Celery is a doorbell: a message says "there is work", the ledger says which. A delivery claims the best eligible run
+and executes it; when there is none, or a message came twice, nothing happens. After a run the slot looks for the next
+one by itself, so that a bell that rang while everybody was busy is not waited for.
+
+Each prefork child is one slot. It has GPUs of its own, keeps a warm trainer (a fresh interpreter, never a fork of this
+process), announces itself in the `workers` table, and dies with its parent. The parent tells its children to hand their
+runs back through a byte of shared memory: signals would interrupt database calls. A slot that sees its parent leave
+messages unheard has it start anew (`worker.host.watchdog`).
+"""
+
+import mmap
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+from billiard.process import current_process
+from celery import Celery
+from celery.signals import worker_process_init, worker_process_shutdown, worker_ready, worker_shutting_down
+
+from ludus.logging import WORKER_VARIABLE, bind_process, configure_logging
+from server.kit.artifacts.opening import open_store
+from server.kit.db.database import Database
+from server.kit.errors import LudusError
+from server.kit.processes import end_with_parent
+from server.kit.queue import Doorbell, TaskName, make_celery
+from server.kit.settings import Settings, WorkerSettings
+from server.runs.attempts.repository import RunQueue
+from server.runs.scheduling.demand import Offer
+from server.workers.repository import WorkerInfo, WorkerRegistry
+from worker.host.fingerprint import fingerprint
+from worker.host.gpus import VISIBLE, GpuInUse, deal, find_gpus, lock_gpus
+from worker.host.process import WarmTrainer
+from worker.host.supervisor.loop import Supervisor
+from worker.host.supervisor.scratch import sweep
+from worker.host.telemetry import MeasuredLedger, WorkerTelemetry, measured_store, serve_slots
+from worker.host.watchdog import Watchdog
+
+log = structlog.get_logger()
+
+BEAT_SECONDS = 2.0
+RESTART_SECONDS = 15.0
+"""What a parent that shall start anew gets beyond the time for last checkpoints, before it is killed."""
+HOST_CHARACTERS = 60
+"""Of a host's name in its workers' ids, which have 80 characters in the database."""
+STOPPING, RESTARTING = 0, 1
+"""Bytes of the shared memory: hand runs back; start anew after that."""
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What a worker host has for its slots."""
+
+    gpus: tuple[tuple[str, ...], ...] | None
+    """Of each slot; None where nothing is known of GPUs, and trainers look for themselves."""
+    slots: int
+
+    @classmethod
+    def find(cls, settings: WorkerSettings) -> "Equipment":
+        """Look at the host: as many slots as are set, else one per GPU, else one."""
+        gpus = find_gpus(settings.gpus)
+        slots = settings.slots or max(1, len(gpus or ()))
+        return cls(None if gpus is None else tuple(deal(gpus, slots)), slots)
+
+    def of(self, slot: int) -> tuple[str, ...]:
+        """Return the GPUs of a slot."""
+        return () if self.gpus is None else self.gpus[slot % self.slots]
+
+    def environment(self, slot: int) -> Mapping[str, str]:
+        """Return what the trainers of a slot have in their environment."""
+        return {} if self.gpus is None else {VISIBLE: ",".join(self.of(slot))}
+
+
+class Slot:
+    """One prefork child: everything that it keeps between runs."""
+
+    def __init__(self, settings: Settings, equipment: Equipment, shared: mmap.mmap) -> None:
+        self._settings = settings
+        self._equipment = equipment
+        self._shared = shared
+        self._started = time.time()
+        self._over = threading.Event()
+        self._known = threading.Event()
+        """Set once the slot's row has been written."""
+        self._busy = False
+
+    def open(self) -> None:
+        """Set up what must not be inherited from the parent: connections, threads, the warm trainer."""
+        end_with_parent(os.getppid())
+        configure_logging("worker", log_format=self._settings.log.format, level=self._settings.log.level)
+        self.worker_id = f"{socket.gethostname()[:HOST_CHARACTERS]}/{os.getpid()}/{self._started:.0f}"
+        os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
+        bind_process(worker_id=self.worker_id)
+        number = current_process().index
+        self._gpus = self._equipment.of(number)
+        self._offer = Offer(len(self._gpus), frozenset(self._settings.worker.labels))
+        self._database = Database.from_settings(self._settings.database)
+        self._queue = RunQueue(self._database, self._settings.scheduling)
+        self._registry = WorkerRegistry(self._database)
+        self._store = open_store(self._settings.storage)
+        self._telemetry = WorkerTelemetry()
+        self._doorbell = Doorbell(make_celery(self._settings))
+        self._watchdog = Watchdog(self._settings.worker.stall_seconds)
+        self._fingerprint = fingerprint(self._gpus, self._settings.worker.commit)
+        self._warm = WarmTrainer(self._equipment.environment(number), self._lock())
+        self._warm.prepare()
+        if swept := sweep(self._settings.worker.scratch):
+            log.info("leftovers_removed", folders=swept)
+        threading.Thread(target=self._beat, name="worker-beat", daemon=True).start()
+
+    def _lock(self) -> Sequence[int]:
+        """Lock the slot's GPUs; return the descriptors, with which trainers keep the locks too."""
+        if self._settings.worker.share_gpus:
+            return ()
+        try:
+            return [lock.descriptor for lock in lock_gpus(self._gpus, f"worker {self.worker_id}")]
+        except GpuInUse as error:
+            log.error("gpu_in_use", reason=str(error))  # noqa: TRY400  # the sentence says it all
+            os._exit(1)  # Celery swallows exceptions here; the next child of this slot tries again
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._over.set()
+        self._warm.close()
+        try:
+            self._registry.stopped(self.worker_id)
+        except LudusError as error:
+            log.warning("worker_stop_not_recorded", error=str(error))
+        self._database.close()
+
+    def stopping(self) -> bool:
+        """Whether the worker shall hand its runs back."""
+        return self._shared[STOPPING] != 0
+
+    def work(self, hint: str) -> None:
+        """Execute runs until none is eligible; `hint` is the one that rang."""
+        self._busy = True
+        self._watchdog.heard()
+        try:
+            self._execute(hint)
+        finally:
+            self._busy = False
+
+    def _execute(self, hint: str) -> None:
+        wanted: str | None = hint
+        self._known.wait(BEAT_SECONDS)  # a run is not to be held by a worker that nobody knows
+        while not self.stopping():
+            claim = self._queue.claim(
+                self.worker_id, self._settings.worker.lease_seconds, wanted, self._offer, self._fingerprint
+            )
+            if claim is None:
+                return
+            wanted = None
+            with structlog.contextvars.bound_contextvars(run_id=claim.run_id, epoch=claim.epoch):
+                Supervisor(
+                    claim,
+                    MeasuredLedger(self._telemetry, self._database, claim, self._settings.steward.restart_budget),
+                    measured_store(self._store, self._telemetry),
+                    self._settings.worker,
+                    self._settings.worker.scratch / f"{claim.run_id}-{claim.epoch}",
+                    ticket_key(self._settings),
+                    self.stopping,
+                    self._settings.gateway.tls,
+                ).run(self._warm)
+            self._warm.prepare()
+
+    def _beat(self) -> None:
+        """Keep this slot's row current, and an eye on the queue."""
+        known = False
+        while not self._over.wait(BEAT_SECONDS if known else 0.0):
+            try:
+                if not known:
+                    self._registry.register(
+                        WorkerInfo(
+                            self.worker_id,
+                            socket.gethostname(),
+                            os.getpid(),
+                            version("ludus"),
+                            labels=self._settings.worker.labels,
+                            resources={"gpus": list(self._gpus)},
+                        )
+                    )
+                    self._known.set()
+                known = self._registry.beat(self.worker_id)
+                self._watch_queue()
+            except LudusError as error:
+                log.warning("worker_beat_failed", error=str(error))
+                self._over.wait(BEAT_SECONDS)
+
+    def _watch_queue(self) -> None:
+        """Have the parent start anew if it leaves messages unheard while this slot is idle."""
+        idle = not self._busy and not self.stopping()
+        if not self._watchdog.stalled(idle=idle, pending=self._doorbell.pending() if idle else 0):
+            return
+        log.error("queue_stalled", seconds=self._settings.worker.stall_seconds)
+        self._shared[RESTARTING] = 1
+        os.kill(os.getppid(), signal.SIGTERM)
+        patience = self._settings.worker.stop_seconds + RESTART_SECONDS
+        if not self._over.wait(patience):
+            log.error("worker_hangs", seconds=patience)
+            os.kill(os.getppid(), signal.SIGKILL)  # and this process with it
+
+
+def build(settings: Settings, equipment: Equipment, shared: mmap.mmap) -> Celery:
+    """Return the worker's Celery application, with its tasks and the hooks of its processes.
+
+    `shared` has two bytes that children see: `STOPPING` and `RESTARTING`.
+    """
+    celery = make_celery(settings)
+    slot = Slot(settings, equipment, shared)
+
+    @celery.task(name=TaskName.TRAIN)  # type: ignore[untyped-decorator]
+    def train(run_id: str) -> None:
+        """Execute the best eligible run. Harmless when delivered twice: the second claim finds nothing."""
+        slot.work(run_id)
+
+    @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
+    def _tell(**_: object) -> None:
+        serve_slots(settings.telemetry)
+
+    @worker_process_init.connect(weak=False)  # type: ignore[untyped-decorator]
+    def _open(**_: object) -> None:
+        slot.open()
+
+    @worker_process_shutdown.connect(weak=False)  # type: ignore[untyped-decorator]
+    def _close(**_: object) -> None:
+        slot.close()
+
+    @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
+    def _hand_back(**_: object) -> None:
+        shared[STOPPING] = 1
+
+    return celery
+
+
+def ticket_key(settings: Settings) -> bytes | None:
+    """Return the key with which collectors verify tickets, None where there is none."""
+    key = settings.gateway.ticket_key
+    return None if key is None else key.get_secret_value().encode()

@@ -1,0 +1,58 @@
+"""What the learner asks of an algorithm: PPO, SAC and POCA look alike from outside.
+
+An algorithm owns networks, optimizers, reward signals and its random generator. It neither collects nor counts steps,
+writes no file and knows no process.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker.experience.rollout import Rollout
+from worker.learning.networks.actor import Actor
+
+
+class Algorithm(Protocol):
+    """Improves the policy of one behavior, round by round."""
+
+    @property
+    def version(self) -> int:
+        """Of the weights that `flat_weights` returns; it grows with each change of them."""
+
+    @property
+    def actor(self) -> Actor:
+        """The policy network, for exports."""
+
+    def round_steps(self) -> int:
+        """Return how many agent steps one round of collection has: what one call of `update` is given."""
+
+    def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
+        """Learn from one round; `step` is the policy's step, its own steps included, at which schedules are read.
+
+        Return what was measured, by metric name; None when nothing was learnt (a replay buffer that is not full enough
+        yet): the weights and their version are then those from before. Raise `Diverged`, with everything as before the
+        update, if any value on the way is not finite.
+        """
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        """Return the actor's weights and normalizer statistics as collectors load them."""
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with another configuration from the next update on: of the same kind, and other than the present one
+        in keys of `server.config.amendment.MUTABLE` alone."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next update depends on. It is written before the next update begins."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+
+
+@runtime_checkable
+class Compilable(Protocol):
+    """An algorithm that can be made faster by a compiler."""
+
+    def compile(self) -> None:
+        """Let `torch.compile` fuse the operations of an update from the next one on, which then takes seconds once."""

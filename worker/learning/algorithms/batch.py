@@ -1,0 +1,105 @@
+"""What an update learns from: the columns of a rollout on the learner's device, and shuffled minibatches of them.
+
+Minibatches are of single steps or, for networks with a memory, of whole sequences, padded at their end. Padded rows are
+marked (`real` is false) and never count.
+
+Dimensions: `N` steps, `Q` sequences of `L` steps each, then `N = Q * L` rows in a minibatch; `W` width of a memory;
+others as in `worker.learning.functional`.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from worker.experience.sequences import Sequences
+from worker.learning.networks.encoder import Encoded
+from worker.learning.shares import share
+
+
+class Recurrence(NamedTuple):
+    """A rollout in sequences, and what the networks remembered before each."""
+
+    sequences: Sequences
+    """On the CPU."""
+    actor_memory: Float[Tensor, "Q W"]
+    critic_memory: Float[Tensor, "Q W"]
+
+
+class Batch(NamedTuple):
+    """Steps with their targets; row `i` of every column belongs to the same step. A minibatch is one, too."""
+
+    encoded: Encoded
+    """Observations, normalised by the statistics that acted."""
+    continuous: Float[Tensor, "N C"]
+    discrete: Int[Tensor, "N D"]
+    masks: Bool[Tensor, "N M"] | None
+    """None when every choice was allowed at every step."""
+    log_prob: Float[Tensor, " N"]
+    """Joint log-probability of the action by the policy that acted."""
+    advantage: Float[Tensor, " N"]
+    """Mean over signals, normalised over the whole rollout."""
+    values: Float[Tensor, "N S"]
+    """The critic's values before the update."""
+    returns: Float[Tensor, "N S"]
+    steps: Int[Tensor, " K"]
+    """Rows of the rollout that the batch has, without padding: what reward signals learn from."""
+    real: Bool[Tensor, " N"] | None = None
+    """Whether a row is a step, and no padding; None when all are."""
+    actor_memory: Float[Tensor, "Q W"] | None = None
+    """Before each sequence; None without a memory."""
+    critic_memory: Float[Tensor, "Q W"] | None = None
+    length: int = 1
+    """`L`."""
+
+    def minibatches(
+        self, size: int, generator: torch.Generator, recurrence: Recurrence | None = None
+    ) -> Iterator["Batch"]:
+        """Yield full minibatches of shuffled steps, or of shuffled sequences; what does not fill one is left out.
+
+        `size` counts steps, and is rounded down to whole sequences. A batch smaller than that is one minibatch. The
+        order is drawn on the CPU, so it is the same on every device.
+        """
+        if recurrence is None:
+            order, size = share(torch.randperm(len(self.steps), generator=generator), size)
+            return self._of_steps(size, order)
+        length = recurrence.sequences.rows.shape[1]
+        order = torch.randperm(len(recurrence.sequences.rows), generator=generator)
+        order, size = share(order, max(size // length, 1))
+        return self._of_sequences(size, order, recurrence)
+
+    def _of_steps(self, size: int, order: Tensor) -> Iterator["Batch"]:
+        """All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not."""
+        rows = order.to(self.steps.device)
+        narrow = [column for column in self.encoded if column.dim() == 2]
+        wide = self.encoded[len(narrow) :]
+        columns = [
+            repeat(None) if column is None else torch.split(column.index_select(0, rows), size)
+            for column in (*narrow, *self[1:9])
+        ]
+        full = max(len(order) // size, 1)
+        for _, chosen, *parts in zip(range(full), torch.split(rows, size), *columns, strict=False):
+            encoded = parts[: len(narrow)] + [column.index_select(0, chosen) for column in wide]
+            yield Batch(encoded, *parts[len(narrow) :])
+
+    def _of_sequences(self, size: int, order: Tensor, recurrence: Recurrence) -> Iterator["Batch"]:
+        device = self.steps.device
+        for which in torch.split(order, size)[: max(len(order) // size, 1)]:
+            sequences = recurrence.sequences.select(which)
+            rows, chosen = sequences.rows.reshape(-1).to(device), which.to(device)
+            columns = [None if column is None else column.index_select(0, rows) for column in self[1:8]]
+            yield Batch._make(
+                (
+                    [column.index_select(0, rows) for column in self.encoded],
+                    *columns,
+                    sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
+                    sequences.mask.reshape(-1).to(device),
+                    recurrence.actor_memory[chosen],
+                    recurrence.critic_memory[chosen],
+                    sequences.rows.shape[1],
+                )
+            )

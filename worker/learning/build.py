@@ -1,0 +1,242 @@
+"""The only place where a variant of a configuration decides which class is built.
+
+The dispatch is on the type and ends in `assert_never`: forget an arm and mypy names the missing class.
+
+Every algorithm is built alike: `PPO(config, spec, device, seed, signals, shown)`. `signals` is the `SignalSet` of its
+reward signals, `shown` the `DemonstrationBuffer` of its `behavioral_cloning` section, or None without that section.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeAlias, assert_never
+
+import numpy as np
+import torch
+
+from ludus.collector.layout import UnsupportedSpec
+from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import (
+    CloneConfig,
+    CuriosityConfig,
+    ExtrinsicConfig,
+    FromDemonstrations,
+    GAILConfig,
+    POCAConfig,
+    PPOConfig,
+    RewardSignals,
+    RNDConfig,
+    SACConfig,
+    SignalConfig,
+    TorchSettings,
+)
+from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.poca import POCA
+from worker.learning.algorithms.ppo import PPO
+from worker.learning.algorithms.sac import SAC
+from worker.learning.rewards.curiosity import CuriosityReward
+from worker.learning.rewards.extrinsic import ExtrinsicReward
+from worker.learning.rewards.gail import GAILReward
+from worker.learning.rewards.rnd import RNDReward
+from worker.learning.rewards.signals import NamedSignal, RewardSignal, SignalSet
+
+LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
+"""The trainers that learn from a simulator."""
+
+
+class DeviceMissing(ValueError):
+    """A configuration names a device that this worker does not have."""
+
+    def __init__(self, key: str, setting: str, gpus: int) -> None:
+        has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        super().__init__(
+            f"torch_settings.{key} is {setting}; this worker has {has}; "
+            "name one that it has, set cpu, leave it out, or run on a worker that has it"
+        )
+
+
+class Demonstrations:
+    """The demonstrations that a job brought along. Each file is read once, when it is first asked for."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        """`paths`: where the demonstration with each id lies."""
+        self._paths = paths
+        self._known: dict[tuple[str, bool], list[Demonstration]] = {}
+
+    def of(self, section: FromDemonstrations, key: str = "") -> list[Demonstration]:
+        """Return what a section of the configuration names: by id, or by path where a trainer runs alone.
+
+        Raise `DemonstrationError` if something is missing or damaged. It begins with the key that names it, below the
+        section's own, `key`.
+        """
+        return [demonstration for _, _, demonstration in self._named(section, key)]
+
+    def buffer(
+        self, section: FromDemonstrations, spec: BehaviorSpec, device: torch.device, key: str = ""
+    ) -> DemonstrationBuffer:
+        """Return the demonstrated steps on the device.
+
+        Raise `DemonstrationError` as `of`; where one doesn't fit the behavior, with its name and both shapes.
+        """
+        for at, name, demonstration in self._named(section, key):
+            with _blaming(at):
+                check_fit(demonstration.spec, spec, what=f"demonstration {name}")
+        return DemonstrationBuffer(self.of(section, key), spec, device)
+
+    def _named(self, section: FromDemonstrations, key: str) -> Iterator[tuple[str, str, Demonstration]]:
+        """Iterate over what a section names: the key that does, the id or path that it says, the demonstration."""
+        below = f"{key}." if key else ""
+        named = [(f"{below}demonstrations[{index}]", name) for index, name in enumerate(section.demonstrations)]
+        for at, name in named:
+            if name not in self._paths:
+                message = f"{at}: the demonstration {name} was not handed to this trainer; upload it again"
+                raise DemonstrationError(message)
+        found = [(at, name, self._paths[name]) for at, name in named]
+        if section.demo_path is not None:
+            found.append((f"{below}demo_path", section.demo_path, section.demo_path))
+        for at, name, path in found:
+            with _blaming(at):
+                demonstrations = self._read(path, legacy_pairing=section.legacy_pairing)
+            for demonstration in demonstrations:
+                yield at, name, demonstration
+
+    def _read(self, path: str, *, legacy_pairing: bool) -> list[Demonstration]:
+        key = (path, legacy_pairing)
+        if key not in self._known:
+            self._known[key] = load_demonstrations([path], legacy_pairing=legacy_pairing)
+        return self._known[key]
+
+
+@contextmanager
+def _blaming(key: str) -> Iterator[None]:
+    """Let a demonstration's error begin with the key of the configuration that named it."""
+    try:
+        yield
+    except DemonstrationError as error:
+        raise DemonstrationError(f"{key}: {error}") from error
+
+
+def build_algorithm(
+    config: LearningConfig, spec: BehaviorSpec, device: torch.device, seed: int, demonstrations: Demonstrations
+) -> Algorithm:
+    """Return the algorithm that trains one behavior, new.
+
+    Raise `UnsupportedSpec` where there is no network for what the behavior sees or does, `DemonstrationError` where
+    what was shown does not fit it. Equal arguments give equal weights and equal updates.
+    """
+    section = config.behavioral_cloning
+    shown = None if section is None else demonstrations.buffer(section, spec, device, "behavioral_cloning")
+    # A seed of their own: networks of policy and signals would else begin with the same numbers.
+    generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
+    signals = build_signals(config.reward_signals, spec, device, generator, demonstrations)
+    match config:
+        case PPOConfig():
+            return PPO(config, spec, device, seed, signals, shown)
+        case SACConfig():
+            return SAC(config, spec, device, seed, signals, shown)
+        case POCAConfig():
+            return POCA(config, spec, device, seed, signals, shown)
+        case _:
+            assert_never(config)
+
+
+def build_clone(
+    config: CloneConfig, behavior: str, device: torch.device, seed: int, demonstrations: Demonstrations
+) -> tuple[Cloning, BehaviorSpec, DemonstrationBuffer]:
+    """Return what imitates demonstrations alone, new, with what it sees and does, and what it was shown.
+
+    The first demonstration says what the behavior sees and does; the others must fit it. Raise as `build_algorithm`.
+    """
+    found = demonstrations.of(config)
+    if not found:
+        raise DemonstrationError(f"behavior {behavior!r} has no demonstration to imitate; name at least one")
+    spec = replace(found[0].spec, name=behavior)
+    shown = demonstrations.buffer(config, spec, device)
+    return Cloning(config, spec, shown, device, seed), spec, shown
+
+
+def build_signals(
+    section: RewardSignals,
+    spec: BehaviorSpec,
+    device: torch.device,
+    generator: torch.Generator,
+    demonstrations: Demonstrations,
+) -> SignalSet:
+    """Return a behavior's reward signals, new, in the order of the value heads.
+
+    An `UnsupportedSpec` says whose network it is: each signal has settings of its own, beside the policy's.
+    """
+    signals = []
+    for name, config in section.active():
+        key = f"reward_signals.{_key(section, name)}"
+        try:
+            signal = build_signal(name, key, config, spec, device, generator, demonstrations)
+        except UnsupportedSpec as error:
+            message = f"{key}.network_settings: {error}"
+            raise UnsupportedSpec(spec.name, error.code, message) from error
+        signals.append(NamedSignal(name, config.strength, config.gamma, signal))
+    return SignalSet(signals, device)
+
+
+def build_signal(
+    name: str,
+    key: str,
+    config: SignalConfig,
+    spec: BehaviorSpec,
+    device: torch.device,
+    generator: torch.Generator,
+    demonstrations: Demonstrations,
+) -> RewardSignal:
+    """Return one reward signal, new. `key`: where the behavior's configuration has it."""
+    match config:
+        case GAILConfig():
+            shown = demonstrations.buffer(config, spec, device, key)
+            return GAILReward(config, spec, device, generator, shown, name)
+        case CuriosityConfig():
+            return CuriosityReward(config, spec, device, generator)
+        case RNDConfig():
+            return RNDReward(config, spec, device, generator)
+        case ExtrinsicConfig():  # the parent of the others, hence the last
+            return ExtrinsicReward()
+        case _:
+            assert_never(config)
+
+
+def _key(section: RewardSignals, name: str) -> str:
+    """Return where the configuration has a signal: `gail_2` is the second entry of a list."""
+    if not isinstance(section.gail, list) or not name.startswith("gail"):
+        return name
+    return f"gail[{int(name.removeprefix('gail_')) - 1 if '_' in name else 0}]"
+
+
+def count_gpus() -> int:
+    """Return how many GPUs this process can compute on: none where torch or the driver lacks CUDA."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def choose_device(settings: TorchSettings, gpus: int) -> torch.device:
+    """Return the device that learns: the one named, else the first GPU if there is one, else the CPU.
+
+    Raise `DeviceMissing` where a worker with so many `gpus` does not have it.
+    """
+    if settings.device is None:
+        return torch.device("cuda" if gpus else "cpu")
+    return _existing("device", settings.device, gpus)
+
+
+def choose_collector_device(settings: TorchSettings, gpus: int) -> torch.device:
+    """Return the device on which collectors act: the one named, else the CPU. Raise `DeviceMissing`.
+
+    They must not find out by themselves: a collector that dies of it would be started again and again.
+    """
+    return _existing("collector_device", settings.collector_device or "cpu", gpus)
+
+
+def _existing(key: str, setting: str, gpus: int) -> torch.device:
+    kind, _, index = setting.partition(":")
+    if kind == "cuda" and int(index or 0) >= gpus:  # torch.device("cuda:999").index is -25
+        raise DeviceMissing(key, setting, gpus)
+    return torch.device(setting)

@@ -1,0 +1,140 @@
+"""The policy network: body, one head for means and logits, and the deviations of continuous actions.
+
+The columns of the head are the means of the `C` continuous columns, then the logits of all branches. `log_sigma` is a
+parameter that does not depend on observations and starts at 0. Where the layout is *squashed* (SAC), the head has `C`
+columns of log-sigmas between means and logits instead, which count within [-20, 2], and samples pass through tanh.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ludus.collector.layout import ActorLayout
+from ludus.protocol.spec import BehaviorSpec
+from server.config.network import NetworkSettings
+from worker.learning.functional.distributions import branch_bounds, masked_logits
+from worker.learning.networks.body import NetworkBody
+from worker.learning.networks.dense import kaiming_dense
+from worker.learning.networks.encoder import Encoded
+from worker.learning.networks.normalizer import Normalizer
+
+MEAN_SCALE = 0.2
+"""Scale of the initial weights to the means (and log-sigmas) of continuous columns (ML-Agents)."""
+LOGIT_SCALE = 0.1
+"""Scale of the initial weights to the logits of discrete branches (ML-Agents)."""
+LOG_SIGMA_RANGE = (-20.0, 2.0)
+"""Of squashed actors."""
+
+
+class Parts(NamedTuple):
+    """The head's columns by what they mean."""
+
+    means: Float[Tensor, "R C"]
+    log_sigmas: Float[Tensor, "R C"]
+    logits: Float[Tensor, "R M"]
+    """Of all branches side by side; masks are not applied."""
+
+
+class Actor(nn.Module):
+    """Maps observations to the parameters of the action distribution. Dimensions as in `networks.layout` and `body`."""
+
+    def __init__(
+        self, spec: BehaviorSpec, settings: NetworkSettings, generator: torch.Generator, *, squashed: bool = False
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        super().__init__()
+        self.layout = layout = ActorLayout.of(spec, settings.model_dump(), squashed=squashed)
+        self.body = NetworkBody(spec.observations, settings, generator)
+        self.head = kaiming_dense(self.body.features, layout.head_size, LOGIT_SCALE, generator)
+        with torch.no_grad():
+            self.head.weight[: layout.logits_start] *= MEAN_SCALE / LOGIT_SCALE
+        self.log_sigma = nn.Parameter(torch.zeros(0 if squashed else layout.continuous_size))
+
+    @property
+    def normalizer(self) -> Normalizer | None:
+        """The running statistics of vector observations, where they are normalised."""
+        return self.body.normalizer
+
+    @property
+    def memory_size(self) -> int:
+        """Width of the recurrent state; 0 without memory."""
+        return self.body.memory_size
+
+    def encode(self, observations: list[Tensor]) -> Encoded:
+        """Return what the body sees of raw observations in the spec's order."""
+        return self.body.encode(observations)
+
+    def forward(
+        self, encoded: Encoded, memory: Float[Tensor, "Q S"] | None = None, *, length: int = 1
+    ) -> tuple[Float[Tensor, "R H"], Float[Tensor, "Q S"] | None]:
+        """Return the head's columns for encoded observations, and the memory after each sequence."""
+        features, memory = self.body(encoded, memory, length=length)
+        head: Tensor = self.head(features)
+        return head, memory
+
+    def parts(self, head: Float[Tensor, "R H"]) -> Parts:
+        """Return the head's columns by meaning. The log-sigmas of a squashed actor are clamped here."""
+        columns, start = self.layout.continuous_size, self.layout.logits_start
+        means, logits = head[:, :columns], head[:, start:]
+        if self.layout.squashed:
+            return Parts(means, head[:, columns:start].clamp(*LOG_SIGMA_RANGE), logits)
+        return Parts(means, self.log_sigma.expand_as(means), logits)
+
+    @torch.no_grad()
+    def deterministic(
+        self,
+        observations: list[Tensor],
+        masks: Bool[Tensor, "R M"] | None,
+        memory: Float[Tensor, "R S"] | None = None,
+    ) -> tuple[Float[Tensor, "R C"], Int[Tensor, "R D"], Float[Tensor, "R S"] | None]:
+        """Return the means as the environment gets them, the likeliest allowed choices, and the memory after the step.
+
+        `observations` are raw, one step of each row. Means are clipped and scaled or, squashed, pass through tanh.
+        """
+        head, memory = self(self.encode(observations), memory)
+        means, _, logits = self.parts(head)
+        logits = masked_logits(logits, masks)
+        choices = [logits[:, start:stop].argmax(1) for start, stop in branch_bounds(self.layout.discrete_branches)]
+        chosen = torch.stack(choices, 1) if choices else logits.new_zeros((len(head), 0), dtype=torch.int64)
+        return means.tanh() if self.layout.squashed else means.clamp(-3.0, 3.0) / 3.0, chosen, memory
+
+    @torch.no_grad()
+    def flatten(self) -> NDArray[np.float32]:
+        """Return weights and normalizer statistics as one vector, in the order of `sections`."""
+        flat: NDArray[np.float32] = torch.cat([part.reshape(-1).float() for part in self.sections()]).cpu().numpy()
+        return flat
+
+    @torch.no_grad()
+    def load_flat(self, flat: NDArray[np.float32]) -> None:
+        """Take over what `flatten` returned. The statistics then normalise as they did, but must not be merged to."""
+        if flat.shape != (self.flat_size,):
+            raise ValueError(f"expected {self.flat_size} weights, got an array of shape {flat.shape}")
+        vector = torch.tensor(flat, device=self.log_sigma.device)  # in one piece, then there part by part
+        values = iter(torch.split(vector, [part.numel() for part in self.sections()]))
+        if self.normalizer is not None:
+            self.normalizer.set_scale(mean=next(values), std=next(values))
+        for parameter, value in zip(self._parameters_in_order(), values, strict=True):
+            parameter.copy_(value.view_as(parameter))
+
+    @property
+    def flat_size(self) -> int:
+        """Number of float32 values in the flat vector."""
+        return sum(part.numel() for part in self.sections())
+
+    def sections(self) -> Iterator[Tensor]:
+        """Yield the parts of the flat vector: statistics, body, head, log_sigma; for plain ones as the layout says."""
+        if self.normalizer is not None:
+            yield self.normalizer.mean
+            yield self.normalizer.std()
+        yield from self._parameters_in_order()
+
+    def _parameters_in_order(self) -> Iterator[nn.Parameter]:
+        yield from self.body.parameters()
+        yield from self.head.parameters()
+        yield self.log_sigma

@@ -1,0 +1,133 @@
+"""Actor and critic as a learner sees them: predictions for whole batches, and the way back to the weights.
+
+Distribution and heads have their derivatives by hand (`functional.distributions`, `networks.dense`), the bodies by hand
+or automatically (`networks.body`): a learner does not notice which. Call `evaluate` and `backward` under
+`torch.no_grad()` (not `inference_mode`, in which nothing can be differentiated automatically).
+
+A memory is the actor's or the critic's own, and with a shared body the actor's for both. Rows are sequences of
+`length`, one after the other. Dimensions: `R` rows, `Q` sequences, `S` signals, `K` width of a memory.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.network import NetworkSettings
+from worker.learning.functional.distributions import JointDistribution, joint_distribution, joint_gradient
+from worker.learning.networks.actor import Actor
+from worker.learning.networks.body import NetworkBody, Trail
+from worker.learning.networks.critic import Critic
+from worker.learning.networks.encoder import Encoded
+
+
+class Prediction(NamedTuple):
+    """What the networks say of a batch of steps, and what is needed for the way back."""
+
+    joint: JointDistribution
+    """Log-probability of the actions taken and entropy of the policy."""
+    values: Float[Tensor, "R S"]
+    actor: Trail
+    critic: Trail
+    """The actor's, where the body is shared."""
+
+
+class ActorCritic(nn.Module):
+    """An actor and a critic, separate or with one body, that see the same encoded observations."""
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        *,
+        signals: int,
+        shared_critic: bool,
+        generator: torch.Generator,
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        super().__init__()
+        self.actor = Actor(spec, settings, generator)
+        body = self.actor.body
+        if not shared_critic:
+            body = NetworkBody(spec.observations, settings, generator, normalizes=False)
+        self.critic = Critic(body, signals, generator, shared=shared_critic)
+
+    @property
+    def memory_size(self) -> int:
+        """Width of the actor's memory, and of the critic's; 0 without."""
+        return self.actor.memory_size
+
+    def evaluate(
+        self,
+        encoded: Encoded,
+        continuous: Float[Tensor, "R C"],
+        discrete: Int[Tensor, "R D"],
+        masks: Bool[Tensor, "R M"] | None,
+        *,
+        actor_memory: Float[Tensor, "Q K"] | None = None,
+        critic_memory: Float[Tensor, "Q K"] | None = None,
+        length: int = 1,
+    ) -> Prediction:
+        """Predict log-probability and entropy of actions, and values, for encoded observations.
+
+        Memories are those before each sequence; None is all zeros. A shared critic goes on from the actor's.
+        """
+        actor, critic = self.actor, self.critic
+        trail = actor.body.record(encoded, actor_memory, length=length)
+        value_trail = trail if critic.body is None else critic.body.record(encoded, critic_memory, length=length)
+        joint = joint_distribution(
+            actor.head(trail.features), actor.log_sigma, continuous, discrete, masks, actor.layout.discrete_branches
+        )
+        return Prediction(joint, critic.heads(value_trail.features), trail, value_trail)
+
+    def backward(
+        self,
+        prediction: Prediction,
+        by_log_prob: Float[Tensor, " R"],
+        by_entropy: float | Float[Tensor, " R"],
+        by_values: Float[Tensor, "R S"],
+    ) -> None:
+        """Write the derivatives of a loss by every weight to its `grad`, given those by what was predicted.
+
+        A number for `by_entropy` is the same for every row.
+        """
+        actor, critic = self.actor, self.critic
+        by_head, by_log_sigma = joint_gradient(prediction.joint, by_log_prob, by_entropy)
+        actor.head.backward(prediction.actor.features, by_head)
+        if actor.log_sigma.grad is not None:
+            actor.log_sigma.grad.copy_(by_log_sigma)
+        critic.heads.backward(prediction.critic.features, by_values)
+        by_features = actor.head.by_inputs(by_head)
+        by_critic_features = critic.heads.by_inputs(by_values)
+        if critic.body is None:
+            by_features += by_critic_features
+        else:
+            critic.body.backward(prediction.critic, by_critic_features)
+        actor.body.backward(prediction.actor, by_features)
+
+    @torch.no_grad()
+    def values(
+        self, encoded: Encoded, memory: Float[Tensor, "Q K"] | None = None, *, length: int = 1
+    ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "Q K"] | None]:
+        """Return the values of each row, and the critic's memory after each sequence.
+
+        Some rows at a time: the activations of a whole buffer would not fit a cache, nor those of pictures a GPU.
+        """
+        body = self.actor.body if self.critic.body is None else self.critic.body
+        sequences = max(body.rows_at_once // length, 1)
+        memories = torch.split(memory, sequences) if memory is not None else None
+        values, after = [], []
+        for index, chunk in enumerate(zip(*[torch.split(part, sequences * length) for part in encoded], strict=True)):
+            features, state = body(list(chunk), None if memories is None else memories[index], length=length)
+            values.append(self.critic.heads(features))
+            if state is not None:
+                after.append(state)
+        return torch.cat(values), torch.cat(after) if after else None
+
+    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield every trained parameter by name, but no empty ones (`log_sigma` without continuous columns)."""
+        return ((name, parameter) for name, parameter in self.named_parameters() if parameter.numel())

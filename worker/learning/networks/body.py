@@ -1,0 +1,159 @@
+"""The body of every network, ML-Agents' `NetworkBody`: encoders, hidden layers, and a memory where one is wished.
+
+    observations --encode--> Encoded --encoders--> vector [+ extra inputs] --hidden layers--> [LSTM] --> features
+
+Hidden layers are ordinary ones or, where an observation is a goal signal and `goal_conditioning_type` is `hyper`, those
+of `networks.conditional`. `encode` normalises and joins the vectors; nothing learns there, so learners encode a
+rollout once. Pictures go through it untouched.
+
+Learners that need derivatives use `record` and `backward`: by hand where the layout is plain (`networks.dense`), else
+by automatic differentiation. What both return and take is the same. Everything else may call `forward` and let torch
+differentiate.
+
+Dimensions: `R` rows; with a memory they are `Q` sequences of `L` steps each, one sequence after the other.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.protocol.spec import ObservationSpec
+from server.config.network import NetworkSettings
+from worker.learning.networks.conditional import ConditionalBody
+from worker.learning.networks.dense import DenseBody, Recorded
+from worker.learning.networks.encoder import Encoded, ObservationEncoder
+from worker.learning.networks.memory import Memory
+from worker.learning.networks.normalizer import Normalizer
+
+
+class Trail(NamedTuple):
+    """The features of a batch, and the way back from them to the weights."""
+
+    features: Float[Tensor, "R U"]
+    """Without a graph."""
+    layers: list[Recorded]
+    """By hand; empty otherwise."""
+    graph: Float[Tensor, "R U"] | None
+    """The features with torch's graph; None by hand."""
+
+
+class NetworkBody(nn.Module):
+    """Features of observations."""
+
+    normalizer: Normalizer | None
+    hidden: DenseBody | ConditionalBody
+    memory: Memory | None
+
+    def __init__(
+        self,
+        observations: Sequence[ObservationSpec],
+        settings: NetworkSettings,
+        generator: torch.Generator,
+        *,
+        extra_inputs: int = 0,
+        normalizes: bool = True,
+    ) -> None:
+        """Raise `UnsupportedSpec` for observations that no network reads.
+
+        `extra_inputs` is the width of what `forward` gets beside the observations. `normalizes` is false where another
+        body encodes (a critic gets what its actor encoded).
+        """
+        super().__init__()
+        layout = BodyLayout.of(observations, settings.model_dump())
+        self.layout = layout
+        self.plain = layout.plain and not extra_inputs
+        """Whether derivatives are made by hand."""
+        self.features = layout.features
+        """Width of what `forward` returns."""
+        self.memory_size = layout.memory_size
+        """Width of the state `[h | c]`; 0 without memory."""
+        self.extra_inputs = extra_inputs
+        self.normalizer = Normalizer(layout.vector_size) if layout.normalize and normalizes else None
+        self.encoder = ObservationEncoder(layout, generator)
+        inputs, units, layers = self.encoder.size + extra_inputs, layout.hidden_units, layout.num_layers
+        self.hidden = (
+            ConditionalBody(inputs, self.encoder.goal_size, units, layers, generator, activation=layout.activation)
+            if layout.conditioned
+            else DenseBody(inputs, units, layers, generator, activation=layout.activation)
+        )
+        self.memory = Memory(units, layout.memory_size, generator) if layout.memory_size else None
+
+    @torch.no_grad()
+    def encode(self, observations: list[Tensor]) -> Encoded:
+        """Return what `forward` takes of raw observations in the spec's order: joined and normalised vectors first."""
+        vectors = self._joined(observations)
+        encoded = [] if vectors is None else [vectors if self.normalizer is None else self.normalizer(vectors)]
+        others = (*self.layout.of_kind(ObservationKind.VISUAL), *self.layout.of_kind(ObservationKind.ENTITIES))
+        return encoded + [observations[index] for index in others]
+
+    @torch.no_grad()
+    def update_normalizer(self, observations: list[Tensor], *, shared: bool = False) -> None:
+        """Add raw observations to the running statistics, if there are any; `shared` as for `Normalizer.merge`."""
+        if self.normalizer is not None:
+            vectors = self._joined(observations)
+            assert vectors is not None
+            self.normalizer.merge(vectors, shared=shared)
+
+    def forward(
+        self,
+        encoded: Encoded,
+        memory: Float[Tensor, "Q S"] | None = None,
+        *,
+        length: int = 1,
+        extra: Float[Tensor, "R X"] | None = None,
+    ) -> tuple[Float[Tensor, "R U"], Float[Tensor, "Q S"] | None]:
+        """Return the features of each row, and the memory after each sequence (None without one).
+
+        Rows are sequences of `length`, one after the other. `memory` is the state before each; None is all zeros.
+        """
+        encoding = self.encoder(encoded)
+        inputs = encoding if extra is None else torch.cat([encoding, extra], 1)
+        if isinstance(self.hidden, ConditionalBody):
+            features = self.hidden(inputs, self.encoder.goal(encoding))
+        else:
+            features = self.hidden(inputs)
+        if self.memory is None:
+            return features, None
+        features, state = self.memory(features, memory, length)
+        return features, state
+
+    def record(self, encoded: Encoded, memory: Float[Tensor, "Q S"] | None = None, *, length: int = 1) -> Trail:
+        """Return the features of each row with the way back from them. Call it where torch records no graph."""
+        if self.plain:
+            assert isinstance(self.hidden, DenseBody)
+            features, layers = self.hidden.record(encoded[0])
+            return Trail(features, layers, None)
+        with torch.enable_grad():
+            graph, _ = self(encoded, memory, length=length)
+            graph = graph.float()  # from bfloat16, where torch.autocast chose it
+        return Trail(graph.detach(), [], graph)
+
+    def backward(self, trail: Trail, by_features: Float[Tensor, "R U"]) -> None:
+        """Write the derivatives of a loss by all weights to their `grad`, given the one by the features."""
+        if trail.graph is None:
+            assert isinstance(self.hidden, DenseBody)
+            self.hidden.backward(trail.layers, by_features)
+            return
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        torch.autograd.backward([trail.graph], [by_features])
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a forward pass without derivatives whose layers take about 64 MB: more would not run faster."""
+        widest = max(self.encoder.widest, 4 * self.layout.hidden_units)
+        if isinstance(self.hidden, ConditionalBody):
+            widest = max(widest, self.hidden.last_inputs * self.hidden.units)
+        return min(max(2**24 // widest, 1), 4096)
+
+    def _joined(self, observations: list[Tensor]) -> Float[Tensor, "R O"] | None:
+        vectors = [observations[index] for index in self.layout.of_kind(ObservationKind.VECTOR)]
+        if len(vectors) <= 1:
+            return vectors[0] if vectors else None
+        return torch.cat(vectors, 1)

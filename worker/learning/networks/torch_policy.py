@@ -1,0 +1,127 @@
+"""Acting with torch, where numpy would have to repeat convolutions, attention and an LSTM.
+
+The modules are the learner's own (`worker.learning.networks.actor`), in float32 on the device that the run's configuration
+names, the CPU if it names none. Sampling is that of `ludus.collector.policy`, on the CPU everywhere, with the generator
+that the caller passes. On a GPU a batch makes two ways: each observation there in one piece, pictures as bytes, and the
+columns of the head back, with the memory where there is one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ludus.collector.policy import Acted, FloatArray, sample
+from ludus.collector.stacked import Rows, rows_of
+from ludus.protocol.spec import BehaviorSpec
+from server.config.network import NetworkSettings
+from worker.learning.networks.actor import Actor
+
+
+class TorchPolicy:
+    """Any actor, in torch, on one device (`networks.policy.Policy`)."""
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        network_settings: Mapping[str, Any],
+        *,
+        squashed: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        settings = NetworkSettings.model_validate(network_settings)
+        self._device = torch.device(device)
+        self._actor = Actor(spec, settings, torch.Generator(), squashed=squashed).requires_grad_(requires_grad=False)
+        self._actor.to(self._device).eval()
+        self.layout = self._actor.layout
+        self.flat_size = self._actor.flat_size
+        self.memory_size = self._actor.memory_size
+        self.log_sigma: FloatArray | None = None
+        """Of continuous columns; None where squashed."""
+
+    def load(self, flat: FloatArray) -> None:
+        """Take a copy of the weights; the buffer may change afterwards."""
+        self._actor.load_flat(flat)
+        self.log_sigma = None if self.layout.squashed else self._actor.log_sigma.cpu().numpy()
+
+    def act(
+        self,
+        observations: Sequence[NDArray[np.generic]],
+        masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
+        memory: FloatArray | None,
+        rng: np.random.Generator,
+        noise: FloatArray | None = None,
+    ) -> Acted:
+        """Draw an action for each of `B` agents (`Policy.act`)."""
+        head, state = self.forward(observations, memory)
+        return sample(self.layout, head, self.log_sigma, masks, rng, noise, state)
+
+    def forward(
+        self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
+        actor = self._actor
+        with torch.inference_mode():
+            encoded = actor.encode([self._sent(part) for part in observations])
+            head, after = actor(encoded, None if memory is None else self._sent(memory))
+            return head.cpu().numpy(), None if after is None else after.cpu().numpy()
+
+    def _sent(self, array: NDArray[np.generic]) -> torch.Tensor:
+        """Return an array on the device; what came off the wire is read-only, and torch has no such tensors."""
+        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
+
+
+class StackedTorch:
+    """Any actors, in torch, on one device (`networks.stacked.StackedPolicies`): one network for each policy."""
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        network_settings: Mapping[str, Any],
+        *,
+        squashed: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+
+        def make() -> TorchPolicy:
+            return TorchPolicy(spec, network_settings, squashed=squashed, device=device)
+
+        self._make = make
+        self._policies = [make()]
+        self.layout = self._policies[0].layout
+        self.memory_size = self._policies[0].memory_size
+
+    def load(self, weights: Sequence[FloatArray]) -> None:
+        """Take copies of the flat weights of `P` policies."""
+        self._policies += [self._make() for _ in range(len(weights) - len(self._policies))]
+        del self._policies[len(weights) :]
+        for policy, flat in zip(self._policies, weights, strict=True):
+            policy.load(flat)
+
+    def act(
+        self,
+        which: Rows,
+        observations: Sequence[NDArray[np.generic]],
+        masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
+        memory: FloatArray | None,
+        rng: np.random.Generator,
+    ) -> Acted:
+        """Draw an action for each of `B` agents (`StackedPolicies.act`)."""
+        head = np.empty((len(which), self.layout.head_size), np.float32)
+        after = np.empty((len(which), self.memory_size), np.float32) if self.memory_size else None
+        for policy, rows in rows_of(which):
+            seen = [part[rows] for part in observations]
+            head[rows], state = self._policies[policy].forward(seen, None if memory is None else memory[rows])
+            if after is not None and state is not None:
+                after[rows] = state
+        return sample(self.layout, head, self._log_sigmas(which), masks, rng, memory=after)
+
+    def _log_sigmas(self, which: Rows) -> FloatArray | None:
+        """Return those of each row, `(B, C)`; None where squashed."""
+        columns = [policy.log_sigma for policy in self._policies]
+        known = [column for column in columns if column is not None]
+        return np.stack(known)[which] if known else None

@@ -1,0 +1,140 @@
+"""Encoders of pictures, as ML-Agents builds them: (C, H, W) to one vector of `hidden_units`.
+
+    fully_connected     flatten
+    match3              conv 35@3x3, conv 144@3x3, each LeakyReLU; for boards
+    simple              conv 16@8x8 stride 4, conv 32@4x4 stride 2, each LeakyReLU
+    nature_cnn          conv 32@8x8 stride 4, 64@4x4 stride 2, 64@3x3, each LeakyReLU (Mnih et al. 2015)
+    resnet              three of: conv 3x3 (16, 32, 32 channels, padded), max pool 3x3 stride 2,
+                        two residual blocks [swish, conv 3x3, swish, conv 3x3]; then swish (Espeholt et al. 2018)
+
+Then all: linear to `hidden_units` (Kaiming normal, gain 1.41), LeakyReLU with slope 0.01 (resnet: ReLU).
+Convolutions start as torch starts them: weights and biases uniform in `+-1 / sqrt(inputs of one output)`.
+
+Pictures stay uint8 until here, where 0..255 becomes 0..1, as ML-Agents reads PNG. float32 ones are taken as they are.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from worker.learning.networks.dense import kaiming_dense
+
+DENSE_GAIN = 1.41
+LEAK = 0.01
+"""Slope of LeakyReLU below 0."""
+BRIGHTEST = 255.0
+
+
+class ResidualBlock(nn.Module):
+    """`x + conv(swish(conv(swish(x))))`, which keeps size and channels."""
+
+    def __init__(self, channels: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.first = convolution(channels, channels, 3, 1, generator, padding=1)
+        self.second = convolution(channels, channels, 3, 1, generator, padding=1)
+
+    def forward(self, inputs: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Return the input with the block's correction."""
+        hidden = self.first(nn.functional.silu(inputs))
+        return inputs + self.second(nn.functional.silu(hidden))  # type: ignore[no-any-return]  # modules return Any
+
+
+class VisualEncoder(nn.Module):
+    """One picture of a behavior, encoded. The `layers` are the documentation's, in order."""
+
+    in_bfloat16 = False
+    """Whether convolutions and products run in bfloat16; weights, derivatives and result stay float32.
+
+    Of the class, all encoders of the process follow it (`worker.trainer.precision`).
+    """
+
+    def __init__(self, encoder: str, shape: tuple[int, ...], units: int, generator: torch.Generator) -> None:
+        """`shape` is (channels, height, width), at least `layout.MINIMUM_SIZES` (`BodyLayout.of` refuses less)."""
+        super().__init__()
+        channels, height, width = shape
+        layers: list[nn.Module]
+        match encoder:
+            case "fully_connected":
+                layers = []
+            case "match3":
+                layers = _convolutions(channels, [(35, 3, 1), (144, 3, 1)], generator)
+            case "simple":
+                layers = _convolutions(channels, [(16, 8, 4), (32, 4, 2)], generator)
+            case "nature_cnn":
+                layers = _convolutions(channels, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], generator)
+            case "resnet":
+                layers = _residual_stacks(channels, (16, 32, 32), generator)
+            case _:
+                raise ValueError(f"no visual encoder is called {encoder!r}")
+        sizes = _sizes(layers, (channels, height, width))
+        self.widest = max(sizes)
+        """Elements of the largest layer's output for one picture."""
+        self.dense = kaiming_dense(sizes[-1], units, DENSE_GAIN, generator)
+        # With the channels innermost a CPU takes half the time for many small kernels, and more for few large ones.
+        self._order = torch.channels_last if encoder == "resnet" else torch.contiguous_format
+        last = nn.ReLU() if encoder == "resnet" else nn.LeakyReLU(LEAK)
+        self.layers = nn.Sequential(*layers, nn.Flatten(), self.dense, last)
+
+    def forward(self, pictures: Tensor) -> Float[Tensor, "B U"]:
+        """Return the features of pictures (B, C, H, W), uint8 or float32."""
+        pictures = scaled(pictures).contiguous(memory_format=self._order)
+        with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            features: Tensor = self.layers(pictures)
+        return features.float()
+
+
+def scaled(pictures: Tensor) -> Tensor:
+    """Return pictures as an encoder sees them: float32, 0..255 as 0..1."""
+    return pictures.float().div_(BRIGHTEST) if pictures.dtype == torch.uint8 else pictures
+
+
+def convolution(
+    inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator, *, padding: int = 0
+) -> nn.Conv2d:
+    """Return a convolution that starts as torch's own do, drawn from the generator."""
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, device="meta").to_empty(device="cpu")
+    bound = 1.0 / math.sqrt(inputs * kernel * kernel)
+    assert layer.bias is not None
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
+
+
+def _convolutions(channels: int, layers: list[tuple[int, int, int]], generator: torch.Generator) -> list[nn.Module]:
+    """Return convolutions of (channels, kernel, stride), each with its activation."""
+    modules: list[nn.Module] = []
+    for outputs, kernel, stride in layers:
+        modules += [convolution(channels, outputs, kernel, stride, generator), nn.LeakyReLU(LEAK)]
+        channels = outputs
+    return modules
+
+
+def _residual_stacks(channels: int, stacks: tuple[int, ...], generator: torch.Generator) -> list[nn.Module]:
+    modules: list[nn.Module] = []
+    for outputs in stacks:
+        modules += [convolution(channels, outputs, 3, 1, generator, padding=1), nn.MaxPool2d(3, 2)]
+        modules += [ResidualBlock(outputs, generator), ResidualBlock(outputs, generator)]
+        channels = outputs
+    return [*modules, nn.SiLU()]
+
+
+def _sizes(layers: list[nn.Module], shape: tuple[int, int, int]) -> list[int]:
+    """Return the number of elements of the input and behind each layer."""
+    sizes = [math.prod(shape)]
+    for layer in layers:
+        channels, height, width = shape
+        match layer:
+            case nn.Conv2d():
+                (kernel, _), (stride, _), padding = layer.kernel_size, layer.stride, int(layer.padding[0])
+                height, width = [(side + 2 * padding - kernel) // stride + 1 for side in (height, width)]
+                channels = layer.out_channels
+            case nn.MaxPool2d():
+                height, width = [(side - 3) // 2 + 1 for side in (height, width)]
+            case _:
+                pass
+        shape = (channels, height, width)
+        sizes.append(math.prod(shape))
+    return sizes

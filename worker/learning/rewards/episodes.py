@@ -1,0 +1,68 @@
+"""What whole episodes earned from each signal: sums over the steps of an agent's episode, across rounds.
+
+Dimensions: `N` steps, `B` segments, `S` signals.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ludus.collector.segments import Ending
+from worker.experience.rollout import Rollout
+
+MOST_AGENTS = 1 << 16
+"""Unfinished episodes that are remembered; beyond them the ones not heard of for longest are forgotten."""
+
+
+def segment_sums(rewards: Float[Tensor, "N S"], rollout: Rollout) -> Float[Tensor, "B S"]:
+    """Return the sum of each segment's rewards, float64, on the device of the rewards."""
+    segments = torch.repeat_interleave(torch.arange(rollout.segments), rollout.lengths).to(rewards.device)
+    sums = torch.zeros(rollout.segments, rewards.shape[1], dtype=torch.float64, device=rewards.device)
+    return sums.index_add_(0, segments, rewards.double())
+
+
+class EpisodeReturns:
+    """Adds up segments until their episodes are over."""
+
+    def __init__(self, signals: int) -> None:
+        self._signals = signals
+        self._open: dict[tuple[int, int], tuple[int, NDArray[np.float64]]] = {}
+        """By simulator and agent: the episode, and what it has earned so far."""
+
+    def add(self, rollout: Rollout, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Take the sums of a rollout's segments (B, S); return those of the episodes that ended in it (F, S)."""
+        ended = rollout.endings.numpy() != Ending.CUT
+        whole = ended & rollout.starts_episode.numpy()
+        finished = [sums[whole]]
+        keys = torch.stack((rollout.simulators, rollout.agents, rollout.episodes, rollout.sequences), 1).numpy()
+        parts = np.flatnonzero(~whole)
+        for index in parts[np.lexsort(keys[parts].T[::-1])].tolist():
+            simulator, agent, episode, _ = keys[index].tolist()
+            known, earned = self._open.pop((simulator, agent), (episode, np.zeros(self._signals)))
+            total = earned + sums[index] if known == episode else sums[index]
+            if ended[index]:
+                finished.append(total[None])
+            else:
+                self._open[simulator, agent] = episode, total
+        while len(self._open) > MOST_AGENTS:
+            del self._open[next(iter(self._open))]
+        return np.concatenate(finished)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything, as tensors."""
+        keys = [(*key, episode) for key, (episode, _) in self._open.items()]
+        sums = [total for _, total in self._open.values()]
+        return {
+            "keys": torch.tensor(keys, dtype=torch.int64).view(-1, 3),
+            "sums": torch.from_numpy(np.array(sums).reshape(-1, self._signals)),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        rows = zip(state["keys"].tolist(), state["sums"].cpu().numpy(), strict=True)
+        self._open = {(simulator, agent): (episode, total.copy()) for (simulator, agent, episode), total in rows}

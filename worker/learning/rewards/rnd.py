@@ -1,0 +1,90 @@
+"""Random network distillation (Burda et al. 2018, https://arxiv.org/abs/1810.12894): reward for what is new.
+
+A network with random weights that never change, the target, gives each observation some features; another one learns
+to predict them. Where it is still wrong it has not been often:
+
+    reward = sum over features of (predictor(s) - target(s))^2            loss = mean of the same
+
+As in ML-Agents 1.1.0 (`torch_entities/components/reward_providers/rnd_reward_provider.py`): both are bodies of the
+signal's `network_settings`, the reward is that of the step's own observation, and returns go on beyond termination.
+
+Deviation, on purpose: with `normalize` the statistics of observations (one set for both networks) merge with each
+update, and evaluating changes nothing. ML-Agents merges whenever either network is used, so that rewards depend on how
+often they were asked for.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import RNDConfig
+from worker.experience.transitions import Transitions
+from worker.learning.functional.prediction import squared_distance
+from worker.learning.networks.body import NetworkBody
+from worker.learning.networks.encoder import Encoded
+from worker.learning.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
+from worker.learning.shares import portion
+
+
+class RNDNetworks(nn.Module):
+    """The target, which keeps its random weights and the statistics, and its predictor."""
+
+    def __init__(self, config: RNDConfig, spec: BehaviorSpec, generator: torch.Generator) -> None:
+        super().__init__()
+        settings = without_memory(config.network_settings)
+        self.target = NetworkBody(spec.observations, settings, generator).requires_grad_(False)
+        self.predictor = NetworkBody(spec.observations, settings, generator, normalizes=False)
+
+    def forward(self, encoded: Encoded) -> Float[Tensor, " B"]:
+        """Return how wrong the prediction is."""
+        return squared_distance(self.predictor(encoded)[0], self.target(encoded)[0])
+
+
+class RNDReward:
+    """Pays for observations that its predictor does not know yet."""
+
+    ignores_termination = True
+
+    def __init__(self, config: RNDConfig, spec: BehaviorSpec, device: torch.device, generator: torch.Generator) -> None:
+        self._networks = RNDNetworks(config, spec, generator).to(device)
+        self._trained = Trained(self._networks, config.learning_rate)
+
+    @torch.no_grad()
+    def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
+        """Return the error of the prediction for each step's observation."""
+        target = self._networks.target
+        parts = pieces(transitions, target.rows_at_once)
+        return torch.cat([self._networks(target.encode(observed(part, part.index))) for part in parts])
+
+    def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
+        """Let the predictor learn."""
+        observations = observed(transitions, transitions.index)
+        merge(self._networks.target, observations)
+        with torch.enable_grad():
+            loss = self._networks(self._networks.target.encode(observations)).mean()
+            self._trained.descend(loss, portion(transitions.steps))
+        return {"Losses/RND Loss": loss.detach()}
+
+    def is_finite(self) -> Bool[Tensor, ""]:
+        """Return whether all weights are finite."""
+        return self._trained.is_finite()
+
+    def snapshot(self) -> TrainedSnapshot:
+        """Return a copy of all that `update` changes."""
+        return self._trained.snapshot()
+
+    def restore(self, snapshot: TrainedSnapshot) -> None:
+        """Go back to a snapshot."""
+        self._trained.restore(snapshot)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return both networks, the statistics and the optimizer."""
+        return self._trained.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self._trained.load_state_dict(state)

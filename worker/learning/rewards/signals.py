@@ -1,0 +1,130 @@
+"""All reward signals of a behavior as one axis: rewards, values, returns and discounts carry `S` columns.
+
+A signal says what each step was worth to it (`evaluate`) and may learn from the same steps (`update`). What is done
+with that, and when, is the algorithm's business. Names are the configuration's: `extrinsic`, `curiosity`, `gail`,
+`gail_2`, ..., `rnd`, in the order in which `RewardSignals.active` gives them.
+
+Dimensions: `N` steps, `S` signals.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from server.config.config import RewardSignals
+from worker.experience.transitions import Transitions
+from worker.learning.rewards.extrinsic import ExtrinsicReward
+
+
+@runtime_checkable
+class RewardSignal(Protocol):
+    """One source of reward."""
+
+    ignores_termination: bool
+    """Whether its returns go on where an episode terminated: then dying cannot stop a penalty, nor end a reward."""
+
+    def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
+        """Return the reward of each step, before the signal's strength. It changes nothing and keeps no graph."""
+
+    def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
+        """Learn from some steps by one gradient step; return what was measured, on the device, by metric name."""
+
+    def is_finite(self) -> Bool[Tensor, ""]:
+        """Return whether all its weights are finite, as a tensor on the device."""
+
+    def snapshot(self) -> Any:
+        """Return a copy of everything that `update` changes."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back to a snapshot."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that its next rewards and updates depend on. Tensors are copies."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+
+
+class NamedSignal(NamedTuple):
+    """A signal as the configuration has it."""
+
+    name: str
+    strength: float
+    gamma: float
+    signal: RewardSignal
+
+
+class SignalSet:
+    """The signals of one behavior, in the order of the value heads."""
+
+    def __init__(self, signals: Sequence[NamedSignal], device: torch.device) -> None:
+        self._signals = tuple(signals)
+        self.names = tuple(signal.name for signal in signals)
+        self.strength: Tensor = torch.tensor([signal.strength for signal in signals], device=device)
+        """(S,): the factor on each signal's rewards."""
+        self.gamma: Tensor = torch.tensor([signal.gamma for signal in signals], device=device)
+        """(S,): the discount factor of each."""
+        self.ignores_termination: Tensor = torch.tensor(
+            [signal.signal.ignores_termination for signal in signals], device=device
+        )
+        """(S,): see `RewardSignal`."""
+        self.learns = any(not isinstance(signal.signal, ExtrinsicReward) for signal in signals)
+        """Whether `update` does anything."""
+
+    def __len__(self) -> int:
+        return len(self._signals)
+
+    @torch.no_grad()
+    def evaluate(self, transitions: Transitions) -> Float[Tensor, "N S"]:
+        """Return each signal's reward of each step, after its strength."""
+        return torch.stack([item.signal.evaluate(transitions) for item in self._signals], 1) * self.strength
+
+    def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
+        """Let every signal learn from some steps once; return what they measured, by metric name."""
+        measured: dict[str, Tensor] = {}
+        for item in self._signals:
+            measured |= item.signal.update(transitions)
+        return measured
+
+    def is_finite(self) -> Bool[Tensor, ""]:
+        """Return whether all weights of all signals are finite, as a tensor on the device."""
+        return torch.stack([item.signal.is_finite().to(self.gamma.device) for item in self._signals]).all()
+
+    def spoiled(self) -> str | None:
+        """Return the name of the first signal with a weight that is not finite. Waits for the device."""
+        return next((item.name for item in self._signals if not bool(item.signal.is_finite())), None)
+
+    def snapshot(self) -> list[Any]:
+        """Return a copy to go back to."""
+        return [item.signal.snapshot() for item in self._signals]
+
+    def restore(self, snapshot: list[Any]) -> None:
+        """Go back to a snapshot."""
+        for item, saved in zip(self._signals, snapshot, strict=True):
+            item.signal.restore(saved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each signal, by name."""
+        return {item.name: item.signal.state_dict() for item in self._signals}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        for item in self._signals:
+            item.signal.load_state_dict(state[item.name])
+
+
+def title(name: str) -> str:
+    """Return how metrics call a signal: ML-Agents capitalises its name (`Policy/Gail Reward`)."""
+    return name.capitalize().replace("_", " ")
+
+
+def extrinsic_alone(section: RewardSignals, device: torch.device) -> SignalSet:
+    """Return the game's own rewards as the only signal, which needs neither networks nor demonstrations."""
+    extrinsic = section.extrinsic
+    if extrinsic is None or len(section.active()) > 1:
+        raise ValueError("signals that learn have to be built (worker.learning.build.build_signals)")
+    return SignalSet([NamedSignal("extrinsic", extrinsic.strength, extrinsic.gamma, ExtrinsicReward())], device)

@@ -1,0 +1,95 @@
+"""What the signals that learn have in common: a network with its optimizer, and large batches piece by piece."""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from server.config.config import NetworkSettings
+from worker.experience.transitions import Transitions
+from worker.learning.networks.body import NetworkBody
+from worker.learning.networks.optimizer import FlatAdam, Snapshot
+from worker.learning.shares import Portion
+
+
+def without_memory(settings: NetworkSettings) -> NetworkSettings:
+    """Return a signal's network settings: signals judge single steps, a memory would have nothing to remember."""
+    return settings.model_copy(update={"memory": None})
+
+
+def pieces(transitions: Transitions, rows: int) -> Iterator[Transitions]:
+    """Cut many steps into pieces of so many rows."""
+    if len(transitions.index) <= rows:
+        yield transitions
+        return
+    for which in torch.split(torch.arange(len(transitions.index), device=transitions.index.device), rows):
+        yield transitions.select(which)
+
+
+def observed(transitions: Transitions, rows: Int[Tensor, " B"]) -> list[Tensor]:
+    """Return raw observations of some rows of the pool."""
+    return [column.index_select(0, rows) for column in transitions.observations]
+
+
+@torch.no_grad()
+def merge(body: NetworkBody, observations: list[Tensor]) -> None:
+    """Add raw observations to a body's statistics, if it keeps any: those of all processes that learn as one."""
+    body.update_normalizer(observations, shared=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSnapshot:
+    """Weights, moments and buffers."""
+
+    optimizer: Snapshot
+    buffers: tuple[Tensor, ...]
+
+
+class Trained:
+    """A module and what descends its losses. The learning rate does not change (ML-Agents)."""
+
+    def __init__(self, module: nn.Module, learning_rate: float) -> None:
+        self._module = module
+        self._learning_rate = learning_rate
+        trained = {
+            name: weight for name, weight in module.named_parameters() if weight.requires_grad and weight.numel()
+        }
+        self._weights = list(trained.values())
+        self._optimizer = FlatAdam(trained.items())
+
+    def descend(self, loss: Float[Tensor, ""], part: Portion) -> None:
+        """Take one step down the gradient of a loss that has a graph; it is the mean over this process's part."""
+        self._optimizer.zero_gradient()
+        torch.autograd.backward([loss * part.weight], inputs=self._weights)
+        self._optimizer.step(self._learning_rate)
+
+    def is_finite(self) -> Bool[Tensor, ""]:
+        """Return whether all weights and moments are finite."""
+        return self._optimizer.all_finite()
+
+    def snapshot(self) -> TrainedSnapshot:
+        """Return a copy of all that training changes."""
+        return TrainedSnapshot(self._optimizer.snapshot(), tuple(buffer.clone() for buffer in self._module.buffers()))
+
+    @torch.no_grad()
+    def restore(self, snapshot: TrainedSnapshot) -> None:
+        """Go back to a snapshot."""
+        self._optimizer.restore(snapshot.optimizer)
+        for buffer, saved in zip(self._module.buffers(), snapshot.buffers, strict=True):
+            buffer.copy_(saved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return module and optimizer. Tensors are copies."""
+        return {
+            "model": {name: tensor.clone() for name, tensor in self._module.state_dict().items()},
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self._module.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])

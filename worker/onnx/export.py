@@ -1,0 +1,280 @@
+"""ONNX models that Unity's inference (ML-Agents 3.0.0, Sentis) and onnxruntime load.
+
+The contract is ML-Agents' model version 3: opset 9, IR version 4, names and order of inputs and outputs below.
+The graph is put together with `onnx.helper` from the operations that ML-Agents 1.1.0 exports, which Unity is known to
+import (`worker.onnx.graph`). torch's own exporters were the other ways: the default one writes opset 18 only, in seconds;
+the TorchScript one is deprecated, and what it writes changes with torch.
+
+    obs_0 ...                           float32 [batch, *shape]      one for each observation, in the spec's order
+    action_masks                        float32 [batch, choices]     1 = allowed, 0 = forbidden; with branches only
+    recurrent_in                        float32 [batch, 1, memory]   with a memory only; zeros at an episode's start
+ -> version_number, memory_size         float32 [1]                  3 and the width of the memory
+    continuous_actions                  float32 [batch, columns]     sampled; in [-1, 1]
+    continuous_action_output_shape      float32 [1]                  columns
+    deterministic_continuous_actions    float32 [batch, columns]     the mean; in [-1, 1]
+    discrete_actions                    int64   [batch, branches]    sampled
+    discrete_action_output_shape        float32 [1, branches]        choices of each branch
+    deterministic_discrete_actions      int64   [batch, branches]    the likeliest
+    recurrent_out                       float32 [batch, 1, memory]   with a memory only
+
+Vectors and entities are raw: normalisation is in the graph. Pictures are floats in [0, 1], as Unity gives them, also
+where the simulator sent bytes.
+
+Deviations from ML-Agents, on purpose:
+ a. The deterministic action of a squashed actor (SAC) is `tanh(mean)`. ML-Agents exports the bare mean, which lies
+    outside of what the environment takes, and is not what its policy is most likely to do.
+ b. Padding among entities is what is all zeros (`networks.attention`).
+
+Every export is checked before it is written: names, versions, and onnxruntime's answers against the torch policy's.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor
+
+from ludus.collector.layout import ActorLayout, ObservationKind
+from ludus.protocol.spec import BehaviorSpec
+from worker.learning.functional.distributions import branch_bounds, masked_logits
+from worker.learning.networks.actor import LOG_SIGMA_RANGE, Actor
+from worker.learning.networks.visual import scaled
+from worker.onnx.graph import FLOAT, Graph, add_body
+
+OPSET, IR_VERSION, MODEL_VERSION = 9, 4, 3.0
+TOLERANCE = 1e-4
+"""How far an exported action, within [-1, 1], may lie from torch's: float32 sums in another order.
+
+Of logits and memories, which have no bounds, it is the share of the largest one."""
+
+
+class ExportMismatch(RuntimeError):
+    """An exported model does not do what the policy does, or not in the form that was agreed. Nothing was written."""
+
+
+def export_onnx(
+    actor: Actor,
+    spec: BehaviorSpec,
+    path: Path,
+    observations: Sequence[Tensor] = (),
+    masks: Tensor | None = None,
+) -> None:
+    """Write the policy to `path`, after a check against itself on recorded observations.
+
+    `observations` are `(B, *shape)` for each observation of the spec, `masks` `(B, choices)` or None (all allowed).
+    Without observations (a run that ends before its first step) the check uses random ones. Raise `ExportMismatch`.
+    """
+    if not observations or len(observations[0]) == 0:
+        observations, masks = _random_observations(actor.layout), None
+    model = _build(actor, spec)
+    _check_form(model, actor.layout)
+    contents = model.SerializeToString()
+    _check_answers(contents, actor, [part.detach().cpu() for part in observations], masks)
+    path.write_bytes(contents)
+
+
+def exporter(
+    actor: Actor, spec: BehaviorSpec, observations: Sequence[Tensor] = (), masks: Tensor | None = None
+) -> Callable[[Path], None]:
+    """Copy a policy; return what writes it to a path (`export_onnx`), on any thread, whatever is learnt meanwhile."""
+    copied = copy.deepcopy(actor)
+    return lambda path: export_onnx(copied, spec, path, observations, masks)
+
+
+def output_names(layout: ActorLayout) -> list[str]:
+    """Return the names of a model's outputs, in order."""
+    names = ["version_number", "memory_size"]
+    if layout.continuous_size:
+        names += ["continuous_actions", "continuous_action_output_shape", "deterministic_continuous_actions"]
+    if layout.discrete_branches:
+        names += ["discrete_actions", "discrete_action_output_shape", "deterministic_discrete_actions"]
+    return [*names, "recurrent_out"] if layout.memory_size else names
+
+
+def input_names(layout: ActorLayout) -> list[str]:
+    """Return the names of a model's inputs, in order."""
+    names = [f"obs_{index}" for index in range(len(layout.body.observations))]
+    names += ["action_masks"] if layout.discrete_branches else []
+    return [*names, "recurrent_in"] if layout.memory_size else names
+
+
+def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
+    """Return the model of a policy."""
+    layout, graph = actor.layout, Graph()
+    for name, number in (("version_number", MODEL_VERSION), ("memory_size", float(layout.memory_size))):
+        graph.node("Identity", [graph.constant(f"{name}.value", [number])], name)
+    features = add_body(graph, actor.body)
+    if layout.continuous_size:
+        _continuous(graph, actor, features)
+    if layout.discrete_branches:
+        _discrete(graph, actor, features)
+    proto = helper.make_graph(
+        graph.nodes, spec.behavior, list(_inputs(layout)), list(_outputs(layout)), initializer=graph.initializers
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(proto, opset_imports=[opset], ir_version=IR_VERSION, producer_name="ludus")
+
+
+def _inputs(layout: ActorLayout) -> Iterator[onnx.ValueInfoProto]:
+    for index, observation in enumerate(layout.body.observations):
+        yield helper.make_tensor_value_info(f"obs_{index}", TensorProto.FLOAT, ["batch", *observation.shape])
+    if layout.discrete_branches:
+        yield helper.make_tensor_value_info("action_masks", TensorProto.FLOAT, ["batch", sum(layout.discrete_branches)])
+    if layout.memory_size:
+        yield helper.make_tensor_value_info("recurrent_in", TensorProto.FLOAT, ["batch", 1, layout.memory_size])
+
+
+def _outputs(layout: ActorLayout) -> Iterator[onnx.ValueInfoProto]:
+    branches = len(layout.discrete_branches)
+    for name in output_names(layout):
+        if name == "discrete_action_output_shape":
+            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, branches])
+        elif name.endswith("discrete_actions"):
+            yield helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", branches])
+        elif name.endswith("continuous_actions"):
+            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", layout.continuous_size])
+        elif name == "recurrent_out":
+            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1, layout.memory_size])
+        else:
+            yield helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
+
+
+def _continuous(graph: Graph, actor: Actor, features: str) -> None:
+    """Add the outputs of continuous actions."""
+    size, squashed = actor.layout.continuous_size, actor.layout.squashed
+    weight, bias = actor.head.weight, actor.head.bias
+    mean = graph.linear(features, "mean", weight[:size], bias[:size])
+    if squashed:
+        raw = graph.linear(features, "log_sigma", weight[size : 2 * size], bias[size : 2 * size])
+        least, most = LOG_SIGMA_RANGE
+        log_sigma = graph.node("Clip", [raw], "log_sigma/clipped", min=least, max=most)
+    else:
+        log_sigma = graph.constant("log_sigma", actor.log_sigma)
+    sigma = graph.node("Exp", [log_sigma], "sigma")
+    noise = graph.node("RandomNormalLike", [mean], "noise", dtype=FLOAT)
+    sample = graph.node("Add", [mean, graph.node("Mul", [noise, sigma], "deviation")], "sample")
+    for action, output in ((sample, "continuous_actions"), (mean, "deterministic_continuous_actions")):
+        if squashed:
+            graph.node("Tanh", [action], output)
+        else:
+            clipped = graph.node("Clip", [action], f"{action}/clipped", min=-3.0, max=3.0)
+            graph.node("Div", [clipped, graph.constant("scale", 3.0)], output)
+    graph.node("Identity", [graph.constant("columns", [float(size)])], "continuous_action_output_shape")
+
+
+def _discrete(graph: Graph, actor: Actor, features: str) -> None:
+    """Add the outputs of discrete actions. A forbidden choice has the logit -1e8, ML-Agents' number."""
+    first, penalty = actor.layout.logits_start, graph.constant("penalty", 1e8)
+    sampled, likeliest = [], []
+    for index, (start, stop) in enumerate(branch_bounds(actor.layout.discrete_branches)):
+        name, rows = f"branch.{index}", slice(first + start, first + stop)
+        logits = graph.linear(features, name, actor.head.weight[rows], actor.head.bias[rows])
+        mask = graph.slice("action_masks", f"{name}/mask", 1, start, stop)
+        forbidden = graph.node("Mul", [graph.one_minus(mask, f"{name}/forbidden"), penalty], f"{name}/penalty")
+        allowed = graph.node("Mul", [logits, mask], f"{name}/allowed")
+        masked = graph.node("Sub", [allowed, forbidden], f"{name}/masked_logits")
+        log_p = graph.node("Log", [graph.node("Softmax", [masked], f"{name}/p", axis=1)], f"{name}/log_p")
+        sampled.append(
+            graph.node("Multinomial", [log_p], f"{name}/sample", dtype=int(TensorProto.INT64), sample_size=1)
+        )
+        likeliest.append(graph.node("ArgMax", [masked], f"{name}/likeliest", axis=1, keepdims=1))
+    graph.node("Concat", sampled, "discrete_actions", axis=1)
+    graph.node("Concat", likeliest, "deterministic_discrete_actions", axis=1)
+    sizes = np.array([actor.layout.discrete_branches], np.float32)
+    graph.node("Identity", [graph.constant("branches", sizes)], "discrete_action_output_shape")
+
+
+def _check_form(model: onnx.ModelProto, layout: ActorLayout) -> None:
+    """Raise `ExportMismatch` unless versions and names are those of the contract."""
+    onnx.checker.check_model(model, full_check=True)
+    found = {
+        "IR version": (model.ir_version, IR_VERSION),
+        "opsets": ([(opset.domain, opset.version) for opset in model.opset_import], [("", OPSET)]),
+        "inputs": ([entry.name for entry in model.graph.input], input_names(layout)),
+        "outputs": ([entry.name for entry in model.graph.output], output_names(layout)),
+    }
+    for what, (got, expected) in found.items():
+        if got != expected:
+            raise ExportMismatch(f"the exported model has {what} {got}, not {expected}")
+
+
+@torch.no_grad()
+def _check_answers(contents: bytes, actor: Actor, observations: list[Tensor], masks: Tensor | None) -> None:
+    """Raise `ExportMismatch` unless onnxruntime's deterministic actions are torch's, and sampled ones are legal."""
+    # On a GPU convolutions and LSTMs compute in TF32, which is further off than an export may be: it is played on CPUs.
+    layout, actor = actor.layout, copy.deepcopy(actor).cpu()
+    rows = len(observations[0])
+    allowed = torch.ones(rows, sum(layout.discrete_branches), dtype=torch.bool)
+    if masks is not None:
+        allowed = masks.detach().cpu().bool()
+    memory = torch.rand(rows, layout.memory_size, generator=torch.Generator().manual_seed(0)) - 0.5
+    feed = {f"obs_{index}": _fed(observation) for index, observation in enumerate(observations)}
+    answers = _run(contents, {**feed, "action_masks": allowed.float(), "recurrent_in": memory.unsqueeze(1)})
+    before = memory if layout.memory_size else None
+    means, _, after = actor.deterministic(observations, allowed, before)
+    if layout.continuous_size:
+        _check_close("deterministic_continuous_actions", answers, means)
+        _check_legal("continuous_actions", bool((answers["continuous_actions"].abs() <= 1.0).all()))
+    if after is not None:
+        _check_close("recurrent_out", answers, after.unsqueeze(1))
+    logits = actor(actor.encode(observations), before)[0][:, layout.logits_start :]
+    masked = masked_logits(logits, allowed)
+    for branch, (start, stop) in enumerate(branch_bounds(layout.discrete_branches)):
+        columns, choosable = masked[:, start:stop], allowed[:, start:stop]
+        chosen = columns.gather(1, answers["deterministic_discrete_actions"][:, branch : branch + 1])
+        # Where two choices are equally likely but for rounding, either may be the answer.
+        _check_legal(f"branch {branch}", bool((columns.amax(1, keepdim=True) - chosen <= _tolerance(logits)).all()))
+        drawn = choosable.gather(1, answers["discrete_actions"][:, branch : branch + 1])
+        _check_legal(f"samples of branch {branch}", bool((drawn | ~choosable.any(1, keepdim=True)).all()))
+
+
+def _fed(observation: Tensor) -> Tensor:
+    """Return an observation as a model takes it: float32, the bytes of pictures as 0 to 1."""
+    return scaled(observation).contiguous()
+
+
+def _run(contents: bytes, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what onnxruntime makes of the inputs that the model has, by output name."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+    feed = {entry.name: inputs[entry.name].numpy() for entry in session.get_inputs()}
+    names = [entry.name for entry in session.get_outputs()]
+    return {name: torch.from_numpy(array) for name, array in zip(names, session.run(names, feed), strict=True)}
+
+
+def _tolerance(expected: Tensor) -> float:
+    return TOLERANCE * max(float(expected.abs().max()), 1.0)
+
+
+def _check_close(name: str, answers: dict[str, Tensor], expected: Tensor) -> None:
+    difference = float((answers[name] - expected).abs().max())
+    if not difference <= _tolerance(expected):
+        raise ExportMismatch(f"{name} of the exported model differ from the policy's by {difference:.2g}")
+
+
+def _check_legal(what: str, legal: bool) -> None:
+    if not legal:
+        raise ExportMismatch(f"{what} of the exported model are not what the policy allows")
+
+
+def _random_observations(layout: ActorLayout, rows: int = 16) -> list[Tensor]:
+    """Return observations as they might be: pictures within their range, some padding behind the entities."""
+    generator = torch.Generator().manual_seed(0)
+    observations = []
+    for observation, kind in zip(layout.body.observations, layout.body.kinds, strict=True):
+        if kind is ObservationKind.VISUAL:
+            values = torch.rand(rows, *observation.shape, generator=generator)
+            values = (values * 255).to(torch.uint8) if observation.dtype == "uint8" else values
+        else:
+            values = torch.randn(rows, *observation.shape, generator=generator)
+        if kind is ObservationKind.ENTITIES:
+            count = observation.shape[0]
+            values[torch.arange(count) >= torch.randint(0, count + 1, (rows, 1), generator=generator)] = 0
+        observations.append(values)
+    return observations

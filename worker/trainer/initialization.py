@@ -1,0 +1,270 @@
+"""Beginning with the weights of a checkpoint, at step 0: of ML-Agents (`worker.mlagents`), or of a run of ours.
+
+What a run goes on with are the networks, with the statistics that they normalise by, and what their optimizers
+remember. What belongs to the run that they come from stays behind: steps and schedules, generators, memories of agents,
+replay buffer, and how far behavioral cloning was.
+
+Nothing is loaded in part: networks that are not those of the configuration are refused with the names that don't fit.
+One exception, for runs of ours: a clone run has a policy alone, so only the policy goes from it to another trainer, and
+from another trainer to it. What starts anew is in the `behavior_initialized` event.
+
+Going on exactly where another run's checkpoint was taken is `resume`: with everything, and just as strict.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import CloneConfig, POCAConfig, PPOConfig, RunConfig, SACConfig
+from worker.learning.networks.actor import Actor
+from worker.mlagents.algorithms import Misfit, translate
+from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
+from worker.trainer.checkpoint import MANIFEST_FILE, CheckpointDamaged, behavior_states, is_packed, load, unpack
+
+NETWORKS = ("model", "actor", "critics", "log_coefficients", "signals", "optimizer")
+"""What an algorithm's state has under these keys is taken over; everything else stays as it begins."""
+POLICY = "actor."
+"""How the policy's tensors begin in a model that has a critic, too."""
+
+AnyConfig = PPOConfig | SACConfig | POCAConfig | CloneConfig
+
+
+class InitializationError(ValueError):
+    """A behavior can't begin with the checkpoint that its configuration names."""
+
+
+class Stateful(Protocol):
+    """What is initialised: any algorithm."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next update depends on."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+
+
+class Initialized(NamedTuple):
+    """What a behavior began with."""
+
+    origin: str
+    """Which program wrote the checkpoint: `mlagents` or `ludus`."""
+    step: int
+    """The behavior's step in it."""
+    fresh: tuple[str, ...]
+    """What it did not have, and starts anew; for people."""
+
+
+class Sources:
+    """The checkpoints that a job brought along."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        """`paths`: the folder in which the files of the checkpoint with each id lie."""
+        self._paths = paths
+
+    def resumed(self, config: RunConfig) -> Path | None:
+        """Return the folder of the checkpoint of another run that this one goes on from; None where there is none.
+
+        Raise `CheckpointDamaged` if it is missing.
+        """
+        name = config.checkpoint_settings.resume_from
+        if name is not None and name not in self._paths:
+            raise CheckpointDamaged(Path(name), "it was not handed to this trainer; create the run again")
+        return None if name is None else Path(self._paths[name])
+
+    def of(self, config: AnyConfig) -> tuple[str, Path] | None:
+        """Return the name and place of what a behavior shall begin with; None where that is nothing.
+
+        Raise `InitializationError` if it is missing.
+        """
+        name = config.initialize_from
+        if name is None:
+            return None if config.init_path is None else (config.init_path, Path(config.init_path))
+        return name, self.folder(name)
+
+    def folder(self, checkpoint: str) -> Path:
+        """Return the folder of a checkpoint by its id. Raise `InitializationError` if it is missing."""
+        if checkpoint not in self._paths:
+            message = f"the checkpoint {checkpoint} was not handed to this trainer; create the run again"
+            raise InitializationError(message)
+        return Path(self._paths[checkpoint])
+
+
+def initialize(algorithm: Stateful, config: AnyConfig, spec: BehaviorSpec, name: str, path: Path) -> Initialized:
+    """Give a new algorithm the networks of a checkpoint: a `.pt` of ML-Agents, or the folder of one of ours.
+
+    `name` is what messages call it. Raise `InitializationError`; the algorithm is then as it was.
+    """
+    try:
+        if path.is_dir() and (path / MANIFEST_FILE).exists():
+            return _from_ludus(algorithm, config, spec.behavior, path)
+        only = _only_file(path)
+        if is_packed(only):
+            with TemporaryDirectory(prefix="ludus-checkpoint-") as folder:
+                unpack(only, Path(folder))
+                return _from_ludus(algorithm, config, spec.behavior, Path(folder))
+        file = MLAgentsCheckpoint.read(only)
+        translated = translate(file, config, spec)
+    except (Unreadable, CheckpointDamaged) as error:
+        raise InitializationError(f"the checkpoint {name} can't be used: {error}") from error
+    except Misfit as error:
+        raise _refused(name, spec.behavior, error) from error
+    algorithm.load_state_dict(_merged(algorithm.state_dict(), translated.state))
+    return Initialized("mlagents", file.step, translated.fresh)
+
+
+def resume(algorithm: Stateful, spec: BehaviorSpec, state: dict[str, Any]) -> None:
+    """Let a new algorithm go on exactly where a run's state was taken.
+
+    Raise `InitializationError` where the networks are others than the configuration's: the algorithm is then as it was.
+    """
+    problems: list[str] = []
+    _fitting(_networks(algorithm.state_dict()), _networks(state), "", problems)
+    if problems:
+        raise _refused("to go on from", spec.behavior, Misfit(problems))
+    algorithm.load_state_dict(state)
+
+
+def _refused(name: str, behavior: str, misfit: Misfit) -> InitializationError:
+    return InitializationError(
+        f"the checkpoint {name} does not fit behavior {behavior!r} as it is configured: {misfit}. Give the behavior "
+        "the trainer_type, network_settings and reward_signals that the checkpoint was trained with, or another "
+        "checkpoint"
+    )
+
+
+def _only_file(path: Path) -> Path:
+    """Return the file that a path means: itself, or the only one in an uploaded checkpoint's folder."""
+    if not path.is_dir():
+        return path
+    files = sorted(path.glob("*.pt"))
+    if len(files) != 1:
+        raise Unreadable(f"a folder with {MANIFEST_FILE} or with one .pt file is needed, {path} has {len(files)}")
+    return files[0]
+
+
+def _merged(fresh: Any, loaded: Any) -> Any:
+    """Return a state as it begins, with what was loaded in its place."""
+    if isinstance(fresh, dict) and isinstance(loaded, dict):
+        return {key: _merged(value, loaded[key]) if key in loaded else value for key, value in fresh.items()}
+    return loaded
+
+
+# Checkpoints of ours --------------------------------------------------------------------------------------------------
+
+
+def _from_ludus(algorithm: Stateful, config: AnyConfig, behavior: str, folder: Path) -> Initialized:
+    _, saved = behavior_of(load(folder), behavior)
+    state, fresh = saved["algorithm"], algorithm.state_dict()
+    problems: list[str] = []
+    is_clone, was_clone = (_is_clone(one) for one in (fresh, state))
+    if is_clone == was_clone:
+        loaded = _fitting(_networks(fresh), _networks(state), "", problems)
+        left = []
+    else:
+        loaded = _fitting_policy(fresh, state, problems)
+        left = ["everything but the policy"]
+    if problems:
+        raise Misfit(problems)
+    algorithm.load_state_dict(_merged(fresh, loaded))
+    if isinstance(config, SACConfig):
+        left.append("the replay buffer")
+    if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
+        left.append("the optimizer of behavioral_cloning")
+    return Initialized("ludus", int(saved["progress"]["step"]), tuple(left))
+
+
+def _networks(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: state[key] for key in NETWORKS if key in state}
+
+
+def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str, Any]]:
+    """Return name and state of the behavior of that name in a training state, or of the only one.
+
+    Raise `Unreadable` where there is none.
+    """
+    states = behavior_states(state)
+    name = behavior if behavior in states or len(states) != 1 else next(iter(states))
+    if name not in states:
+        raise Unreadable(f"it has no behavior {behavior!r}, but {', '.join(sorted(states)) or 'none at all'}")
+    if not isinstance(states[name], dict):
+        raise Unreadable(f"its behavior {name!r} has no state")
+    return name, states[name]
+
+
+def _is_clone(state: Mapping[str, Any]) -> bool:
+    """Say whether a state is that of a clone run: a policy and how far it is in its demonstrations."""
+    return "order" in state
+
+
+def _fitting_policy(fresh: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return the policy of a state, as another trainer's state has it."""
+    fitting = fitting_policy(policy_of(fresh), state, problems)
+    if "actor" in fresh:
+        return {"actor": fitting}
+    prefix = "" if _is_clone(fresh) else POLICY
+    return {"model": {f"{prefix}{name}": value for name, value in fitting.items()}}
+
+
+def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return the tensors of the policy in an algorithm's state; note what is not as an actor needs it."""
+    fitting: dict[str, Any] = _fitting(dict(needed), policy_of(state), "policy", problems)
+    return fitting
+
+
+def load_policy(actor: Actor, behavior: str, folder: Path) -> int:
+    """Give a new actor the policy of a checkpoint of a run; return for how many steps it had learnt.
+
+    Raise `InitializationError`; the actor is then as it was.
+    """
+    try:
+        _, saved = behavior_of(load(folder), behavior)
+    except (Unreadable, CheckpointDamaged) as error:
+        raise InitializationError(f"it can't be used: {error}") from error
+    problems: list[str] = []
+    policy = fitting_policy(actor.state_dict(), saved["algorithm"], problems)
+    if problems:
+        raise InitializationError(
+            f"its policy does not fit what simulators say that {behavior!r} sees and does: {Misfit(problems)}. Start "
+            "the game that it was trained on"
+        )
+    actor.load_state_dict(policy)
+    return int(saved["progress"]["step"])
+
+
+def policy_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the actor's part of an algorithm's state."""
+    if "actor" in state:
+        return dict(state["actor"])
+    if _is_clone(state):
+        return dict(state["model"])
+    return {name[len(POLICY) :]: value for name, value in state["model"].items() if name.startswith(POLICY)}
+
+
+def _fitting(fresh: Any, saved: Any, path: str, problems: list[str]) -> Any:
+    """Return what was saved, but generators; note every name that is missing, left over or of another shape."""
+    if isinstance(fresh, dict) and isinstance(saved, dict):
+        problems += [f"missing {_join(path, key)}" for key in fresh if key not in saved]
+        problems += [f"unexpected {_join(path, key)}" for key in saved if key not in fresh]
+        return {
+            key: fresh[key] if key == "generators" else _fitting(fresh[key], saved[key], _join(path, key), problems)
+            for key in fresh
+            if key in saved
+        }
+    if isinstance(fresh, Tensor | np.ndarray) != isinstance(saved, Tensor | np.ndarray):
+        problems.append(f"{path} is a {type(saved).__name__}, needed is a {type(fresh).__name__}")
+    elif isinstance(fresh, Tensor | np.ndarray) and tuple(fresh.shape) != tuple(saved.shape):
+        problems.append(f"{path} is {_size(saved)}, needed is {_size(fresh)}")
+    return saved
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _size(array: Any) -> str:
+    return "x".join(map(str, array.shape)) or "one number"

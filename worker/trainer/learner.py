@@ -1,0 +1,470 @@
+"""One behavior's learning: rounds of experience in, versions of weights out.
+
+A round is a number of agent steps that the algorithm chooses. PPO and POCA ask for `buffer_size`. SAC asks for the
+steps until the next gradient step is due by `steps_per_update`, but for at least one of each agent that acts; before
+the first gradient step it asks for what is missing until then. The last round is shorter, so that learning ends with
+`max_steps` steps. More may be delivered: a message is answered whole, and its steps beyond the round count into the
+next one (`ludus.collector.rounds`), which after the last round is never learnt from. They are in `step`, not in
+`learnt`: a run may end at "3,003 of 3,000".
+
+Deviation from ML-Agents, on purpose: ML-Agents updates when its buffer holds strictly more than `buffer_size`, by
+whatever the last trajectories brought. Here a round has a given size (a collector that died and was started again may
+add steps that its predecessor had answered in advance), so that which version acted on a step depends on counts only.
+
+With `threaded: false` the next round is granted when the new version is published: collectors hold meanwhile
+(lockstep). With `threaded: true` it is granted when the update begins: collection runs one round ahead at most.
+
+Weights are published when an update has changed them; while a replay buffer fills, collectors go on with what they
+have. A behavior that is done goes on answering, without learning, while others of the run still train.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ludus.collector.arena import Arena
+from ludus.collector.segments import Segment
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import ReinforcementConfig, TrainerConfig
+from worker.collectors.notices import EpisodesEnded, SegmentsDelivered
+from worker.collectors.programs import PolicyProgram
+from worker.experience.rollout import Rollout
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.guards import Diverged
+from worker.onnx.export import exporter
+from worker.trainer.divergence import Health
+from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
+
+log = structlog.get_logger()
+
+SAMPLE_ROWS = 64
+MAX_ROLLBACKS = 3
+"""Updates in a row that may be rolled back before the run has failed."""
+
+
+@dataclass
+class Progress:
+    """What a checkpoint remembers of a behavior beside its algorithm's state."""
+
+    step: int = 0
+    """Agent steps learnt from."""
+    round: int = 0
+    """The round that is being collected, counted from 1."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some recorded observations, on which an exported model is checked against the policy."""
+
+    observations: list[Tensor]
+    """`(B, *shape)` each; none before the first round."""
+    masks: Tensor | None
+    """`(B, choices)`."""
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Self:
+        """Copy the first rows of a rollout."""
+        masks = rollout.action_masks
+        return cls(
+            [_first(column) for column in rollout.observations],
+            None if masks is None else _first(masks),
+        )
+
+
+def _first(column: Tensor) -> Tensor:
+    """Return the first rows; a copy, unless they are all: a few rows must not keep a large column alive."""
+    return column if len(column) <= SAMPLE_ROWS else column[:SAMPLE_ROWS].clone()
+
+
+class Collection(Protocol):
+    """What a learner asks of the collectors: `worker.collectors.pool.CollectorPool`."""
+
+    def admit(self, spec: BehaviorSpec, policy: PolicyProgram, arena: Arena) -> None:
+        """Accept an announced behavior."""
+
+    def publish(self, behavior: str, version: int, weights: NDArray[np.float32]) -> None:
+        """Make newer weights act."""
+
+    def grant(self, behavior: str, round_number: int, steps: int) -> None:
+        """Permit `steps` more answers, all counted into the round."""
+
+    def grant_unrecorded(self, behavior: str) -> None:
+        """Answer from now on without a limit and without recording."""
+
+    def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
+        """Count steps of the round that is granted next, and of later ones, that the learner has already."""
+
+    def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
+        """Free the blocks of delivered segments."""
+
+
+class Turns(Protocol):
+    """Whose turn it is to learn, in self-play: `worker.selfplay.controller.GhostController`."""
+
+    def has_turn(self, behavior: str) -> bool:
+        """Whether a team of the behavior learns now."""
+
+    def learned(self, behavior: str, step: int, *, done: bool) -> None:
+        """Take note that the policy has learnt from a round."""
+
+    def state(self, behavior: str) -> dict[str, Any]:
+        """Return what a checkpoint holds of the behavior."""
+
+
+class Learner(Protocol):
+    """What the loop asks of whatever trains one behavior."""
+
+    spec: BehaviorSpec
+    recorder: Recorder
+
+    @property
+    def config(self) -> TrainerConfig:
+        """The behavior's section of the configuration."""
+
+    @property
+    def name(self) -> str:
+        """The behavior's key in the configuration."""
+
+    @property
+    def step(self) -> int:
+        """How far it is, for people: steps that came in, learnt from or not yet."""
+
+    @property
+    def learnt(self) -> int:
+        """Steps that a checkpoint written now would hold."""
+
+    @property
+    def done(self) -> bool:
+        """Whether `max_steps` is reached."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether `learn` has something to do."""
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
+
+    def episodes_ended(self, notice: EpisodesEnded) -> None:
+        """Take note of finished episodes."""
+
+    def learn(self) -> str | None:
+        """Do what is to be done next, a moment's or one update's worth of it.
+
+        Return None, or why an update was taken back (the run then goes on with the weights that it had). Raises
+        `Diverged` at the third time in a row, and `worker.trainer.divergence.LimitCrossed`.
+        """
+
+    def checkpointed(self) -> None:
+        """Take note that everything up to now is in a checkpoint."""
+
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next update on.
+
+        Return whether that is possible: a behavior that is done with learning can't begin again in this attempt.
+        """
+
+    def state(self) -> dict[str, object]:
+        """Return what a checkpoint must hold to go on from here."""
+
+    def exporter(self) -> Callable[[Path], None]:
+        """Copy the policy; return what writes it as an ONNX model, on any thread, whatever is learnt meanwhile."""
+
+
+class Rollbacks:
+    """Counts updates that were taken back one after the other."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def attempt(self, update: Callable[[], None]) -> str | None:
+        """Run an update; return why it was taken back, or None. Raises `Diverged` when that happens too often."""
+        try:
+            update()
+        except Diverged as error:
+            self._in_a_row += 1
+            if self._in_a_row >= MAX_ROLLBACKS:
+                raise
+            return str(error)
+        self._in_a_row = 0
+        return None
+
+
+def next_multiple(step: int, interval: int) -> int:
+    """Return the first multiple of `interval` behind `step`."""
+    return (step // interval + 1) * interval
+
+
+def arena_steps(config: ReinforcementConfig, round_steps: int) -> int:
+    """Return how many steps an arena must hold beside those of its spare blocks.
+
+    Threaded collection runs a round ahead; open segments of either round take room beside the gathered one. A round may
+    be shorter than a segment (SAC learns after every few steps): segments are cut at its end all the same.
+    """
+    return 3 * max(round_steps, config.time_horizon)
+
+
+class BehaviorLearner:
+    """Collects segments of one behavior, learns from whole rounds, publishes the result."""
+
+    def __init__(
+        self,
+        config: ReinforcementConfig,
+        spec: BehaviorSpec,
+        algorithm: Algorithm,
+        arena: Arena,
+        recorder: Recorder,
+        pool: Collection,
+        progress: Progress,
+        precision: Callable[[], AbstractContextManager[None]] = nullcontext,
+        before_update: Callable[[Rollout, int], None] | None = None,
+        turns: Turns | None = None,
+        collected: Mapping[str, Any] | None = None,
+        health: Health | None = None,
+    ) -> None:
+        """Updates run within `precision()`; `before_update` is told of each, with its round and step.
+
+        With `turns` it learns in its turns only: meanwhile it waits, with what it has collected of a round. `collected`
+        is what a checkpoint has of the round that was being collected (the state's `collection`). `health` watches
+        whether the policy still learns.
+        """
+        self.config = config
+        self.spec = spec
+        self.algorithm = algorithm
+        self.recorder = recorder
+        self.progress = progress
+        self.health = health
+        self._precision = precision
+        self._before_update = before_update
+        self._turns = turns
+        self._arena = arena
+        self._pool = pool
+        self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
+        self._ended: defaultdict[int, list[tuple[int, tuple[float, int, float]]]] = defaultdict(list)
+        """Episodes whose segments are on their way, by collector: how many segments go before, and the episode."""
+        self._collected: set[int] = set()
+        self._delivered = progress.step
+        self._granted = progress.step
+        self._max_steps = config.max_steps
+        """What the configuration says, or where the rounds that are under way end, if that is later."""
+        self._last_round = progress.round
+        self._owes_grant = False
+        """Whether a round shall be granted when its turn comes."""
+        self._former: dict[int, Rollout] = {}
+        """What a former attempt has collected, by round."""
+        if collected is not None:
+            self._former = {int(key): Rollout.from_state(state) for key, state in collected["rounds"].items()}
+            self._delivered += sum(rollout.steps for rollout in self._former.values())
+        self._goes_on = collected is not None
+        """Whether the round that was being collected goes on."""
+        self._rollbacks = Rollbacks()
+        self.sample = Sample([], None)
+        self._next_checkpoint = 0
+
+    @property
+    def name(self) -> str:
+        """The behavior's key in the configuration."""
+        return self.spec.behavior
+
+    @property
+    def step(self) -> int:
+        """Agent steps delivered, learnt from or not yet."""
+        return self._delivered
+
+    @property
+    def learnt(self) -> int:
+        """Agent steps learnt from."""
+        return self.progress.step
+
+    @property
+    def done(self) -> bool:
+        """Whether `max_steps` is reached."""
+        return self.progress.step >= self._max_steps
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
+        return self.progress.step >= self._next_checkpoint
+
+    def start(self) -> None:
+        """Publish the weights and grant the first round; or only answer, if everything is learnt already."""
+        self.checkpointed()
+        self._publish()
+        if self.done:
+            self._pool.grant_unrecorded(self.name)
+        elif self._goes_on:
+            delivered = [(number, rollout.steps) for number, rollout in sorted(self._former.items())]
+            self._pool.delivered_before(self.name, self.progress.round, delivered)
+            self._last_round -= 1
+            self._grant()
+        else:
+            self._grant()
+            self.progress.round += 1
+
+    def take_turn(self) -> None:
+        """Go on if its turn has come."""
+        if self._owes_grant and self._has_turn:
+            self._grant()
+
+    def checkpointed(self) -> None:
+        """Take note that everything up to now is in a checkpoint."""
+        self._next_checkpoint = next_multiple(self.progress.step, self.config.checkpoint_interval)
+
+    def add(self, notice: SegmentsDelivered) -> None:
+        """Take over delivered segments, with the episodes that ended between them.
+
+        What a summary holds must not depend on when collectors deliver, which is a matter of the clock.
+        """
+        ended = self._ended.pop(notice.collector, [])
+        ended.reverse()
+        for number, segment in enumerate(notice.segments, 1):
+            self._segments[segment.round].append(segment)
+            self._delivered += segment.length
+            while ended and ended[-1][0] <= number:
+                self.recorder.episode(*ended.pop()[1])
+            self.recorder.advance(self._delivered)
+
+    def episodes_ended(self, notice: EpisodesEnded) -> None:
+        """Record finished episodes: those that were recorded with their segments, which come next."""
+        columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
+        for closed, episode in zip(notice.closed.tolist(), zip(*columns, strict=True), strict=True):
+            if closed:
+                self._ended[notice.collector].append((closed, episode))
+            else:
+                self.recorder.episode(*episode)
+        if self.health is not None:
+            self.health.episodes_ended(self.config, notice.lengths)
+
+    def collected(self, round_number: int) -> None:
+        """Take note that a round is complete."""
+        self._collected.add(round_number)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the round to learn from is complete."""
+        return not self.done and self.progress.round in self._collected and self._has_turn
+
+    @property
+    def _has_turn(self) -> bool:
+        return self._turns is None or self._turns.has_turn(self.name)
+
+    def learn(self) -> str | None:
+        """Improve the policy on the round and publish it.
+
+        Return None, or why the update was taken back (the run then goes on with the weights that it had). Raises
+        `Diverged` at the third time in a row, and `LimitCrossed` where the policy is beyond a limit of the
+        configuration: its weights are those of the update.
+        """
+        self._collected.discard(self.progress.round)
+        rollout = self._gathered(self.progress.round)
+        self._pool.reclaim(self.name, self._segments.pop(self.progress.round, []))
+        self._former.pop(self.progress.round, None)
+        log.debug(
+            "round_gathered",
+            behavior=self.name,
+            round=self.progress.round,
+            steps=rollout.steps,
+            segments=rollout.segments,
+        )
+        self.progress.step += rollout.steps
+        self.progress.round += 1
+        if self.config.threaded:
+            self._grant()
+        self.sample = Sample.of(rollout)
+        diagnosis = self._rollbacks.attempt(lambda: self._update(rollout))
+        if self._turns is not None:
+            self._turns.learned(self.name, self.progress.step, done=self.done)
+        if self.done:
+            self._pool.grant_unrecorded(self.name)
+        elif not self.config.threaded:
+            self._grant()
+        return diagnosis
+
+    def reconfigure(self, config: TrainerConfig) -> bool:
+        """Go on with another section of the configuration from the next update on.
+
+        A smaller `max_steps` ends learning with the rounds that are under way, or with the next one where a team waits
+        for its turn. Return False for a behavior that was done and is to learn on: collectors have stopped recording.
+        """
+        assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
+        self.config = config
+        self.algorithm.reconfigure(config)
+        self._next_checkpoint = next_multiple(self.progress.step, config.checkpoint_interval)
+        if self.done:
+            return self.progress.step >= config.max_steps
+        owed = self.algorithm.round_steps() if self._owes_grant else 0
+        self._max_steps = max(config.max_steps, self._granted + owed)
+        return True
+
+    def state(self) -> dict[str, object]:
+        """Return what a checkpoint must hold to go on from here."""
+        state: dict[str, object] = {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
+        if self._turns is not None:
+            state["self_play"] = self._turns.state(self.name)
+        if self.health is not None:
+            state["health"] = self.health.state_dict()
+        return state
+
+    def collection(self) -> dict[str, object]:
+        """Return what has been collected and not learnt from, for a checkpoint that collectors hand over to."""
+        rounds = sorted(self._segments.keys() | self._former.keys())
+        return {"rounds": {str(number): self._gathered(number).state_dict() for number in rounds}}
+
+    def _gathered(self, number: int) -> Rollout:
+        """Return what has come of a round."""
+        segments, former = self._segments.get(number), self._former.get(number)
+        if not segments:
+            assert former is not None, f"nothing has come of round {number}"
+            return former
+        rollout = self._arena.gather(segments)
+        return rollout if former is None else former.followed_by(rollout)
+
+    def exporter(self) -> Callable[[Path], None]:
+        """Copy the policy; return what writes it as an ONNX model, checked on observations of the last round."""
+        return exporter(self.algorithm.actor, self.spec, self.sample.observations, self.sample.masks)
+
+    def _update(self, rollout: Rollout) -> None:
+        if self._before_update is not None:
+            self._before_update(rollout, self.progress.step)
+        began = time.monotonic()
+        with self._precision():
+            measured = self.algorithm.update(rollout, self.progress.step)
+        log.debug(
+            "update_made",
+            behavior=self.name,
+            step=self.progress.step,
+            version=self.algorithm.version,
+            seconds=time.monotonic() - began,
+            measured=measured,
+        )
+        if measured is not None:
+            self.recorder.learned(measured)
+            self._publish()
+            if self.health is not None:
+                self.health.updated(self.config, measured, rollout.action_masks, rollout.steps, self.progress.step)
+
+    def _publish(self) -> None:
+        self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
+        self._pool.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
+        log.debug("policy_published", behavior=self.name, version=self.algorithm.version)
+
+    def _grant(self) -> None:
+        """Permit the collection of one more round, if there is anything left to collect; when its turn comes."""
+        self._owes_grant = not self._has_turn
+        if self._owes_grant:
+            return
+        size = min(self.algorithm.round_steps(), self._max_steps - self._granted)
+        if size > 0:
+            self._last_round += 1
+            self._granted += size
+            self._pool.grant(self.name, self._last_round, size)
+            log.debug("round_granted", behavior=self.name, round=self._last_round, steps=size)

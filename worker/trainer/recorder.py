@@ -1,0 +1,197 @@
+"""Turns what happens into metrics: the one place where measurements get their names.
+
+A point is written for every multiple of `summary_freq` steps that a behavior crosses; its value is the mean of what was
+measured since the last one (or the sum, or the newest, as the measurement says), as in ML-Agents' summaries. A summary
+may cover many updates (SAC) or none (a buffer larger than `summary_freq`): each update counts once in its mean, and a
+period without one has no point of what updates measure. Evaluations are points of their own, at their own step. Names
+are ML-Agents' where ML-Agents has the metric.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from statistics import fmean, pstdev
+from typing import Any
+
+from ludus.protocol import batches as wire
+from worker.collectors.notices import StatsReported
+from worker.trainer.link import Metrics, Point
+
+CUMULATIVE_REWARD = "Environment/Cumulative Reward"
+CUMULATIVE_REWARD_STD = "Environment/Cumulative Reward Std"
+GROUP_REWARD = "Environment/Group Cumulative Reward"
+EVALUATION_REWARD = "Evaluation/Cumulative Reward"
+EVALUATION_LENGTH = "Evaluation/Episode Length"
+EPISODE_LENGTH = "Environment/Episode Length"
+EXTRINSIC_REWARD = "Policy/Extrinsic Reward"
+STEPS_PER_SECOND = "Performance/Agent Steps per Second"
+POLICY_VERSION = "Policy/Version"
+
+
+MOST_POINTS = 1024
+"""Summaries that are remembered, in case a checkpoint has their steps but has not learnt from them."""
+
+
+class Aggregation(Enum):
+    """How the values of one summary period become one point."""
+
+    MEAN = "mean"
+    LAST = "last"
+    SUM = "sum"
+
+
+REPORTED = {wire.Aggregation.MOST_RECENT: Aggregation.LAST, wire.Aggregation.SUM: Aggregation.SUM}
+"""Aggregations of reported numbers that are not means."""
+
+
+@dataclass
+class _Series:
+    aggregation: Aggregation
+    total: float = 0.0
+    count: int = 0
+    last: float = 0.0
+
+    def value(self) -> float:
+        match self.aggregation:
+            case Aggregation.MEAN:
+                return self.total / self.count
+            case Aggregation.LAST:
+                return self.last
+            case Aggregation.SUM:
+                return self.total
+
+
+class Recorder:
+    """One behavior's measurements on their way to the run's metrics."""
+
+    def __init__(
+        self,
+        behavior: str,
+        summary_freq: int,
+        post: Callable[[Metrics], None],
+        step: int = 0,
+        strength: float | None = 1.0,
+        *,
+        groups: bool = False,
+        standing: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """`strength` is the extrinsic signal's, None without one; `groups`: whether agents are trained as groups.
+
+        `standing` returns what every summary has beside what was measured.
+        """
+        self._behavior = behavior
+        self._strength = strength
+        self._groups = groups
+        self._standing = standing
+        self._summary_freq = summary_freq
+        self._post = post
+        self._series: dict[str, _Series] = {}
+        self._boundary = step - step % summary_freq
+        self._summary_returns: list[float] = []
+        self._checkpoint_returns: list[float] = []
+        self._since = (step, time.monotonic())
+        self._written: deque[tuple[int, dict[str, float]]] = deque(maxlen=MOST_POINTS)
+
+    def episode(self, episode_return: float, length: int, group_return: float = 0.0) -> None:
+        """Record a finished episode: undiscounted sums of the agent's own and its group's rewards, and its decisions.
+
+        What the extrinsic signal made of it (`Policy/Extrinsic Reward`) is both sums times the signal's strength.
+        An agent that leaves before its group has the group rewards of its own life in its sum.
+        """
+        self.measure(CUMULATIVE_REWARD, episode_return)
+        self.measure(EPISODE_LENGTH, length)
+        if self._groups:
+            self.measure(GROUP_REWARD, group_return)
+        if self._strength is not None:
+            self.measure(EXTRINSIC_REWARD, self._strength * (episode_return + group_return))
+        self._summary_returns.append(episode_return)
+        self._checkpoint_returns.append(episode_return)
+
+    def evaluated(self, step: int, returns: Sequence[float], lengths: Sequence[int]) -> None:
+        """Write down an evaluation of the policy of `step`, over some episodes, at once."""
+        self._write(step, {EVALUATION_REWARD: fmean(returns), EVALUATION_LENGTH: fmean(lengths)})
+        self._checkpoint_returns = list(returns)
+
+    def measure(self, key: str, value: float, aggregation: Aggregation = Aggregation.MEAN) -> None:
+        """Record one value under `key`."""
+        self._add(key, aggregation, value, 1, value)
+
+    def _add(self, key: str, aggregation: Aggregation, total: float, count: int, last: float) -> None:
+        series = self._series.setdefault(key, _Series(aggregation))
+        series.total += total
+        series.count += count
+        series.last = last
+
+    def learned(self, measurements: Mapping[str, float]) -> None:
+        """Record what an update measured."""
+        for key, value in measurements.items():
+            self.measure(key, value)
+
+    def reported(self, stats: StatsReported) -> None:
+        """Record numbers that simulators reported under a key of their own."""
+        aggregation = REPORTED.get(stats.aggregation, Aggregation.MEAN)
+        self._add(stats.key, aggregation, stats.total, stats.count, stats.last)
+
+    def advance(self, step: int) -> None:
+        """Write a summary if `step` has crossed a multiple of `summary_freq`."""
+        boundary = step - step % self._summary_freq
+        if boundary <= self._boundary:
+            return
+        self._boundary = boundary
+        then, since = self._since
+        now = time.monotonic()
+        self._since = (step, now)
+        self.measure(STEPS_PER_SECOND, (step - then) / max(now - since, 1e-9))
+        returns, self._summary_returns = self._summary_returns, []
+        if returns:
+            self.measure(CUMULATIVE_REWARD_STD, pstdev(returns))
+        series, self._series = self._series, {}
+        self._write(boundary, {**{key: one.value() for key, one in series.items()}, **self._standing()})
+
+    def note(self, step: int, values: Mapping[str, float]) -> None:
+        """Write values down at once, at their own step."""
+        self._write(step, values)
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        at = time.time()
+        self._written.append((step, dict(values)))
+        self._post(
+            Metrics(
+                points=[
+                    Point(behavior=self._behavior, key=key, step=step, at=at, value=value)
+                    for key, value in values.items()
+                ]
+            )
+        )
+
+    def state(self, learnt: int) -> dict[str, Any]:
+        """Return what has been measured and not written, and what was written of steps beyond `learnt`.
+
+        For a checkpoint from which these steps are not collected again: points beyond its step are superseded.
+        """
+        return {
+            "boundary": self._boundary,
+            "series": {
+                key: [one.aggregation.value, one.total, one.count, one.last] for key, one in self._series.items()
+            },
+            "summary_returns": list(self._summary_returns),
+            "written": [[step, values] for step, values in self._written if step > learnt],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned, and write the points again that it has."""
+        self._boundary = state["boundary"]
+        self._series = {
+            key: _Series(Aggregation(kind), total, count, last)
+            for key, (kind, total, count, last) in state["series"].items()
+        }
+        self._summary_returns = list(state["summary_returns"])
+        for step, values in state["written"]:
+            self._write(step, values)
+
+    def take_checkpoint_return(self) -> float | None:
+        """Return the mean episode return since the last call, or None if no episode has ended."""
+        returns, self._checkpoint_returns = self._checkpoint_returns, []
+        return fmean(returns) if returns else None
