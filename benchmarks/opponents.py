@@ -27,21 +27,21 @@ from ludus.collector.arena import Arena
 from ludus.collector.layout import ActorLayout
 from ludus.collector.policy import FloatArray
 from ludus.collector.settings import CollectorSettings
-from worker.collectors.acting import make_policy, make_stacked
+from worker.collectors.acting import POLICIES
 from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered, SimulatorLeft
 from worker.collectors.pool import CollectorPool
 from worker.collectors.programs import Opposition, PolicyProgram
 
-POLICIES = 8
+COUNT = 8
 TEAM = 1
 SCENARIOS = tuple(
-    Scenario(f"8 x 8 {name}", POLICIES, 8, replace(spec, name=f"Bench?team={TEAM}"))
+    Scenario(f"8 x 8 {name}", COUNT, 8, replace(spec, name=f"Bench?team={TEAM}"))
     for name, spec in (("discrete", DISCRETE), ("continuous", CONTINUOUS))
 )
 KINDS = {
     "learning": Opposition(TEAM, {}, [0]),
     "one": Opposition(None, {TEAM: [0]}, [0]),
-    "eight": Opposition(None, {TEAM: list(range(POLICIES))}, [0]),
+    "eight": Opposition(None, {TEAM: list(range(COUNT))}, [0]),
 }
 
 
@@ -49,7 +49,7 @@ def weights_of(scenario: Scenario) -> list[FloatArray]:
     """Return eight policies."""
     size = ActorLayout.of(scenario.spec, NETWORK).flat_size
     rng = np.random.default_rng(0)
-    return [np.abs(rng.standard_normal(size, np.float32)) * np.float32(0.1) for _ in range(POLICIES)]
+    return [np.abs(rng.standard_normal(size, np.float32)) * np.float32(0.1) for _ in range(COUNT)]
 
 
 class Bench:
@@ -126,12 +126,12 @@ def measure(scenario: Scenario, seconds: float, rounds: int) -> dict[str, list[f
 def passes(scenario: Scenario, rounds: int) -> dict[str, float]:
     """Return the median microseconds of forward passes over 64 rows."""
     weights, rng = weights_of(scenario), np.random.default_rng(1)
-    alone, stacked = make_policy(scenario.spec, NETWORK), make_stacked(scenario.spec, NETWORK)
+    alone, stacked = POLICIES.policy(scenario.spec, NETWORK), POLICIES.stacked(scenario.spec, NETWORK)
     alone.load(weights[0])
     stacked.load(weights)
-    rows = np.repeat(np.arange(POLICIES), 8)
+    rows = np.repeat(np.arange(COUNT), 8)
     seen: list[Any] = [rng.standard_normal((64, *scenario.spec.observations[0].shape), np.float32)]
-    each = [make_policy(scenario.spec, NETWORK) for _ in weights]
+    each = [POLICIES.policy(scenario.spec, NETWORK) for _ in weights]
     for policy, flat in zip(each, weights, strict=True):
         policy.load(flat)
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ludus.collector.segments import Ending
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import SACConfig
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.sac import SAC
 from worker.learning.rewards.extrinsic import ExtrinsicReward
@@ -68,7 +68,7 @@ def ludus(seed: int, steps: int) -> tuple[float, float]:
     )
     signals = SignalSet([NamedSignal("extrinsic", 1.0, GAMMA, ExtrinsicReward())], torch.device("cpu"))
     sac = SAC(config, SPEC, torch.device("cpu"), seed, signals)
-    policy = make_policy(SPEC, config.network_settings.model_dump(), squashed=True)
+    policy = POLICIES.policy(SPEC, config.network_settings.model_dump(), squashed=True)
     rng = np.random.default_rng(seed)
     environment = gymnasium.make(ENVIRONMENT)
     observation, _ = environment.reset(seed=seed)

@@ -15,6 +15,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from worker.experience.rollout import gather
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
@@ -61,7 +63,7 @@ class Learner:
             case RoundCollected():
                 segments = self._segments.pop(notice.round)
                 marks = [time.thread_time()]
-                self._arena.gather(segments)
+                gather(self._arena, segments)
                 marks.append(time.thread_time())
                 self.pool.reclaim(name, segments)
                 marks.append(time.thread_time())
@@ -83,7 +85,7 @@ def measure(size: int, seconds: float) -> tuple[float, float, dict[str, float]]:
     client.start()
     answers.recv()
     learner = Learner(size)
-    (collector,) = [child for child in psutil.Process().children() if "ludus.collector" in child.cmdline()]
+    (collector,) = [child for child in psutil.Process().children() if "worker.collectors" in child.cmdline()]
     try:
         for _ in range(2):  # the first turn warms up
             before, learner.seconds = learner.rounds, defaultdict(float)

@@ -18,13 +18,13 @@ PROTO = ROOT / "proto"
 
 def generate(target: Path) -> list[Path]:
     """Write the stubs below `target`/ludus/protocol and return their paths."""
-    wire = target / "ludus" / "wire"
-    (wire / "mlagents").mkdir(parents=True, exist_ok=True)
+    protocol = target / "ludus" / "protocol"
+    (protocol / "mlagents").mkdir(parents=True, exist_ok=True)
     service = (f"--grpc_python_out={target}", "ludus/protocol/simulation.proto")
-    compile_protos(target, f"-Iludus/wire={PROTO / 'ludus' / 'v1'}", *service)
+    compile_protos(target, f"-Iludus/protocol={PROTO / 'ludus' / 'v1'}", *service)
     messages = sorted(f"ludus/protocol/mlagents/{path.name}" for path in (PROTO / "mlagents").glob("*.proto"))
-    compile_protos(target, f"-Iludus/wire/mlagents={PROTO / 'mlagents'}", *messages)
-    return sorted([*wire.glob("simulation_pb2*"), *(wire / "mlagents").glob("*_pb2*")])
+    compile_protos(target, f"-Iludus/protocol/mlagents={PROTO / 'mlagents'}", *messages)
+    return sorted([*protocol.glob("simulation_pb2*"), *(protocol / "mlagents").glob("*_pb2*")])
 
 
 def compile_protos(target: Path, *arguments: str) -> None:

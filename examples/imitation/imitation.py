@@ -35,7 +35,7 @@ from ludus.collector.segments import Ending
 from ludus.demonstrations import Demonstration, inspect, write
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import CloneConfig, PPOConfig
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm, build_clone
@@ -190,7 +190,7 @@ class Game:
 
 def policy_of(algorithm: Any) -> Policy:
     """Return what acts with the weights that an algorithm has now."""
-    policy = make_policy(SPEC, algorithm.config.network_settings.model_dump())
+    policy = POLICIES.policy(SPEC, algorithm.config.network_settings.model_dump())
     policy.load(algorithm.flat_weights())
     return policy
 

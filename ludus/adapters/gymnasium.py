@@ -6,10 +6,10 @@ the three autoreset modes it works. Agent i is environment i. An episode that a 
 truncated, always with its final observation, never with the first one of the next episode.
 
 `info["action_mask"]` becomes the agent's action mask; `info["is_success"]` at an episode's end is reported as the
-metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are
-when an episode begins, and drawn anew for each later one where they have samplers; the one that seeds episodes
-(`ludus.sdk.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without `reset`,
-hear of new ones with the run's next reset only.
+metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are when an
+episode begins, and drawn anew for each later one where they have samplers; the one that seeds episodes
+(`ludus.sdk.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without
+`reset`, hear of new ones with the run's next reset only.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""The games of `ludus learn`: builds that it launches, or the Editor, taken to the run by `ludus.games.unity` in a thread."""
+"""The games of `ludus learn`: builds that it launches, or the Editor, connected to the run by a thread."""
 
 import asyncio
 import logging

@@ -137,8 +137,8 @@ def simulate(
 
     GAME is one of Gymnasium (gymnasium:CartPole-v1), of PettingZoo (pettingzoo:classic.connect_four_v3), or your own in
     Python: python:FILE.py[:CLASS] or MODULE:CLASS, a Gymnasium or PettingZoo environment or a Simulation of
-    `ludus.sdk.simulator`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the run
-    to start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
+    `ludus.sdk.simulator`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the
+    run to start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
 
     \b
     Exit codes:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ludus.client.transport import Transport, segment, without_none
+from ludus.paths import AnyPath
 from ludus.schemas import Demonstration
-from ludus.schemas.paths import AnyPath
 
 
 class Demonstrations(Transport):

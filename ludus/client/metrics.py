@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ludus.client.transport import Transport, segment
+from ludus.paths import AnyPath
 from ludus.schemas import Log, LogText, Metric, Series
-from ludus.schemas.paths import AnyPath
 
 
 class Metrics(Transport):

@@ -25,10 +25,10 @@ from ludus.client.errors import (
     ServerUnreachable,
 )
 from ludus.client.patience import Patience
+from ludus.paths import AnyPath
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential, credential
 from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls
 from ludus.schemas import ProblemDetail, read_record
-from ludus.schemas.paths import AnyPath
 
 Record = TypeVar("Record")
 

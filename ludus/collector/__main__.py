@@ -1,46 +1,7 @@
-"""`python -m ludus.collector --channel FD --parent PID`: one collector process. Started by `CollectorPool` alone."""
+"""`python -m ludus.collector`: a collector without torch."""
 
-import argparse
-import faulthandler
-import gc
-import signal
-import socket
-import sys
-
-import structlog
-import uvloop
-
-from ludus.collector.channel import Channel
-from ludus.collector.process import die_with_parent, say_why, serve, wait_for_settings
-from ludus.logging import configure_logging
-
-log = structlog.get_logger()
-
-
-def main() -> None:
-    """Import everything, wait for settings, serve."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--channel", type=int, required=True, help="descriptor of the Unix socket to the learner")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the learner")
-    arguments = parser.parse_args()
-    die_with_parent(arguments.parent)
-    configure_logging("collector")
-    faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the learner too, which decides
-    channel = Channel(socket.socket(fileno=arguments.channel))
-    try:
-        told = wait_for_settings(channel)
-        if told is None:
-            return
-        uvloop.run(serve(channel, *told))
-    except Exception as error:  # the edge of the process
-        # A port or a file that is not to be had is the operator's matter: the reason says all. Else a mistake of ours.
-        log.exception("collector_failed", reason=str(error), exc_info=not isinstance(error, OSError))
-        say_why(channel, error)
-        sys.exit(1)
-    finally:
-        gc.freeze()  # the learner waits for the end: what is left, torch's modules above all, the kernel frees at once
-
+from ludus.collector.acting import PolicyFactory
+from ludus.collector.main import main
 
 if __name__ == "__main__":
-    main()
+    main(PolicyFactory())

@@ -18,16 +18,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.segments import Segment, blocks_of, lengths_of
 from ludus.protocol.spec import BehaviorSpec
-
-if TYPE_CHECKING:
-    from worker.experience.rollout import Rollout
 
 DEFAULT_ROWS = 64
 BLOCK_BYTES = 1 << 18
@@ -191,10 +188,3 @@ class Arena:
         """Return the row index of each segment's successor observation (B,)."""
         last = np.fromiter((segment.blocks[-1] for segment in segments), np.int64, len(segments))
         return last * self.layout.stride + (lengths_of(segments) - 1) % self.layout.rows + 1
-
-    def gather(self, segments: Sequence[Segment]) -> "Rollout":
-        """Copy some segments, at least one, into flat tensors. Afterwards their blocks may be reclaimed."""
-        # Collectors map arenas too, and without torch they start a second sooner and are 200 MB smaller.
-        from worker.experience.rollout import gather  # noqa: PLC0415
-
-        return gather(self, segments)

@@ -12,6 +12,7 @@ import numpy as np
 import structlog
 
 from ludus.collector import messages
+from ludus.collector.acting import PolicyFactory
 from ludus.collector.behaviors import Behaviors
 from ludus.collector.channel import Channel, Frame
 from ludus.collector.handover import KeptSession, State
@@ -43,7 +44,9 @@ FAILED = "the collector made a mistake and is started again; its log has the det
 class Collector:
     """The state of a collector process."""
 
-    def __init__(self, channel: Channel, start: messages.Settings, kept: State | None = None) -> None:
+    def __init__(
+        self, channel: Channel, policies: PolicyFactory, start: messages.Settings, kept: State | None = None
+    ) -> None:
         """`kept` is what was handed over in a former attempt, if there is anything (`handover.merged`)."""
         settings = CollectorSettings.from_json(start.settings)
         self.settings = settings
@@ -60,7 +63,7 @@ class Collector:
         self._rosters = itertools.count(1)
         self._holding = Holding(kept, lambda payload: link.send(Kind.HANDED_OVER, payload))
         self._turns = Turns(link, self._holding, self.came_to_rest, self.fail)
-        builder = LaneBuilder(settings, start, self._turns.schedule)
+        builder = LaneBuilder(settings, start, policies, self._turns.schedule)
         self._behaviors = Behaviors(link, builder, self._turns, self._holding)
         self._lanes = self._behaviors.lanes
         self._permits = Permits(link, settings.straggler_grace)

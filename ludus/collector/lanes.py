@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ludus.collector import messages
+from ludus.collector.acting import PolicyFactory
 from ludus.collector.arena import Arena
 from ludus.collector.assessment import AssessmentLane, Sittings
 from ludus.collector.batcher import BaseLane, Lane
@@ -15,17 +16,21 @@ from ludus.collector.rounds import Rounds
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.tracker import Tracker
 from ludus.protocol.spec import BehaviorSpec
-from worker.collectors.acting import make_policy, make_stacked
 
 
 class LaneBuilder:
     """Makes the lanes of one collector process."""
 
     def __init__(
-        self, settings: CollectorSettings, start: messages.Settings, schedule: Callable[[BaseLane], None]
+        self,
+        settings: CollectorSettings,
+        start: messages.Settings,
+        policies: PolicyFactory,
+        schedule: Callable[[BaseLane], None],
     ) -> None:
         self._settings = settings
         self._start = start
+        self._policies = policies
         self._schedule = schedule
 
     def learning(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> Lane:
@@ -35,7 +40,7 @@ class LaneBuilder:
         lane = Lane(
             number=message.lane,
             behavior=spec.behavior,
-            policy=make_policy(spec, message.network_settings, message.squashed, message.device),
+            policy=self._policies.policy(spec, message.network_settings, message.squashed, message.device),
             tracker=Tracker(arena, message.time_horizon, rounds),
             rounds=rounds,
             rng=np.random.default_rng([settings.seed, start.index, start.generation, message.lane]),
@@ -48,7 +53,7 @@ class LaneBuilder:
 
     def opposition(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> OppositionLane:
         """Make the lane of teams that do not learn."""
-        opponents = Opponents(make_stacked(spec, message.network_settings, message.squashed, message.device))
+        opponents = Opponents(self._policies.stacked(spec, message.network_settings, message.squashed, message.device))
         seed = [self._settings.seed, self._start.index, self._start.generation, message.lane, 1]
         lane = OppositionLane(
             number=message.lane,
@@ -68,7 +73,7 @@ class LaneBuilder:
         self, message: messages.Admit, spec: BehaviorSpec, arena: Arena, weights: Sequence[FloatArray]
     ) -> AssessmentLane:
         """Make the lane of a behavior whose frozen policies are judged; each has its weights."""
-        policies = [make_policy(spec, **each, device=message.device) for each in message.assessment]
+        policies = [self._policies.policy(spec, **each, device=message.device) for each in message.assessment]
         for policy, flat in zip(policies, weights, strict=True):
             policy.load(flat)
         settings, start, sittings = self._settings, self._start, Sittings()

@@ -4,8 +4,9 @@
 What no network handles is refused here, before anything is built.
 
 A layout is *plain* where every observation is a float32 vector, without memory and without a hypernetwork: learners
-then have derivatives by hand (`worker.learning.networks.dense`), and collectors act without torch (`ludus.collector.policy`).
-The flat vector of a plain actor follows `ActorLayout.sections`, so neither side knows more about the other than this:
+then have derivatives by hand (`worker.learning.networks.dense`), and collectors act without torch
+(`ludus.collector.policy`). The flat vector of a plain actor follows `ActorLayout.sections`, so neither side knows more
+about the other than this:
 
     normalizer mean (O), normalizer standard deviation (O)      only with `normalize`
     for each hidden layer: weight (out, in), bias (out)

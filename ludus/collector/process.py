@@ -22,6 +22,7 @@ import grpc.aio
 import structlog
 
 from ludus.collector import messages
+from ludus.collector.acting import PolicyFactory
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.direct import DirectJoinHandler
 from ludus.collector.handover import State, unpack
@@ -32,17 +33,16 @@ from ludus.collector.settings import CollectorSettings
 from ludus.collector.unity.service import UnityHandler
 from ludus.logging import bind_process, redirect_output
 from ludus.protocol.server_tls import TlsPair
-from server.gateway.credentials import server_credentials
 
 log = structlog.get_logger()
 
 LAST_WORD_SECONDS = 1.0
 
 
-async def serve(channel: Channel, start: messages.Settings, kept: State | None) -> None:
+async def serve(channel: Channel, policies: PolicyFactory, start: messages.Settings, kept: State | None) -> None:
     """Serve until the learner says so or is gone."""
     loop = asyncio.get_running_loop()
-    collector = Collector(channel, start, kept)
+    collector = Collector(channel, policies, start, kept)
     settings = collector.settings
     if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
         redirect_output(Path(settings.log_path))
@@ -113,7 +113,7 @@ def _bind(server: grpc.aio.Server, settings: CollectorSettings, index: int) -> i
     credentials = None
     if settings.tls is not None:
         settings.tls.check()  # gRPC would call a bad file a port that is taken
-        credentials = server_credentials(TlsPair.read(settings.tls))
+        credentials = TlsPair.read(settings.tls).credentials()
     for port in ports:
         try:
             if credentials is None:

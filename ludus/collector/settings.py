@@ -9,7 +9,7 @@ from pathlib import Path
 from ludus.protocol.environment_parameters import ParameterValue, from_plain, to_plain
 from ludus.protocol.server_tls import TlsFiles
 from ludus.protocol.side_channels import EngineConfiguration
-from server.kit.ports import is_loopback
+from ludus.protocol.tls import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from ludus.demonstrations import mlagents, recording
 from ludus.demonstrations.atomic import replace
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError
 from ludus.demonstrations.journal import read_recording
-from ludus.schemas.paths import AnyPath
+from ludus.paths import AnyPath
 
 MAX_BYTES: Final = 8 << 30
 """What a file may hold, decoded. A small file can decode to a lot: pictures and archives are compressed."""

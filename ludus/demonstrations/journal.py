@@ -17,7 +17,7 @@ from pathlib import Path
 from ludus.demonstrations import recording
 from ludus.demonstrations.atomic import replace
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge
-from ludus.schemas.paths import AnyPath
+from ludus.paths import AnyPath
 
 _FRAME = struct.Struct("<QQI")
 _UNLIMITED = 1 << 62

@@ -17,9 +17,9 @@ import numpy as np
 
 from ludus.demonstrations.demonstration import Demonstration
 from ludus.demonstrations.journal import Recorder
+from ludus.paths import AnyPath
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
-from ludus.schemas.paths import AnyPath
 from ludus.sdk.simulation import Simulation, Start
 from ludus.sdk.steps import Actions, Turn
 

@@ -87,9 +87,9 @@ class GivenUp(SimulatorError):
 async def play(settings: UnitySettings) -> RunEnd:
     """Have games play in a run until it ends, and say how it ended.
 
-    What happens is logged to the logger `ludus.games.unity`, what is raised included. What the server cannot know of itself
-    becomes an event of the run, too. Cancelling ends the games: each is told to quit, and has `timeout_wait_seconds`
-    for it; cancelling again cuts that short.
+    What happens is logged to the logger `ludus.games.unity`, what is raised included. What the server cannot know of
+    itself becomes an event of the run, too. Cancelling ends the games: each is told to quit, and has
+    `timeout_wait_seconds` for it; cancelling again cuts that short.
 
     Raises CannotConnect or GivenUp when all games have been given up, with what became of the last one.
     """

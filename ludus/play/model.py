@@ -1,4 +1,5 @@
-"""Exported models as players: ONNX files of ML-Agents' model version 3, as `worker.onnx.export` describes and writes them.
+"""Exported models as players: ONNX files of ML-Agents' model version 3, as `worker.onnx.export` describes and writes
+them.
 
 Needs onnxruntime, which is imported when a model is loaded.
 """
@@ -9,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from ludus.paths import AnyPath
 from ludus.play.players import Player
 from ludus.protocol.batches import Array, DecisionBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
-from ludus.schemas.paths import AnyPath
 
 VERSION: Final = 3.0
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import grpc
+
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
@@ -65,3 +67,9 @@ class TlsPair:
         """Read the files."""
         client_ca = None if files.client_ca is None else files.client_ca.read_bytes()
         return cls(files.certificate.read_bytes(), files.key.read_bytes(), client_ca)
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials of a gRPC server. With `client_ca`, clients must show a certificate that it signed."""
+        return grpc.ssl_server_credentials(
+            [(self.key, self.certificate)], self.client_ca, require_client_auth=self.client_ca is not None
+        )

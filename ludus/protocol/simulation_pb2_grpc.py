@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from ludus.protocol import simulation_pb2 as ludus_dot_wire_dot_simulation__pb2
+from ludus.protocol import simulation_pb2 as ludus_dot_protocol_dot_simulation__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -37,18 +37,18 @@ class SimulationServiceStub:
         """
         self.Join = channel.unary_unary(
                 '/ludus.v1.SimulationService/Join',
-                request_serializer=ludus_dot_wire_dot_simulation__pb2.JoinRequest.SerializeToString,
-                response_deserializer=ludus_dot_wire_dot_simulation__pb2.JoinResponse.FromString,
+                request_serializer=ludus_dot_protocol_dot_simulation__pb2.JoinRequest.SerializeToString,
+                response_deserializer=ludus_dot_protocol_dot_simulation__pb2.JoinResponse.FromString,
                 _registered_method=True)
         self.Report = channel.unary_unary(
                 '/ludus.v1.SimulationService/Report',
-                request_serializer=ludus_dot_wire_dot_simulation__pb2.ReportRequest.SerializeToString,
-                response_deserializer=ludus_dot_wire_dot_simulation__pb2.ReportResponse.FromString,
+                request_serializer=ludus_dot_protocol_dot_simulation__pb2.ReportRequest.SerializeToString,
+                response_deserializer=ludus_dot_protocol_dot_simulation__pb2.ReportResponse.FromString,
                 _registered_method=True)
         self.Connect = channel.stream_stream(
                 '/ludus.v1.SimulationService/Connect',
-                request_serializer=ludus_dot_wire_dot_simulation__pb2.ConnectRequest.SerializeToString,
-                response_deserializer=ludus_dot_wire_dot_simulation__pb2.ConnectResponse.FromString,
+                request_serializer=ludus_dot_protocol_dot_simulation__pb2.ConnectRequest.SerializeToString,
+                response_deserializer=ludus_dot_protocol_dot_simulation__pb2.ConnectResponse.FromString,
                 _registered_method=True)
 
 
@@ -93,18 +93,18 @@ def add_SimulationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
-                    request_deserializer=ludus_dot_wire_dot_simulation__pb2.JoinRequest.FromString,
-                    response_serializer=ludus_dot_wire_dot_simulation__pb2.JoinResponse.SerializeToString,
+                    request_deserializer=ludus_dot_protocol_dot_simulation__pb2.JoinRequest.FromString,
+                    response_serializer=ludus_dot_protocol_dot_simulation__pb2.JoinResponse.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
-                    request_deserializer=ludus_dot_wire_dot_simulation__pb2.ReportRequest.FromString,
-                    response_serializer=ludus_dot_wire_dot_simulation__pb2.ReportResponse.SerializeToString,
+                    request_deserializer=ludus_dot_protocol_dot_simulation__pb2.ReportRequest.FromString,
+                    response_serializer=ludus_dot_protocol_dot_simulation__pb2.ReportResponse.SerializeToString,
             ),
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
-                    request_deserializer=ludus_dot_wire_dot_simulation__pb2.ConnectRequest.FromString,
-                    response_serializer=ludus_dot_wire_dot_simulation__pb2.ConnectResponse.SerializeToString,
+                    request_deserializer=ludus_dot_protocol_dot_simulation__pb2.ConnectRequest.FromString,
+                    response_serializer=ludus_dot_protocol_dot_simulation__pb2.ConnectResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -133,8 +133,8 @@ class SimulationService:
             request,
             target,
             '/ludus.v1.SimulationService/Join',
-            ludus_dot_wire_dot_simulation__pb2.JoinRequest.SerializeToString,
-            ludus_dot_wire_dot_simulation__pb2.JoinResponse.FromString,
+            ludus_dot_protocol_dot_simulation__pb2.JoinRequest.SerializeToString,
+            ludus_dot_protocol_dot_simulation__pb2.JoinResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -160,8 +160,8 @@ class SimulationService:
             request,
             target,
             '/ludus.v1.SimulationService/Report',
-            ludus_dot_wire_dot_simulation__pb2.ReportRequest.SerializeToString,
-            ludus_dot_wire_dot_simulation__pb2.ReportResponse.FromString,
+            ludus_dot_protocol_dot_simulation__pb2.ReportRequest.SerializeToString,
+            ludus_dot_protocol_dot_simulation__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -187,8 +187,8 @@ class SimulationService:
             request_iterator,
             target,
             '/ludus.v1.SimulationService/Connect',
-            ludus_dot_wire_dot_simulation__pb2.ConnectRequest.SerializeToString,
-            ludus_dot_wire_dot_simulation__pb2.ConnectResponse.FromString,
+            ludus_dot_protocol_dot_simulation__pb2.ConnectRequest.SerializeToString,
+            ludus_dot_protocol_dot_simulation__pb2.ConnectResponse.FromString,
             options,
             channel_credentials,
             insecure,

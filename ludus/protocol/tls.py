@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ludus.schemas.paths import AnyPath
+from ludus.paths import AnyPath
 
 CA_VARIABLE: Final = "LUDUS_CA_FILE"
 CERTIFICATE_VARIABLE: Final = "LUDUS_CLIENT_CERTIFICATE"
@@ -20,13 +20,17 @@ def named_by(variable: str) -> Path | None:
     return Path(text) if text else None
 
 
-def is_this_machine(address: str) -> bool:
-    """Tell whether host:port is certainly an address that does not leave this machine."""
-    host = address.rpartition(":")[0].strip("[]")
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches `host`."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return address.startswith("unix:")
+        return False
+
+
+def is_this_machine(address: str) -> bool:
+    """Tell whether host:port is certainly an address that does not leave this machine."""
+    return is_loopback(address.rpartition(":")[0].strip("[]")) or address.startswith("unix:")
 
 
 @dataclass(frozen=True)

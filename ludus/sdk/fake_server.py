@@ -1,8 +1,8 @@
 """A server for authors of clients: speaks `ludus.v1` as gateway and collector in one, trains nothing, says what it got.
 
-It checks what the real ones check, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`), answers with
-random valid actions, and does on demand what runs do to simulators: reset them, let them wait, end, break off. Each
-message is told in words, each violation with its code.
+It checks what the real ones check, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`), answers
+with random valid actions, and does on demand what runs do to simulators: reset them, let them wait, end, break off.
+Each message is told in words, each violation with its code.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Finds a simulator its place in a run: asks the gateway, waits as told, comes back, and says in a sentence why not.
 
-What a native simulator (`ludus.sdk.connection`) and the bridge of a Unity game (`ludus.games.unity.bridge`) have in common: the
-token, the incarnation, waiting, growing pauses with an end to patience, and the relay for those who cannot reach a
-collector's address.
+What a native simulator (`ludus.sdk.connection`) and the bridge of a Unity game (`ludus.games.unity.bridge`) have in
+common: the token, the incarnation, waiting, growing pauses with an end to patience, and the relay for those who cannot
+reach a collector's address.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from uuid import uuid4
 import grpc
 import grpc.aio
 
+from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN, Credential, credential
 from ludus.protocol.options import DIRECT_SECONDS, client_options
 from ludus.protocol.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls, is_this_machine, named_by
-from ludus.schemas.paths import AnyPath
 from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
 
 SERVICE: Final = "/ludus.v1.SimulationService/"

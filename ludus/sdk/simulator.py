@@ -23,11 +23,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ludus.paths import AnyPath
 from ludus.protocol.batches import ActionBatch, Aggregation, DecisionBatch, Outcome, TerminalBatch
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import DEFAULT_SERVER
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from ludus.schemas.paths import AnyPath
 from ludus.sdk.connection import Dialer, Ending, logger
 from ludus.sdk.errors import CannotConnect, SessionRefused, SimulatorError
 from ludus.sdk.join import Target

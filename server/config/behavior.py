@@ -1,7 +1,8 @@
 """How one behavior is trained: trainer, hyperparameters, network, rewards. The keys and defaults are ML-Agents' 1.1.0.
 
 The set of trainers is a union discriminated by `trainer_type`, the set of reward signals the fields of `RewardSignals`;
-a new variant is a class here, an arm in `worker.learning.build` and its maths. The sections are in the modules beside this one.
+a new variant is a class here, an arm in `worker.learning.build` and its maths. The sections are in the modules beside
+this one.
 
 Differences from ML-Agents, all of them refusals: values that it takes and that make no sense (a batch larger than its
 buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are mistakes here.

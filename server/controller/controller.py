@@ -7,10 +7,10 @@ The steward itself could be what is late: after an outage of the database, a pau
 lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
 without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
 
-Threads of their own wake workers (`server.controller.notifier`), rate matches (`server.ladders.ratings.rater`), clean the artifact store
-(`server.checkpoints.retention.janitor`) and tell webhooks (`server.webhooks.deliveries.sender`): all may take long and must not hold up the
-rest. One more ends processes that froze while they had SQLite's write lock (`server.kit.db.frozen`), for which the rest
-would wait in vain.
+Threads of their own wake workers (`server.controller.notifier`), rate matches (`server.ladders.ratings.rater`), clean
+the artifact store (`server.checkpoints.retention.janitor`) and tell webhooks (`server.webhooks.deliveries.sender`): all
+may take long and must not hold up the rest. One more ends processes that froze while they had SQLite's write lock
+(`server.kit.db.frozen`), for which the rest would wait in vain.
 """
 
 import signal

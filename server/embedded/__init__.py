@@ -1,1 +1,1 @@
-""""""
+"""`ludus up`: all roles on one machine, as child processes."""

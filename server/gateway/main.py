@@ -12,10 +12,9 @@ import structlog
 from ludus.protocol.options import server_options
 from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import MIN_KEY_BYTES
-from server.gateway.credentials import server_credentials
+from ludus.protocol.tls import is_loopback
 from server.gateway.service import Gateway
 from server.kit.db.database import Database
-from server.kit.ports import is_loopback
 from server.kit.queue import Doorbell, make_celery
 from server.kit.settings import GatewaySettings, Settings
 from server.kit.telemetry import serve_metrics
@@ -65,7 +64,7 @@ async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.ai
         if settings.tls is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, server_credentials(TlsPair.read(settings.tls)))
+            port = server.add_secure_port(address, TlsPair.read(settings.tls).credentials())
     except RuntimeError as error:
         raise CannotServe(
             f"The gateway can't listen on {address} ({error}). If the port is in use, choose another one with "

@@ -2,7 +2,6 @@
 
 import errno
 import http.client
-import ipaddress
 import json
 import socket
 import ssl
@@ -41,16 +40,6 @@ class PortInUse(CannotStart):
             f"Port {port} on {host} is already in use, and the {listener.name} needs it: "
             f"stop what listens there, or choose another port with {listener.option} or {listener.variable}."
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listen(host: str, port: int) -> socket.socket:

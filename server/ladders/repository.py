@@ -1,4 +1,4 @@
-"""Ladders and their players in the database. For matches see `server.ladders.matches`, for ratings `server.ladders.ratings`."""
+"""Reads and writes ladders and their players."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Self

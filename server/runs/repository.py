@@ -1,7 +1,7 @@
 """Runs in the database: reads for the API, inserts, and what users ask of a run.
 
-The worker's side (`RunQueue`, `AttemptLedger`) lies in `server.runs.attempts.repository` and is offered here too, so that
-one import gives all that concerns runs.
+The worker's side (`RunQueue`, `AttemptLedger`) lies in `server.runs.attempts.repository` and is offered here too, so
+that one import gives all that concerns runs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

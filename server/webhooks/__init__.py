@@ -1,1 +1,1 @@
-"""Webhooks: who else wants to hear of what happens to runs. For what is sent to them see `server.webhooks.deliveries`."""
+"""Webhooks: addresses that receive the events of runs, and the messages sent to them."""

@@ -48,8 +48,8 @@ class Webhook(Owned, Base):
 class WebhookCursor(Base):
     """The events of this run up to `seq` have become deliveries, where somebody wanted them.
 
-    Numbers of a run become visible in their order and without gaps (`server.runs.events.repository`), so nothing below the
-    cursor can appear later. No foreign key: telling must not wait for those who lock the run.
+    Numbers of a run become visible in their order and without gaps (`server.runs.events.repository`), so nothing below
+    the cursor can appear later. No foreign key: telling must not wait for those who lock the run.
     """
 
     __tablename__ = "webhook_cursors"

@@ -141,7 +141,7 @@ class Cluster:
 
         def collecting() -> psutil.Process | None:
             with contextlib.suppress(psutil.NoSuchProcess):
-                found = [each for each in self.trainer(run).children() if "ludus.collector" in each.cmdline()]
+                found = [each for each in self.trainer(run).children() if "worker.collectors" in each.cmdline()]
                 return max(found, key=lambda each: each.cpu_times().user, default=None)
             return None
 

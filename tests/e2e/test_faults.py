@@ -53,7 +53,7 @@ def test_a_killed_simulator_costs_only_itself(client: Client, play: Play) -> Non
 def test_a_killed_collector_is_started_again_and_the_run_goes_on(stack: LudusUp, client: Client, play: Play) -> None:
     run = playing(client, play)
 
-    the(stack.processes("ludus.collector")).kill()
+    the(stack.processes("worker.collectors")).kill()
     eventually(lambda: [e for e in client.list_events(run.id) if e.type == "collector_died"], "the event")
     wait_for_step(client, run, client.get_run(run.id).step + 600)
 

@@ -21,8 +21,8 @@ from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import POCAConfig, PPOConfig, SACConfig
 from tests.toys.shapes import shapes_checked_now_and_then
-from worker.collectors.acting import make_policy
-from worker.experience.rollout import Rollout
+from worker.collectors.acting import POLICIES
+from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
 
@@ -70,7 +70,7 @@ class Arcade:
 
     def __post_init__(self) -> None:
         spec, settings = self.game.spec, self.config.network_settings.model_dump()
-        policy = make_policy(spec, settings, squashed=isinstance(self.config, SACConfig))
+        policy = POLICIES.policy(spec, settings, squashed=isinstance(self.config, SACConfig))
         self.console, self.rounds = Console(), Rounds()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
         tracker = Tracker(self.arena, self.config.time_horizon, self.rounds)
@@ -108,7 +108,7 @@ class Arcade:
         self.delivered += unpack_segments(payload)
         segments = [segment for segment in self.delivered if segment.round == self.round]
         self.delivered = [segment for segment in self.delivered if segment.round > self.round]  # borrowed from it
-        rollout = self.arena.gather(segments)
+        rollout = gather(self.arena, segments)
         self.free.extend(block for segment in segments for block in segment.blocks)
         lane.tracker.take_episodes()
         return rollout

@@ -18,7 +18,7 @@ from tests.worker.learning.algorithms.sac_world import make_sac_config, random_r
 from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_rollout
 from tests.worker.test_variants import ACTIONS, SEES, SHOWN, Cell, demonstrate, play
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.onnx.export import export_onnx
@@ -127,7 +127,8 @@ def test_acting_is_that_of_the_cpu(name: str, device: str) -> None:
     memory = remember(actor, 20)
 
     here, there = (
-        make_policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, where) for where in ("cpu", device)
+        POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, where)
+        for where in ("cpu", device)
     )
     acted = []
     for policy in (here, there):

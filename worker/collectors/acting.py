@@ -1,39 +1,43 @@
-"""Which policy a collector acts with. Imports torch only for behaviors that need it.
+"""Makes the policies of a worker's collectors. Imports torch only for behaviors that need it.
 
-Plain actors, squashed ones too, act in numpy (`networks.policy`); pictures, entities, memories and hypernetworks in
-torch (`networks.torch_policy`), and those alone on a GPU, if one is named: for a dozen rows of two small layers the way
-there and back would take longer than the work.
+Dense actors, squashed ones too, act in numpy (`ludus.collector.policy`). Pictures, entities, memories and hypernetworks
+act in torch (`worker.learning.networks.torch_policy`), and only those act on a GPU, if one is named: for a dozen rows
+of two small layers the copies to the GPU and back would take longer than the work.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from ludus.collector.acting import PolicyFactory
 from ludus.collector.layout import ActorLayout
-from ludus.collector.policy import ActingPolicy, Policy
-from ludus.collector.stacked import StackedActing, StackedPolicies
+from ludus.collector.policy import Policy
+from ludus.collector.stacked import StackedPolicies
 from ludus.protocol.spec import BehaviorSpec
 
 
-def make_policy(
-    spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
-) -> Policy:
-    """Return the policy of a behavior, without weights. Raise `UnsupportedSpec` where there is no network for it.
+class WorkerPolicyFactory(PolicyFactory):
+    """Makes policies in numpy or in torch."""
 
-    `squashed` is true where SAC learns: its actions pass through tanh. `device` is where torch computes.
-    """
-    if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
-        return ActingPolicy(spec, network_settings, squashed=squashed)
-    from worker.learning.networks.torch_policy import TorchPolicy  # noqa: PLC0415  (2 s and 200 MB that most collectors save)
+    def policy(
+        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
+    ) -> Policy:
+        """Make the policy of a behavior."""
+        if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
+            return super().policy(spec, network_settings, squashed)
+        # The import takes 2 s and 200 MB, which most collectors save.
+        from worker.learning.networks.torch_policy import TorchPolicy  # noqa: PLC0415
 
-    return TorchPolicy(spec, network_settings, squashed=squashed, device=device)
+        return TorchPolicy(spec, network_settings, squashed=squashed, device=device)
+
+    def stacked(
+        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
+    ) -> StackedPolicies:
+        """Make several policies of one behavior, which answer a batch together."""
+        if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
+            return super().stacked(spec, network_settings, squashed)
+        from worker.learning.networks.torch_policy import StackedTorch  # noqa: PLC0415  as above
+
+        return StackedTorch(spec, network_settings, squashed=squashed, device=device)
 
 
-def make_stacked(
-    spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
-) -> StackedPolicies:
-    """Return what answers for several policies of a behavior at once, without weights; the rest as `make_policy`."""
-    if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
-        return StackedActing(spec, network_settings, squashed=squashed)
-    from worker.learning.networks.torch_policy import StackedTorch  # noqa: PLC0415  (2 s and 200 MB that most collectors save)
-
-    return StackedTorch(spec, network_settings, squashed=squashed, device=device)
+POLICIES: Final = WorkerPolicyFactory()

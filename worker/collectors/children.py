@@ -57,7 +57,7 @@ class WarmCollector:
         with theirs:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "ludus.collector"),
+                    *(sys.executable, "-m", "worker.collectors"),
                     *("--channel", str(theirs.fileno()), "--parent", str(os.getpid())),
                 ],
                 pass_fds=(theirs.fileno(),),

@@ -15,7 +15,8 @@ space of all rows is reserved at once, but only rows that were written become me
 At `capacity` the oldest transitions are overwritten. Along an episode rows only get newer, so what a transition points
 to is never gone before the transition is.
 
-Processes that learn as one (`worker.learning.shares`) all have the same buffer, draw the same, and read their shares of it only.
+Processes that learn as one (`worker.learning.shares`) all have the same buffer, draw the same, and read their shares of
+it only.
 
 Pictures stay uint8 here; they become floats in the networks. Needs no algorithm, and knows nothing of rewards beside
 those of the environment: reward signals are evaluated on what was sampled, with the networks of that moment.

@@ -1,1 +1,1 @@
-""""""
+"""The worker host: Celery tasks, slots, devices, and the supervisor of each attempt."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from ludus.protocol.tls import is_loopback
 from server.commands import load_settings, told
-from server.kit.ports import CannotStart, is_loopback
+from server.kit.ports import CannotStart
 
 
 class Exposed(CannotStart):

@@ -1,1 +1,1 @@
-""""""
+"""Algorithms, networks, reward signals, and the functions that they share."""

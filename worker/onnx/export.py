@@ -1,9 +1,9 @@
 """ONNX models that Unity's inference (ML-Agents 3.0.0, Sentis) and onnxruntime load.
 
-The contract is ML-Agents' model version 3: opset 9, IR version 4, names and order of inputs and outputs below.
-The graph is put together with `onnx.helper` from the operations that ML-Agents 1.1.0 exports, which Unity is known to
-import (`worker.onnx.graph`). torch's own exporters were the other ways: the default one writes opset 18 only, in seconds;
-the TorchScript one is deprecated, and what it writes changes with torch.
+The contract is ML-Agents' model version 3: opset 9, IR version 4, names and order of inputs and outputs below. The
+graph is put together with `onnx.helper` from the operations that ML-Agents 1.1.0 exports, which Unity is known to
+import (`worker.onnx.graph`). torch's own exporters were the other ways: the default one writes opset 18 only, in
+seconds; the TorchScript one is deprecated, and what it writes changes with torch.
 
     obs_0 ...                           float32 [batch, *shape]      one for each observation, in the spec's order
     action_masks                        float32 [batch, choices]     1 = allowed, 0 = forbidden; with branches only

@@ -1,6 +1,7 @@
 """Signs that a behavior does not learn any more, although every number of its updates is finite.
 
-What is not finite, or explodes, is taken back (`worker.learning.algorithms.guards`). What is watched here is finite and stays:
+What is not finite, or explodes, is taken back (`worker.learning.algorithms.guards`). What is watched here is finite and
+stays:
 
 1. The entropy of a discrete branch, as a share of the greatest that its choices allow (masks included). A softmax
    without entropy has no gradient left, of the objective and of the entropy bonus: the policy can hardly change.

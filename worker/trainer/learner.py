@@ -37,7 +37,7 @@ from ludus.protocol.spec import BehaviorSpec
 from server.config.config import ReinforcementConfig, TrainerConfig
 from worker.collectors.notices import EpisodesEnded, SegmentsDelivered
 from worker.collectors.programs import PolicyProgram
-from worker.experience.rollout import Rollout
+from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.guards import Diverged
 from worker.onnx.export import exporter
@@ -425,7 +425,7 @@ class BehaviorLearner:
         if not segments:
             assert former is not None, f"nothing has come of round {number}"
             return former
-        rollout = self._arena.gather(segments)
+        rollout = gather(self._arena, segments)
         return rollout if former is None else former.followed_by(rollout)
 
     def exporter(self) -> Callable[[Path], None]:

@@ -1,10 +1,9 @@
 """Processes beside the learner that share its updates (`torch_settings.processes`), each on a GPU of its own.
 
-The learner is number 0. The others run `main`; each builds the same algorithm and waits
-for what number 0 broadcasts: load a state, learn from a rollout, end. What all do is exactly the same, but for their
-shares of the minibatches (`worker.learning.shares`). After each update the processes compare notes: where one of them had to
-take an update back, the others take over its state; where weights differ, the run ends rather than go on with two
-policies.
+The learner is number 0. The others run `main`; each builds the same algorithm and waits for what number 0 broadcasts:
+load a state, learn from a rollout, end. What all do is exactly the same, but for their shares of the minibatches
+(`worker.learning.shares`). After each update the processes compare notes: where one of them had to take an update back,
+the others take over its state; where weights differ, the run ends rather than go on with two policies.
 
 The group meets through a file, on this host, over loopback: gloo on CPUs, NCCL between GPUs. What travels is pickled,
 so nobody else may be let in: the file lies in the attempt's scratch folder.

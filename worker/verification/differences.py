@@ -1,4 +1,6 @@
-"""Where two states (`worker.trainer.checkpoint`) differ, bit by bit: trees of dicts, lists, tensors, arrays, plain values."""
+"""Finds where two states (`worker.trainer.checkpoint`) differ in any bit. States are trees of dicts, lists, tensors,
+arrays and plain values.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

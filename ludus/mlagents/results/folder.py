@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ludus.paths import AnyPath
 from ludus.protocol.spec import file_name
-from ludus.schemas.paths import AnyPath
 
 JOURNAL_VERSION = 1
 

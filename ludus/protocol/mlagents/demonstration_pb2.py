@@ -22,18 +22,18 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from ludus.protocol.mlagents import agent_pb2 as ludus_dot_wire_dot_mlagents_dot_agent__pb2
+from ludus.protocol.mlagents import agent_pb2 as ludus_dot_protocol_dot_mlagents_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'ludus/protocol/mlagents/demonstration.proto\x12\x14\x63ommunicator_objects\x1a\x1fludus/wire/mlagents/agent.proto\"\x8d\x01\n\x16\x44\x65monstrationMetaProto\x12\x13\n\x0b\x61pi_version\x18\x01 \x01(\x05\x12\x1a\n\x12\x64\x65monstration_name\x18\x02 \x01(\t\x12\x14\n\x0cnumber_steps\x18\x03 \x01(\x05\x12\x17\n\x0fnumber_episodes\x18\x04 \x01(\x05\x12\x13\n\x0bmean_reward\x18\x05 \x01(\x02\"\x91\x01\n\x18\x41gentInfoActionPairProto\x12\x38\n\nagent_info\x18\x01 \x01(\x0b\x32$.communicator_objects.AgentInfoProto\x12;\n\x0b\x61\x63tion_info\x18\x02 \x01(\x0b\x32&.communicator_objects.AgentActionProtob\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+ludus/protocol/mlagents/demonstration.proto\x12\x14\x63ommunicator_objects\x1a#ludus/protocol/mlagents/agent.proto\"\x8d\x01\n\x16\x44\x65monstrationMetaProto\x12\x13\n\x0b\x61pi_version\x18\x01 \x01(\x05\x12\x1a\n\x12\x64\x65monstration_name\x18\x02 \x01(\t\x12\x14\n\x0cnumber_steps\x18\x03 \x01(\x05\x12\x17\n\x0fnumber_episodes\x18\x04 \x01(\x05\x12\x13\n\x0bmean_reward\x18\x05 \x01(\x02\"\x91\x01\n\x18\x41gentInfoActionPairProto\x12\x38\n\nagent_info\x18\x01 \x01(\x0b\x32$.communicator_objects.AgentInfoProto\x12;\n\x0b\x61\x63tion_info\x18\x02 \x01(\x0b\x32&.communicator_objects.AgentActionProtob\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ludus.protocol.mlagents.demonstration_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DEMONSTRATIONMETAPROTO']._serialized_start=99
-  _globals['_DEMONSTRATIONMETAPROTO']._serialized_end=240
-  _globals['_AGENTINFOACTIONPAIRPROTO']._serialized_start=243
-  _globals['_AGENTINFOACTIONPAIRPROTO']._serialized_end=388
+  _globals['_DEMONSTRATIONMETAPROTO']._serialized_start=107
+  _globals['_DEMONSTRATIONMETAPROTO']._serialized_end=248
+  _globals['_AGENTINFOACTIONPAIRPROTO']._serialized_start=251
+  _globals['_AGENTINFOACTIONPAIRPROTO']._serialized_end=396
 # @@protoc_insertion_point(module_scope)

@@ -22,10 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from ludus.protocol.mlagents import unity_pb2 as ludus_dot_wire_dot_mlagents_dot_unity__pb2
+from ludus.protocol.mlagents import unity_pb2 as ludus_dot_protocol_dot_mlagents_dot_unity__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!ludus/protocol/mlagents/shallow.proto\x12\x16ludus.mlagents.shallow\x1a\x1fludus/wire/mlagents/unity.proto\"r\n\x07Message\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32!.communicator_objects.HeaderProto\x12\x34\n\x0cunity_output\x18\x02 \x01(\x0b\x32\x1e.ludus.mlagents.shallow.Output\"\x97\x01\n\x06Output\x12\x33\n\trl_output\x18\x01 \x01(\x0b\x32 .ludus.mlagents.shallow.RLOutput\x12X\n\x18rl_initialization_output\x18\x02 \x01(\x0b\x32\x36.communicator_objects.UnityRLInitializationOutputProto\"\xb9\x01\n\x08RLOutput\x12\x45\n\x0b\x61gent_infos\x18\x02 \x03(\x0b\x32\x30.ludus.mlagents.shallow.RLOutput.AgentInfosEntry\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\x1aP\n\x0f\x41gentInfosEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.ludus.mlagents.shallow.Infos:\x02\x38\x01\"4\n\x05Infos\x12+\n\x05value\x18\x01 \x03(\x0b\x32\x1c.ludus.mlagents.shallow.Info\"\x9d\x01\n\x04Info\x12\x0e\n\x06reward\x18\x07 \x01(\x02\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x18\n\x10max_step_reached\x18\t \x01(\x08\x12\n\n\x02id\x18\n \x01(\x05\x12\x13\n\x0b\x61\x63tion_mask\x18\x0b \x01(\x0c\x12\x14\n\x0cobservations\x18\r \x03(\x0c\x12\x10\n\x08group_id\x18\x0e \x01(\x05\x12\x14\n\x0cgroup_reward\x18\x0f \x01(\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%ludus/protocol/mlagents/shallow.proto\x12\x16ludus.mlagents.shallow\x1a#ludus/protocol/mlagents/unity.proto\"r\n\x07Message\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32!.communicator_objects.HeaderProto\x12\x34\n\x0cunity_output\x18\x02 \x01(\x0b\x32\x1e.ludus.mlagents.shallow.Output\"\x97\x01\n\x06Output\x12\x33\n\trl_output\x18\x01 \x01(\x0b\x32 .ludus.mlagents.shallow.RLOutput\x12X\n\x18rl_initialization_output\x18\x02 \x01(\x0b\x32\x36.communicator_objects.UnityRLInitializationOutputProto\"\xb9\x01\n\x08RLOutput\x12\x45\n\x0b\x61gent_infos\x18\x02 \x03(\x0b\x32\x30.ludus.mlagents.shallow.RLOutput.AgentInfosEntry\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\x1aP\n\x0f\x41gentInfosEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.ludus.mlagents.shallow.Infos:\x02\x38\x01\"4\n\x05Infos\x12+\n\x05value\x18\x01 \x03(\x0b\x32\x1c.ludus.mlagents.shallow.Info\"\x9d\x01\n\x04Info\x12\x0e\n\x06reward\x18\x07 \x01(\x02\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x18\n\x10max_step_reached\x18\t \x01(\x08\x12\n\n\x02id\x18\n \x01(\x05\x12\x13\n\x0b\x61\x63tion_mask\x18\x0b \x01(\x0c\x12\x14\n\x0cobservations\x18\r \x03(\x0c\x12\x10\n\x08group_id\x18\x0e \x01(\x05\x12\x14\n\x0cgroup_reward\x18\x0f \x01(\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,16 +34,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RLOUTPUT_AGENTINFOSENTRY']._loaded_options = None
   _globals['_RLOUTPUT_AGENTINFOSENTRY']._serialized_options = b'8\001'
-  _globals['_MESSAGE']._serialized_start=94
-  _globals['_MESSAGE']._serialized_end=208
-  _globals['_OUTPUT']._serialized_start=211
-  _globals['_OUTPUT']._serialized_end=362
-  _globals['_RLOUTPUT']._serialized_start=365
-  _globals['_RLOUTPUT']._serialized_end=550
-  _globals['_RLOUTPUT_AGENTINFOSENTRY']._serialized_start=470
-  _globals['_RLOUTPUT_AGENTINFOSENTRY']._serialized_end=550
-  _globals['_INFOS']._serialized_start=552
-  _globals['_INFOS']._serialized_end=604
-  _globals['_INFO']._serialized_start=607
-  _globals['_INFO']._serialized_end=764
+  _globals['_MESSAGE']._serialized_start=102
+  _globals['_MESSAGE']._serialized_end=216
+  _globals['_OUTPUT']._serialized_start=219
+  _globals['_OUTPUT']._serialized_end=370
+  _globals['_RLOUTPUT']._serialized_start=373
+  _globals['_RLOUTPUT']._serialized_end=558
+  _globals['_RLOUTPUT_AGENTINFOSENTRY']._serialized_start=478
+  _globals['_RLOUTPUT_AGENTINFOSENTRY']._serialized_end=558
+  _globals['_INFOS']._serialized_start=560
+  _globals['_INFOS']._serialized_end=612
+  _globals['_INFO']._serialized_start=615
+  _globals['_INFO']._serialized_end=772
 # @@protoc_insertion_point(module_scope)

@@ -22,10 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from ludus.protocol.mlagents import agent_pb2 as ludus_dot_wire_dot_mlagents_dot_agent__pb2
+from ludus.protocol.mlagents import agent_pb2 as ludus_dot_protocol_dot_mlagents_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fludus/wire/mlagents/unity.proto\x12\x14\x63ommunicator_objects\x1a\x1fludus/wire/mlagents/agent.proto\"\xc0\x01\n\x11UnityMessageProto\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32!.communicator_objects.HeaderProto\x12<\n\x0cunity_output\x18\x02 \x01(\x0b\x32&.communicator_objects.UnityOutputProto\x12:\n\x0bunity_input\x18\x03 \x01(\x0b\x32%.communicator_objects.UnityInputProto\".\n\x0bHeaderProto\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa9\x01\n\x10UnityOutputProto\x12;\n\trl_output\x18\x01 \x01(\x0b\x32(.communicator_objects.UnityRLOutputProto\x12X\n\x18rl_initialization_output\x18\x02 \x01(\x0b\x32\x36.communicator_objects.UnityRLInitializationOutputProto\"\xa4\x01\n\x0fUnityInputProto\x12\x39\n\x08rl_input\x18\x01 \x01(\x0b\x32\'.communicator_objects.UnityRLInputProto\x12V\n\x17rl_initialization_input\x18\x02 \x01(\x0b\x32\x35.communicator_objects.UnityRLInitializationInputProto\"\xb9\x02\n\x12UnityRLOutputProto\x12L\n\nagentInfos\x18\x02 \x03(\x0b\x32\x38.communicator_objects.UnityRLOutputProto.AgentInfosEntry\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\x1aI\n\x12ListAgentInfoProto\x12\x33\n\x05value\x18\x01 \x03(\x0b\x32$.communicator_objects.AgentInfoProto\x1an\n\x0f\x41gentInfosEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12J\n\x05value\x18\x02 \x01(\x0b\x32;.communicator_objects.UnityRLOutputProto.ListAgentInfoProto:\x02\x38\x01J\x04\x08\x01\x10\x02\"\xfe\x02\n\x11UnityRLInputProto\x12P\n\ragent_actions\x18\x01 \x03(\x0b\x32\x39.communicator_objects.UnityRLInputProto.AgentActionsEntry\x12\x33\n\x07\x63ommand\x18\x04 \x01(\x0e\x32\".communicator_objects.CommandProto\x12\x14\n\x0cside_channel\x18\x05 \x01(\x0c\x1aM\n\x14ListAgentActionProto\x12\x35\n\x05value\x18\x01 \x03(\x0b\x32&.communicator_objects.AgentActionProto\x1aq\n\x11\x41gentActionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12K\n\x05value\x18\x02 \x01(\x0b\x32<.communicator_objects.UnityRLInputProto.ListAgentActionProto:\x02\x38\x01J\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\xec\x01\n\x18UnityRLCapabilitiesProto\x12\x1a\n\x12\x62\x61seRLCapabilities\x18\x01 \x01(\x08\x12#\n\x1b\x63oncatenatedPngObservations\x18\x02 \x01(\x08\x12 \n\x18\x63ompressedChannelMapping\x18\x03 \x01(\x08\x12\x15\n\rhybridActions\x18\x04 \x01(\x08\x12\x19\n\x11trainingAnalytics\x18\x05 \x01(\x08\x12!\n\x19variableLengthObservation\x18\x06 \x01(\x08\x12\x18\n\x10multiAgentGroups\x18\x07 \x01(\x08\"\xc0\x01\n\x1fUnityRLInitializationInputProto\x12\x0c\n\x04seed\x18\x01 \x01(\x05\x12\x1d\n\x15\x63ommunication_version\x18\x02 \x01(\t\x12\x17\n\x0fpackage_version\x18\x03 \x01(\t\x12\x44\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32..communicator_objects.UnityRLCapabilitiesProto\x12\x11\n\tnum_areas\x18\x05 \x01(\x05\"\x8c\x02\n UnityRLInitializationOutputProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15\x63ommunication_version\x18\x02 \x01(\t\x12\x10\n\x08log_path\x18\x03 \x01(\t\x12\x44\n\x10\x62rain_parameters\x18\x05 \x03(\x0b\x32*.communicator_objects.BrainParametersProto\x12\x17\n\x0fpackage_version\x18\x07 \x01(\t\x12\x44\n\x0c\x63\x61pabilities\x18\x08 \x01(\x0b\x32..communicator_objects.UnityRLCapabilitiesProtoJ\x04\x08\x06\x10\x07*-\n\x0c\x43ommandProto\x12\x08\n\x04STEP\x10\x00\x12\t\n\x05RESET\x10\x01\x12\x08\n\x04QUIT\x10\x02\x32t\n\x14UnityToExternalProto\x12\\\n\x08\x45xchange\x12\'.communicator_objects.UnityMessageProto\x1a\'.communicator_objects.UnityMessageProtob\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#ludus/protocol/mlagents/unity.proto\x12\x14\x63ommunicator_objects\x1a#ludus/protocol/mlagents/agent.proto\"\xc0\x01\n\x11UnityMessageProto\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32!.communicator_objects.HeaderProto\x12<\n\x0cunity_output\x18\x02 \x01(\x0b\x32&.communicator_objects.UnityOutputProto\x12:\n\x0bunity_input\x18\x03 \x01(\x0b\x32%.communicator_objects.UnityInputProto\".\n\x0bHeaderProto\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa9\x01\n\x10UnityOutputProto\x12;\n\trl_output\x18\x01 \x01(\x0b\x32(.communicator_objects.UnityRLOutputProto\x12X\n\x18rl_initialization_output\x18\x02 \x01(\x0b\x32\x36.communicator_objects.UnityRLInitializationOutputProto\"\xa4\x01\n\x0fUnityInputProto\x12\x39\n\x08rl_input\x18\x01 \x01(\x0b\x32\'.communicator_objects.UnityRLInputProto\x12V\n\x17rl_initialization_input\x18\x02 \x01(\x0b\x32\x35.communicator_objects.UnityRLInitializationInputProto\"\xb9\x02\n\x12UnityRLOutputProto\x12L\n\nagentInfos\x18\x02 \x03(\x0b\x32\x38.communicator_objects.UnityRLOutputProto.AgentInfosEntry\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\x1aI\n\x12ListAgentInfoProto\x12\x33\n\x05value\x18\x01 \x03(\x0b\x32$.communicator_objects.AgentInfoProto\x1an\n\x0f\x41gentInfosEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12J\n\x05value\x18\x02 \x01(\x0b\x32;.communicator_objects.UnityRLOutputProto.ListAgentInfoProto:\x02\x38\x01J\x04\x08\x01\x10\x02\"\xfe\x02\n\x11UnityRLInputProto\x12P\n\ragent_actions\x18\x01 \x03(\x0b\x32\x39.communicator_objects.UnityRLInputProto.AgentActionsEntry\x12\x33\n\x07\x63ommand\x18\x04 \x01(\x0e\x32\".communicator_objects.CommandProto\x12\x14\n\x0cside_channel\x18\x05 \x01(\x0c\x1aM\n\x14ListAgentActionProto\x12\x35\n\x05value\x18\x01 \x03(\x0b\x32&.communicator_objects.AgentActionProto\x1aq\n\x11\x41gentActionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12K\n\x05value\x18\x02 \x01(\x0b\x32<.communicator_objects.UnityRLInputProto.ListAgentActionProto:\x02\x38\x01J\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\xec\x01\n\x18UnityRLCapabilitiesProto\x12\x1a\n\x12\x62\x61seRLCapabilities\x18\x01 \x01(\x08\x12#\n\x1b\x63oncatenatedPngObservations\x18\x02 \x01(\x08\x12 \n\x18\x63ompressedChannelMapping\x18\x03 \x01(\x08\x12\x15\n\rhybridActions\x18\x04 \x01(\x08\x12\x19\n\x11trainingAnalytics\x18\x05 \x01(\x08\x12!\n\x19variableLengthObservation\x18\x06 \x01(\x08\x12\x18\n\x10multiAgentGroups\x18\x07 \x01(\x08\"\xc0\x01\n\x1fUnityRLInitializationInputProto\x12\x0c\n\x04seed\x18\x01 \x01(\x05\x12\x1d\n\x15\x63ommunication_version\x18\x02 \x01(\t\x12\x17\n\x0fpackage_version\x18\x03 \x01(\t\x12\x44\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32..communicator_objects.UnityRLCapabilitiesProto\x12\x11\n\tnum_areas\x18\x05 \x01(\x05\"\x8c\x02\n UnityRLInitializationOutputProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15\x63ommunication_version\x18\x02 \x01(\t\x12\x10\n\x08log_path\x18\x03 \x01(\t\x12\x44\n\x10\x62rain_parameters\x18\x05 \x03(\x0b\x32*.communicator_objects.BrainParametersProto\x12\x17\n\x0fpackage_version\x18\x07 \x01(\t\x12\x44\n\x0c\x63\x61pabilities\x18\x08 \x01(\x0b\x32..communicator_objects.UnityRLCapabilitiesProtoJ\x04\x08\x06\x10\x07*-\n\x0c\x43ommandProto\x12\x08\n\x04STEP\x10\x00\x12\t\n\x05RESET\x10\x01\x12\x08\n\x04QUIT\x10\x02\x32t\n\x14UnityToExternalProto\x12\\\n\x08\x45xchange\x12\'.communicator_objects.UnityMessageProto\x1a\'.communicator_objects.UnityMessageProtob\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,34 +36,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNITYRLOUTPUTPROTO_AGENTINFOSENTRY']._serialized_options = b'8\001'
   _globals['_UNITYRLINPUTPROTO_AGENTACTIONSENTRY']._loaded_options = None
   _globals['_UNITYRLINPUTPROTO_AGENTACTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_COMMANDPROTO']._serialized_start=2078
-  _globals['_COMMANDPROTO']._serialized_end=2123
-  _globals['_UNITYMESSAGEPROTO']._serialized_start=91
-  _globals['_UNITYMESSAGEPROTO']._serialized_end=283
-  _globals['_HEADERPROTO']._serialized_start=285
-  _globals['_HEADERPROTO']._serialized_end=331
-  _globals['_UNITYOUTPUTPROTO']._serialized_start=334
-  _globals['_UNITYOUTPUTPROTO']._serialized_end=503
-  _globals['_UNITYINPUTPROTO']._serialized_start=506
-  _globals['_UNITYINPUTPROTO']._serialized_end=670
-  _globals['_UNITYRLOUTPUTPROTO']._serialized_start=673
-  _globals['_UNITYRLOUTPUTPROTO']._serialized_end=986
-  _globals['_UNITYRLOUTPUTPROTO_LISTAGENTINFOPROTO']._serialized_start=795
-  _globals['_UNITYRLOUTPUTPROTO_LISTAGENTINFOPROTO']._serialized_end=868
-  _globals['_UNITYRLOUTPUTPROTO_AGENTINFOSENTRY']._serialized_start=870
-  _globals['_UNITYRLOUTPUTPROTO_AGENTINFOSENTRY']._serialized_end=980
-  _globals['_UNITYRLINPUTPROTO']._serialized_start=989
-  _globals['_UNITYRLINPUTPROTO']._serialized_end=1371
-  _globals['_UNITYRLINPUTPROTO_LISTAGENTACTIONPROTO']._serialized_start=1167
-  _globals['_UNITYRLINPUTPROTO_LISTAGENTACTIONPROTO']._serialized_end=1244
-  _globals['_UNITYRLINPUTPROTO_AGENTACTIONSENTRY']._serialized_start=1246
-  _globals['_UNITYRLINPUTPROTO_AGENTACTIONSENTRY']._serialized_end=1359
-  _globals['_UNITYRLCAPABILITIESPROTO']._serialized_start=1374
-  _globals['_UNITYRLCAPABILITIESPROTO']._serialized_end=1610
-  _globals['_UNITYRLINITIALIZATIONINPUTPROTO']._serialized_start=1613
-  _globals['_UNITYRLINITIALIZATIONINPUTPROTO']._serialized_end=1805
-  _globals['_UNITYRLINITIALIZATIONOUTPUTPROTO']._serialized_start=1808
-  _globals['_UNITYRLINITIALIZATIONOUTPUTPROTO']._serialized_end=2076
-  _globals['_UNITYTOEXTERNALPROTO']._serialized_start=2125
-  _globals['_UNITYTOEXTERNALPROTO']._serialized_end=2241
+  _globals['_COMMANDPROTO']._serialized_start=2086
+  _globals['_COMMANDPROTO']._serialized_end=2131
+  _globals['_UNITYMESSAGEPROTO']._serialized_start=99
+  _globals['_UNITYMESSAGEPROTO']._serialized_end=291
+  _globals['_HEADERPROTO']._serialized_start=293
+  _globals['_HEADERPROTO']._serialized_end=339
+  _globals['_UNITYOUTPUTPROTO']._serialized_start=342
+  _globals['_UNITYOUTPUTPROTO']._serialized_end=511
+  _globals['_UNITYINPUTPROTO']._serialized_start=514
+  _globals['_UNITYINPUTPROTO']._serialized_end=678
+  _globals['_UNITYRLOUTPUTPROTO']._serialized_start=681
+  _globals['_UNITYRLOUTPUTPROTO']._serialized_end=994
+  _globals['_UNITYRLOUTPUTPROTO_LISTAGENTINFOPROTO']._serialized_start=803
+  _globals['_UNITYRLOUTPUTPROTO_LISTAGENTINFOPROTO']._serialized_end=876
+  _globals['_UNITYRLOUTPUTPROTO_AGENTINFOSENTRY']._serialized_start=878
+  _globals['_UNITYRLOUTPUTPROTO_AGENTINFOSENTRY']._serialized_end=988
+  _globals['_UNITYRLINPUTPROTO']._serialized_start=997
+  _globals['_UNITYRLINPUTPROTO']._serialized_end=1379
+  _globals['_UNITYRLINPUTPROTO_LISTAGENTACTIONPROTO']._serialized_start=1175
+  _globals['_UNITYRLINPUTPROTO_LISTAGENTACTIONPROTO']._serialized_end=1252
+  _globals['_UNITYRLINPUTPROTO_AGENTACTIONSENTRY']._serialized_start=1254
+  _globals['_UNITYRLINPUTPROTO_AGENTACTIONSENTRY']._serialized_end=1367
+  _globals['_UNITYRLCAPABILITIESPROTO']._serialized_start=1382
+  _globals['_UNITYRLCAPABILITIESPROTO']._serialized_end=1618
+  _globals['_UNITYRLINITIALIZATIONINPUTPROTO']._serialized_start=1621
+  _globals['_UNITYRLINITIALIZATIONINPUTPROTO']._serialized_end=1813
+  _globals['_UNITYRLINITIALIZATIONOUTPUTPROTO']._serialized_start=1816
+  _globals['_UNITYRLINITIALIZATIONOUTPUTPROTO']._serialized_end=2084
+  _globals['_UNITYTOEXTERNALPROTO']._serialized_start=2133
+  _globals['_UNITYTOEXTERNALPROTO']._serialized_end=2249
 # @@protoc_insertion_point(module_scope)

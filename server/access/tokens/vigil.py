@@ -1,8 +1,8 @@
 """Ends what is open for long once its token holds no longer: event streams, waits, downloads, relayed simulators.
 
-`server.access.tokens.checker` decides when something is opened; here it is decided how long it may stay. One thread looks at
-all tokens with which anything is open, with one query every few seconds, however much is open. While the database does
-not answer, nobody is thrown out.
+`server.access.tokens.checker` decides when something is opened; here it is decided how long it may stay. One thread
+looks at all tokens with which anything is open, with one query every few seconds, however much is open. While the
+database does not answer, nobody is thrown out.
 """
 
 import threading

@@ -1,1 +1,1 @@
-""""""
+"""What routes share: fields, bodies, filters, pages, problems, idempotency."""

@@ -1,7 +1,7 @@
 """Problems: every way to fail answers with one shape, RFC 9457 `application/problem+json`, with a stable `code`.
 
-The domain's errors (`server.kit.errors`) know kinds, not statuses; the table here maps them. Errors that only exist over
-HTTP (a filter that doesn't parse, a body that is too large) are leaves of the same tree that name their status.
+The domain's errors (`server.kit.errors`) know kinds, not statuses; the table here maps them. Errors that only exist
+over HTTP (a filter that doesn't parse, a body that is too large) are leaves of the same tree that name their status.
 """
 
 import math

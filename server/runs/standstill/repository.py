@@ -69,7 +69,7 @@ class StandstillRepository:
             set_committed_value(run, "waits_for", sentences.get(run.id))
 
     def needs_action(self, run: Run) -> bool:
-        """Tell whether a run that `tell` was given goes on only when a person acts (`server.runs.standstill.reasons`)."""
+        """Tell whether a run that `tell` was given goes on only when a person acts (see `reasons`)."""
         if run.state == RunState.PAUSED:
             paused = self._clock() - run.updated_at
             return paused_for_good(run.stop_reason, _patience(run), paused)

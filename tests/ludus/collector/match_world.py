@@ -18,7 +18,7 @@ from ludus.collector.rounds import Rounds
 from ludus.collector.tracker import Tracker
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Floats, Ints, Outcome, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from worker.collectors.acting import make_policy, make_stacked
+from worker.collectors.acting import POLICIES
 
 NETWORK = {"hidden_units": 1, "num_layers": 1, "deterministic": True}
 LEARNER = 9
@@ -59,7 +59,7 @@ class Pitch:
         rounds.grant(0, 10_000, size=10_000, closed=True)
         tracker = Tracker(self.arena, 500, rounds)
         tracker.segments.blocks = list(range(self.arena.layout.blocks))
-        policy = make_policy(spec, NETWORK)
+        policy = POLICIES.policy(spec, NETWORK)
         policy.load(weights_of(LEARNER))
         self.learning = Lane(
             number=0,
@@ -73,7 +73,7 @@ class Pitch:
             version=0,
             observer=self.referee,
         )
-        self.opponents = Opponents(make_stacked(spec, NETWORK))
+        self.opponents = Opponents(POLICIES.stacked(spec, NETWORK))
         self.opposition = OppositionLane(
             number=0,
             behavior=behavior,

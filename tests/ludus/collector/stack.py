@@ -19,11 +19,11 @@ from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.collectors.notices import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.collectors.programs import Opposition, PolicyProgram
-from worker.experience.rollout import Rollout
+from worker.experience.rollout import Rollout, gather
 
 SPEC = BehaviorSpec("Cart", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
 NETWORK: dict[str, object] = {"hidden_units": 8, "num_layers": 1}
@@ -99,7 +99,7 @@ class Learner:
                 self._decide(notice.spec)
             case SegmentsDelivered():
                 for segment in notice.segments:
-                    rollout = self.arenas[notice.behavior].gather([segment])
+                    rollout = gather(self.arenas[notice.behavior], [segment])
                     self.rollouts.setdefault(segment.round, []).append(rollout)
                     self.delivered.setdefault(notice.behavior, []).append(rollout)
                 self.pool.reclaim(notice.behavior, notice.segments)
@@ -116,7 +116,7 @@ class Learner:
         if self.configured is not None and spec.behavior not in self.configured:
             self.pool.refuse(spec.behavior, "behavior_not_configured", "the run's configuration has no such behavior")
             return
-        policy = make_policy(spec, self.network, self.squashed)
+        policy = POLICIES.policy(spec, self.network, self.squashed)
         arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
         program = PolicyProgram(
             self.network,
@@ -136,7 +136,7 @@ class Learner:
             self.pool.grant(spec.behavior, 0, self.size)
 
     def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
-        size = make_policy(spec, self.network, self.squashed).flat_size
+        size = POLICIES.policy(spec, self.network, self.squashed).flat_size
         return np.random.default_rng(3).standard_normal(size, np.float32) / 4
 
     def heard(self, kind: type[NoticeT]) -> list[NoticeT]:

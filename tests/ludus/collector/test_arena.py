@@ -14,6 +14,7 @@ from ludus.collector.arena import Arena, ArenaLayout, default_rows
 from ludus.collector.segments import SEGMENT_DTYPE, Ending, Segment, pack_segments, unpack_segments
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.admitted import block_chunk
+from worker.experience.rollout import gather
 
 SPEC = BehaviorSpec("Walker", (ObservationSpec((3,)), ObservationSpec((2, 2), dtype="uint8")), ActionSpec(2, (3, 2)))
 
@@ -27,7 +28,7 @@ def test_gathered_rollout_has_the_steps_of_each_segment_in_order() -> None:
     arena.rewards[:] = np.arange(len(arena.rewards))  # each row's reward is its own index
     segments = [make_segment((7, 2), 6), make_segment((0,), 4, ending=Ending.TERMINATED), make_segment((5,), 1)]
 
-    rollout = arena.gather(segments)
+    rollout = gather(arena, segments)
 
     # Rows of block b are b * (rows + 1) + t: block 7 begins at 35, block 2 at 10, block 0 at 0, block 5 at 25.
     assert rollout.rewards.tolist() == [35, 36, 37, 38, 10, 11, 0, 1, 2, 3, 25]
@@ -41,7 +42,7 @@ def test_successor_of_a_full_block_lies_in_its_extra_row() -> None:
     arena = Arena.create(SPEC, 100, rows=4)
     arena.observations[0][:, 0] = np.arange(len(arena.rewards))
 
-    rollout = arena.gather([make_segment((0,), 4), make_segment((3, 1), 6)])
+    rollout = gather(arena, [make_segment((0,), 4), make_segment((3, 1), 6)])
 
     # After step 3 of block 0 comes row 4; after step 5, which is step 1 of block 1 at row 5 + 1, comes row 7.
     assert rollout.next_observations[0][:, 0].tolist() == [4, 7]
@@ -51,7 +52,7 @@ def test_successor_of_a_full_block_lies_in_its_extra_row() -> None:
 def test_rollout_columns_have_the_documented_shapes_and_types() -> None:
     arena = Arena.create(SPEC, 100, rows=4)
 
-    rollout = arena.gather([make_segment((0, 1), 5), make_segment((2,), 2, sequence=3)])
+    rollout = gather(arena, [make_segment((0, 1), 5), make_segment((2,), 2, sequence=3)])
 
     assert [(tuple(item.shape), item.dtype) for item in rollout.observations] == [
         ((7, 3), torch.float32),
@@ -71,7 +72,7 @@ def test_rollout_columns_have_the_documented_shapes_and_types() -> None:
 def test_behavior_without_branches_has_no_masks() -> None:
     arena = Arena.create(BehaviorSpec("Reach", (ObservationSpec((1,)),), ActionSpec(1)), 10)
 
-    rollout = arena.gather([make_segment((0,), 2)])
+    rollout = gather(arena, [make_segment((0,), 2)])
 
     assert rollout.action_masks is None
     assert tuple(rollout.discrete.shape) == (2, 0)
@@ -80,7 +81,7 @@ def test_behavior_without_branches_has_no_masks() -> None:
 
 def test_a_gathered_rollout_does_not_change_with_the_arena() -> None:
     arena = Arena.create(SPEC, 100, rows=4)
-    rollout = arena.gather([make_segment((0,), 3)])
+    rollout = gather(arena, [make_segment((0,), 3)])
 
     for column in arena.columns:
         column[:] = 1

@@ -13,7 +13,7 @@ from ludus.collector.rounds import Rounds
 from ludus.collector.tracker import Tracker
 from ludus.protocol.batches import Outcome
 from tests.ludus.collector.match_world import NETWORK, End, Game, Stadium, spec_of, weights_of
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 
 RED, BLUE = "Duel?team=0", "Duel?team=1"
 CANDIDATE, CHAMPION = 3, 7
@@ -32,7 +32,7 @@ class Court:
         self.lane = AssessmentLane(
             number=0,
             behavior="Duel",
-            policies=[make_policy(spec, network) for network in networks],
+            policies=[POLICIES.policy(spec, network) for network in networks],
             sittings=self.sittings,
             observer=self.sittings,
             tracker=Tracker(self.arena, 500, Rounds()),

@@ -10,6 +10,7 @@ from ludus.collector.exploration import PinkNoise
 from ludus.collector.segments import Ending
 from ludus.protocol.codec import CloseCode, ProtocolError
 from tests.ludus.collector.world import FIRST_TICK, World
+from worker.experience.rollout import gather
 
 
 def test_an_episode_is_recorded_with_its_rewards_and_its_final_observation() -> None:
@@ -456,7 +457,7 @@ def test_messages_of_one_turn_have_ticks_of_their_own() -> None:
     world.run()
 
     ticks = {
-        (segment.simulator, segment.agent): (int(world.arena.gather([segment]).ticks), segment.successor_tick)
+        (segment.simulator, segment.agent): (int(gather(world.arena, [segment]).ticks), segment.successor_tick)
         for segment in world.segments
     }
     first = FIRST_TICK

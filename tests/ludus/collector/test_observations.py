@@ -16,7 +16,7 @@ from ludus.sdk.simulation import Simulation, Start
 from ludus.sdk.simulator import connect
 from ludus.sdk.steps import Actions, Turn
 from tests.ludus.collector.stack import learner
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.collectors.admitted import block_chunk
 from worker.collectors.notices import RoundCollected
 from worker.experience.rollout import Rollout
@@ -131,7 +131,7 @@ def test_what_the_games_showed_is_what_the_learner_sees(collected: Collected) ->
 
 
 def test_memory_is_what_the_policy_made_of_all_that_its_agent_saw_in_the_episode(collected: Collected) -> None:
-    policy = make_policy(SPEC, NETWORK)
+    policy = POLICIES.policy(SPEC, NETWORK)
     policy.load(collected.weights)
     behind: dict[tuple[int, ...], npt.NDArray[np.float32]] = {}
     """(simulator, agent, episode, sequence) -> the memory with which that segment should begin."""

@@ -15,7 +15,7 @@ from torch.distributions import Categorical, Normal, TanhTransform, TransformedD
 from ludus.collector.policy import Acted, ActingPolicy, Policy, sample
 from tests.worker.learning.networks.kinds import KINDS, OTHERS, PLAIN, Kind, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_masks
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.torch_policy import TorchPolicy
@@ -24,7 +24,7 @@ from worker.learning.networks.torch_policy import TorchPolicy
 def make_pair(kind: Kind, *, deterministic: bool = False) -> tuple[Actor, Policy]:
     """An actor and a policy with its weights."""
     settings = {**kind.network.model_dump(mode="json"), "deterministic": deterministic}
-    actor, policy = make_actor(kind), make_policy(kind.spec, settings, kind.squashed)
+    actor, policy = make_actor(kind), POLICIES.policy(kind.spec, settings, kind.squashed)
     policy.load(actor.flatten())
     return actor, policy
 
@@ -251,7 +251,7 @@ def test_plain_actors_act_in_numpy_and_others_in_torch(name: str) -> None:
 def test_a_policy_in_torch_lies_on_the_device_that_is_named(name: str) -> None:
     kind = OTHERS[name]
 
-    policy = make_policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, "meta")
+    policy = POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, "meta")
 
     assert isinstance(policy, TorchPolicy)
     assert {part.device.type for part in policy._actor.state_dict().values()} == {"meta"}
@@ -280,8 +280,8 @@ def test_acting_of_plain_actors_needs_no_torch() -> None:
     code = """
 import sys
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from worker.collectors.acting import make_policy
-make_policy(BehaviorSpec("Walker", (ObservationSpec((4,)),), ActionSpec(2)), {}, True)
+from worker.collectors.acting import POLICIES
+POLICIES.policy(BehaviorSpec("Walker", (ObservationSpec((4,)),), ActionSpec(2)), {}, True)
 sys.exit('torch' in sys.modules)
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from ludus.collector.stacked import StackedActing, rows_of
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from worker.collectors.acting import make_policy, make_stacked
+from worker.collectors.acting import POLICIES
 
 VECTORS = (ObservationSpec((3,)), ObservationSpec((2,)))
 PICTURE = (ObservationSpec((3, 20, 20), dtype="uint8"), ObservationSpec((2,)))
@@ -55,8 +55,8 @@ def weights_of(size: int, count: int) -> list[Any]:
 def test_each_row_is_answered_by_the_policy_that_it_names(case: str, which: list[int]) -> None:
     observations, actions, network, squashed = CASES[case]
     spec = BehaviorSpec("Player", observations, actions)
-    alone = make_policy(spec, network, squashed)
-    stacked = make_stacked(spec, network, squashed)
+    alone = POLICIES.policy(spec, network, squashed)
+    stacked = POLICIES.stacked(spec, network, squashed)
     weights = weights_of(alone.flat_size, 3)
     stacked.load(weights)
     rng = np.random.default_rng(1)
@@ -101,8 +101,8 @@ def test_draws_of_each_row_have_the_deviation_of_its_own_policy() -> None:
 
 def test_a_forbidden_choice_is_taken_by_no_policy() -> None:
     spec = BehaviorSpec("Player", VECTORS, ActionSpec(0, (3,)))
-    stacked = make_stacked(spec, {"hidden_units": 4, "num_layers": 1})
-    size = make_policy(spec, {"hidden_units": 4, "num_layers": 1}).flat_size
+    stacked = POLICIES.stacked(spec, {"hidden_units": 4, "num_layers": 1})
+    size = POLICIES.policy(spec, {"hidden_units": 4, "num_layers": 1}).flat_size
     stacked.load(weights_of(size, 2))
     rng = np.random.default_rng(1)
     masks = np.tile(np.array([1, 0, 1], np.uint8), (200, 1))
@@ -115,7 +115,7 @@ def test_a_forbidden_choice_is_taken_by_no_policy() -> None:
 def test_weights_replace_those_of_before_whatever_their_number() -> None:
     for network in (PLAIN, {**PLAIN, "memory": {"memory_size": 6}}):
         spec = BehaviorSpec("Player", VECTORS, CONTINUOUS)
-        alone, stacked = make_policy(spec, network), make_stacked(spec, network)
+        alone, stacked = POLICIES.policy(spec, network), POLICIES.stacked(spec, network)
         first, second, third = weights_of(alone.flat_size, 3)
         rng = np.random.default_rng(1)
         seen = observations_of(spec, 1, rng)

@@ -28,7 +28,7 @@ from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk.session import Session as Client
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.collectors.children import WarmCollector
 from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
@@ -183,7 +183,7 @@ class Desk:
             with self._pool._lock:
                 self._pool._children._launch(child)
             (frame,) = channel.receive()
-            self.hubs.append(Collector(channel, messages.Settings.unpack(frame.payload)))
+            self.hubs.append(Collector(channel, POLICIES, messages.Settings.unpack(frame.payload)))
             self.hubs[-1].link.tell(messages.Listening(1))
         self.delivered: Counter[tuple[str, int]] = Counter()
         self.rounds: dict[str, int] = {}
@@ -217,7 +217,7 @@ class Desk:
             assert not hub.done.done(), hub.done
 
     def _admit(self, spec: BehaviorSpec) -> None:
-        size = make_policy(spec, NETWORK, squashed=False).flat_size
+        size = POLICIES.policy(spec, NETWORK, squashed=False).flat_size
         arena = self._arenas[spec.behavior] = Arena.create(spec, 2_000)
         self._pool.admit(spec, PolicyProgram(NETWORK, size, 8), arena)
         self._pool.publish(spec.behavior, 1, np.zeros(size, np.float32))

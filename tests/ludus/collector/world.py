@@ -21,6 +21,7 @@ from ludus.collector.segments import Ending, Segment, unpack_segments
 from ludus.collector.tracker import Tracker
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from worker.experience.rollout import gather
 
 SPEC = BehaviorSpec("Scripted", (ObservationSpec((2,)),), ActionSpec(1, (2,)))
 FIRST_TICK = 3 << 32
@@ -292,7 +293,7 @@ class World:
         return report
 
     def _check(self, segment: Segment) -> None:
-        rollout = self.arena.gather([segment])
+        rollout = gather(self.arena, [segment])
         numbers = [int(number) for number in rollout.continuous[:, 0].tolist()]
         lived = [self.steps[number] for number in numbers]
         self.segments.append(segment)

@@ -241,7 +241,7 @@ def test_signals_have_the_order_of_the_value_heads_however_they_are_written() ->
 
 
 def test_a_signal_is_of_one_class_only() -> None:
-    """`worker.learning.build` dispatches on the type: if one were a subclass of another, the order of its arms would matter."""
+    """`worker.learning.build` dispatches on the type; with subclasses, the order of its arms would matter."""
     classes = get_args(SignalConfig)
 
     assert [(a, b) for a in classes for b in classes if a is not b and issubclass(a, b)] == []

@@ -17,6 +17,7 @@ from ludus.games.fleet import UnitySettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA
 from ludus.protocol.tickets import verify
+from ludus.protocol.tls import is_loopback
 from ludus.sdk.errors import Failure
 from ludus.sdk.join import Joiner, Target
 from server.gateway.errors import STATUS
@@ -24,7 +25,6 @@ from server.gateway.main import CannotServe, check
 from server.gateway.service import REPORTS_PER_MINUTE
 from server.kit.db.database import Database
 from server.kit.errors import ErrorKind
-from server.kit.ports import is_loopback
 from server.kit.settings import GatewaySettings
 from server.runs.models import Event
 from tests.ludus.games.unity.conftest import Playing, free_port, until

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Ending, Segment
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
+from worker.experience.rollout import gather
 from worker.experience.transitions import transitions_of
 
 CPU = torch.device("cpu")
@@ -86,8 +87,8 @@ def test_the_pool_of_a_gathered_rollout_is_no_copy_and_that_of_others_is_the_sam
     arena = Arena.create(SPEC, 100, rows=4)
     for column in arena.observations:
         column[:] = np.random.default_rng(1).integers(0, 255, column.shape)
-    gathered = arena.gather(
-        [Segment(0, 1, 0, 0, 0, 6, 0, Ending.CUT, (7, 2)), Segment(0, 2, 0, 0, 0, 3, 0, Ending.CUT, (3,))]
+    gathered = gather(
+        arena, [Segment(0, 1, 0, 0, 0, 6, 0, Ending.CUT, (7, 2)), Segment(0, 2, 0, 0, 0, 3, 0, Ending.CUT, (3,))]
     )
     apart = replace(gathered, next_observations=[part.clone() for part in gathered.next_observations])
 

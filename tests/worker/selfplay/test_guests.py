@@ -15,7 +15,7 @@ from server.config.config import PPOConfig, resolve
 from tests.toys.brawl import Brawl
 from tests.worker.selfplay.match_day import Referee, train
 from tests.worker.selfplay.test_training import BLUE, RED, section
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.selfplay.guests import GUESTS, GuestList
 from worker.trainer import checkpoint
@@ -70,7 +70,7 @@ def test_a_random_player_has_no_preference(kind: str) -> None:
     guests = GuestList()
 
     (guest,) = guests.invite(["random"], Sources({}), "A", algorithm.actor, "behaviors.A")
-    policy = make_policy(spec, config.network_settings.model_dump(mode="json"))
+    policy = POLICIES.policy(spec, config.network_settings.model_dump(mode="json"))
     policy.load(guest.weights)
     observations = [np.random.default_rng(1).standard_normal((4000, 4)).astype(np.float32)]
     drawn = policy.act(observations, None, None, np.random.default_rng(2))

@@ -34,7 +34,8 @@ Deviations from ML-Agents, on purpose:
     raises `Diverged`. The last minibatch's loss is measured once more behind the last step, so that this step is judged
     too: however few minibatches an update has, it never leaves weights that exploded.
 
-Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps, others as in `worker.learning.functional`.
+Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps, others as in
+`worker.learning.functional`.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
@@ -110,7 +111,8 @@ def cross_entropy(
 
 
 class SideAdam:
-    """Adam over parameters that belong to another optimizer (`worker.learning.networks.optimizer.FlatAdam` owns their storage).
+    """Adam over parameters that belong to another optimizer (`worker.learning.networks.optimizer.FlatAdam` owns their
+    storage).
 
     It takes gradients from its caller and leaves `grad` alone.
     """

@@ -35,9 +35,9 @@ taken back hold here, too):
  d. Each agent's critic memory is its own (see `algorithms.recollection`).
  e. The size of the largest team is counted before an update, not between the rows of one.
 
-What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in `worker.learning.functional` and
-`experience.groups`; `P = N + B` rows of the pool, `W` columns of flat actions, `Q` sequences, `K` width of a memory,
-`R` rows of a minibatch with padding and `X` without.
+What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in
+`worker.learning.functional` and `experience.groups`; `P = N + B` rows of the pool, `W` columns of flat actions, `Q`
+sequences, `K` width of a memory, `R` rows of a minibatch with padding and `X` without.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 

@@ -47,7 +47,8 @@ Deviations from ML-Agents, on purpose:
     whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000; with the
     same seed the last 100 episodes are worth -143 so, and -120 as it is here.
 
-What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in `worker.learning.functional`.
+What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in
+`worker.learning.functional`.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 

@@ -52,12 +52,13 @@ what signals and cloning measure of their own steps, are a million times what th
 back as a whole: networks, target, coefficients, optimizers and signals are those from before.
 Either way `Diverged` names what it was. What was stored stays stored, and the next update draws other batches.
 
-Where several processes learn as one (`worker.learning.shares`) all store the same rounds and draw the same batches and noise. Of
-each batch a process reads and differentiates its own rows or sequences, and what it notes of them is averaged over the
-processes too: all judge an update alike.
+Where several processes learn as one (`worker.learning.shares`) all store the same rounds and draw the same batches and
+noise. Of each batch a process reads and differentiates its own rows or sequences, and what it notes of them is averaged
+over the processes too: all judge an update alike.
 
-What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in `worker.learning.functional`; `R`
-rows of a batch, `K` outputs of a Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
+What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in
+`worker.learning.functional`; `R` rows of a batch, `K` outputs of a Q network for each signal, `E` entropy coefficients:
+the branches', then the columns'.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 

@@ -1,9 +1,9 @@
 """Acting with torch, where numpy would have to repeat convolutions, attention and an LSTM.
 
-The modules are the learner's own (`worker.learning.networks.actor`), in float32 on the device that the run's configuration
-names, the CPU if it names none. Sampling is that of `ludus.collector.policy`, on the CPU everywhere, with the generator
-that the caller passes. On a GPU a batch makes two ways: each observation there in one piece, pictures as bytes, and the
-columns of the head back, with the memory where there is one.
+The modules are the learner's own (`worker.learning.networks.actor`), in float32 on the device that the run's
+configuration names, the CPU if it names none. Sampling is that of `ludus.collector.policy`, on the CPU everywhere, with
+the generator that the caller passes. On a GPU a batch makes two ways: each observation there in one piece, pictures as
+bytes, and the columns of the head back, with the memory where there is one.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """A supervisor in a process of its own, so that a test can freeze it: claims the run that waits and executes it.
 
-`python -m tests.worker.host.supervisor.supervising URL FOLDER PROGRAM` with PROGRAM a trainer's source (see `scripted`).
+`python -m tests.worker.host.supervisor.supervising URL FOLDER PROGRAM` with PROGRAM a trainer's source (see
+`scripted`).
 """
 
 import subprocess

@@ -20,7 +20,7 @@ from tests.worker.learning.algorithms.sac_world import (
     train,
 )
 from tests.worker.rollouts import make_spec
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.transitions import transitions_of
 from worker.learning.algorithms.guards import Diverged
@@ -619,7 +619,7 @@ def test_weights_are_as_collectors_load_them() -> None:
     spec = make_spec(observations=(3,), continuous=2, branches=(2,))
     sac = make_sac(spec, network={"normalize": True})
     train(sac, spec, np.random.default_rng(1), 2)
-    policy = make_policy(spec, sac.config.network_settings.model_dump(), squashed=True)
+    policy = POLICIES.policy(spec, sac.config.network_settings.model_dump(), squashed=True)
 
     policy.load(sac.flat_weights())
     acted = policy.act([np.zeros((5, 3), np.float32)], None, None, np.random.default_rng(1))

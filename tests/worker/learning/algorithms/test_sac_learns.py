@@ -16,7 +16,7 @@ from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.learning.algorithms.sac_world import make_sac, make_sac_config
 from tests.worker.rollouts import make_rollout, make_spec
 from tests.worker.toys import Bandit, Identity, OneStepToy, Target, TwoBranches, play
-from worker.collectors.acting import make_policy
+from worker.collectors.acting import POLICIES
 from worker.learning.algorithms.sac import SAC
 
 AGENTS = 16
@@ -41,7 +41,7 @@ class Both:
 
 def learn(toy: OneStepToy, sac: SAC, *, updates: int) -> list[float]:
     """Train on a one-step toy, a gradient step for each `AGENTS` steps; return the mean reward of every 25 rounds."""
-    policy = make_policy(toy.spec, sac.config.network_settings.model_dump(), squashed=True)
+    policy = POLICIES.policy(toy.spec, sac.config.network_settings.model_dump(), squashed=True)
     means = play(toy, sac, policy, steps=range(AGENTS, (updates + 1) * AGENTS, AGENTS), agents=AGENTS)
     return [float(np.mean(means[start : start + 25])) for start in range(0, updates, 25)]
 

@@ -56,6 +56,6 @@ def test_what_writes_files_takes_their_names(tmp_path: Path) -> None:
 
 
 def test_tls_files_are_read_by_their_names() -> None:
-    certificate = Path(__file__).parents[2] / "data" / "tls" / "localhost.pem"
+    certificate = Path(__file__).parents[1] / "data" / "tls" / "localhost.pem"
 
     assert ClientTls(ca_file=str(certificate)).read()[0] == certificate.read_bytes()
