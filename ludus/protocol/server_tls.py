@@ -3,9 +3,10 @@
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import grpc
+if TYPE_CHECKING:
+    import grpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,10 @@ class TlsPair:
         client_ca = None if files.client_ca is None else files.client_ca.read_bytes()
         return cls(files.certificate.read_bytes(), files.key.read_bytes(), client_ca)
 
-    def credentials(self) -> grpc.ServerCredentials:
+    def credentials(self) -> "grpc.ServerCredentials":
         """Return the credentials of a gRPC server. With `client_ca`, clients must show a certificate that it signed."""
+        import grpc  # noqa: PLC0415  the process above the embedded stack checks these files, and needs no gRPC
+
         return grpc.ssl_server_credentials(
             [(self.key, self.certificate)], self.client_ca, require_client_auth=self.client_ca is not None
         )

@@ -111,8 +111,8 @@ RULES = [
         "posix",
         POSIX_ONLY,
         names_what_only_posix_has,
-        lambda path: path.startswith("ludus/"),
-        "what users install runs on Windows, too",
+        lambda path: path.startswith("ludus/") and not path.startswith("ludus/collector/"),
+        "what users install runs on Windows, too; only collectors share memory as Linux does",
     ),
     Rule(
         "future",

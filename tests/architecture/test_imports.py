@@ -9,8 +9,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 POSIX_ONLY = ["fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"]
-ENVIRONMENTS = ("ludus.adapters.", "ludus.cli.simulate_process")
-"""What imports the environments' own packages."""
+EXTRAS = ("ludus.adapters.", "ludus.cli.simulate_process", "ludus.collector", "ludus.logging")
+"""What imports the packages of an extra: environments, or `ludus[collector]`, whose memory is shared on Linux alone."""
 
 HEAVY = {"torch", "fastapi", "pydantic", "sqlalchemy", "celery", "structlog", "gymnasium", "server", "worker"}
 """What a light installation lacks."""
@@ -44,12 +44,12 @@ def take(name, modules):
     report["states"][name] = state()
 
 ludus = list(modules("ludus"))
-take("ludus", [name for name in ludus if not name.startswith({ENVIRONMENTS!r})])
+take("ludus", [name for name in ludus if not name.startswith({EXTRAS!r})])
 report["heavy in ludus"] = sorted({HEAVY!r} & set(sys.modules))
 take("server", ["server.app.app", "server.app.serve"])
 report["heavy in the API"] = sorted({{"torch", "onnx"}} & set(sys.modules))
 take("server", modules("server"))
-take("ludus", [name for name in ludus if name.startswith({ENVIRONMENTS!r})])
+take("ludus", [name for name in ludus if name.startswith({EXTRAS!r})])
 take("worker", modules("worker"))
 print(json.dumps(report))
 """
@@ -117,7 +117,7 @@ for name in {POSIX_ONLY!r}:
 sys.meta_path.insert(0, Blocked())
 import ludus
 for info in pkgutil.walk_packages(ludus.__path__, "ludus."):
-    if not info.name.startswith({ENVIRONMENTS!r}):
+    if not info.name.startswith({EXTRAS!r}):
         importlib.import_module(info.name)
 """
     run_isolated(program, cwd=tmp_path)

@@ -37,9 +37,9 @@ def test_celery_is_asked_for_nothing_that_it_does_not_keep() -> None:
 def test_a_slot_forks_nothing() -> None:
     """Trainers are started by `subprocess`, which executes another program at once."""
     worker = ROOT / "worker"
-    supervisor = list((worker / "supervisor").glob("*.py"))
+    supervisor = list((worker / "host" / "supervisor").glob("*.py"))
     assert supervisor
-    for file in (*supervisor, *(worker / f"{name}.py" for name in ("tasks", "process", "commands"))):
+    for file in (*supervisor, *(worker / "host" / f"{name}.py" for name in ("tasks", "process", "commands"))):
         assert not re.search(r"\bmultiprocessing\b|\bos\.fork\b", file.read_text()), file.name
 
 
