@@ -20,7 +20,7 @@ from tests.contract.scenarios import refuse_spec
 from tests.fakes import FakeServer, finish_after, refuse
 from tests.toys.catch import Catch
 
-TLS = Path(__file__).parent.parent / "data" / "tls"
+TLS = Path(__file__).parents[2] / "data" / "tls"
 
 
 def trouble(

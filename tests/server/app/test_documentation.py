@@ -13,7 +13,7 @@ FROM_THE_FRAMEWORK = {
     ("422", "invalid_request"),
     ("500", "internal"),
 }
-OWN = ("server.kit.errors", "server.app")
+OWN = ("server.kit.errors", "server.kit.http", "server.app")
 """Modules whose errors the API answers with."""
 
 

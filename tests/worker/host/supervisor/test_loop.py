@@ -225,8 +225,10 @@ def test_matches_that_a_trainer_reports_are_in_the_ledger_when_its_run_has_ended
     ]
 
 
-SPEAKS = """ import os, pathlib, socket, sys, time from worker.trainer.link import Beat, CheckpointWritten, Command,
-EventRecord, Finished, Listening, Progress, TrainerLink
+SPEAKS = """
+import os, pathlib, socket, sys, time
+from worker.trainer.link import Beat, CheckpointWritten, Command, EventRecord, Finished, Listening, Progress
+from worker.trainer.link import TrainerLink
 
 def die(reason):
     os._exit(9)
