@@ -17,7 +17,7 @@ from ludus.games.fleet import GivenUp, UnitySettings
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.sdk.join import Target
-from tests.ludus.games.unity.conftest import LUDUS_LOGGER, Playing, free_port, until
+from tests.ludus.games.conftest import LUDUS_LOGGER, Playing, free_port, until
 from tests.ludus.games.unity.fakes import FakeRun, Session, SessionEnds
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -27,7 +27,7 @@ from server.kit.db.database import Database
 from server.kit.errors import ErrorKind
 from server.kit.settings import GatewaySettings
 from server.runs.models import Event
-from tests.ludus.games.unity.conftest import Playing, free_port, until
+from tests.ludus.games.conftest import Playing, free_port, until
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 
 HEALTH = "/grpc.health.v1.Health/"

@@ -18,7 +18,7 @@ from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, join
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
-from tests.ludus.games.unity.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
+from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
 from tests.ludus.games.unity.fakes import (
     BALL,
     FRAMES,

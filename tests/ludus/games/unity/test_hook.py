@@ -27,7 +27,7 @@ from ludus.protocol.side_channels import (
 )
 from ludus.sdk.errors import Failure
 from ludus.sdk.join import Target
-from tests.ludus.games.unity.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
+from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
 from tests.ludus.games.unity.fakes import FakeRun
 from tests.unity.descriptions import Behavior
 from tests.unity.player import Player, Summary
