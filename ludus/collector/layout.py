@@ -13,7 +13,8 @@ about the other than this:
     head weight (H, hidden), head bias (H)                      means, [log-sigmas,] logits
     log_sigma (C)                                               only with continuous columns, and not squashed
 
-For all others both sides build the same torch modules, and the order is that of their parameters (`networks.actor`).
+For all others both sides build the same torch modules, and the order is that of their parameters
+(`worker.learning.networks.actor`).
 
 How an observation is treated, as in ML-Agents: rank 1 is a vector; rank 3 a picture (channels, height, width); rank 2
 with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any other is refused.

@@ -5,9 +5,10 @@ torch (2 x 128 units, one thread, microseconds: 1 row 10 against 14 and 23; 12 r
 measured on one core with numpy 2.4 and torch 2.13), and because a collector that needs no torch starts 0.9 s sooner
 and is 200 MB smaller. Set `OPENBLAS_NUM_THREADS=1` in a collector's environment.
 
-What is not plain acts with torch (`networks.torch_policy`, chosen by `networks.acting`) and shares `sample`. The
-mathematics is that of `worker.learning.networks.actor` and `worker.learning.functional.distributions`; a test holds
-both equal. Randomness comes from the generator that the caller passes, and from nowhere else.
+What is not plain acts with torch (`worker.learning.networks.torch_policy`, chosen by `worker.collectors.acting`) and
+shares `sample`. The mathematics is that of `worker.learning.networks.actor` and
+`worker.learning.functional.distributions`; a test holds both equal. Randomness comes from the generator that the caller
+passes, and from nowhere else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +89,7 @@ class ActingPolicy:
     memory_size = 0
 
     def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (`networks.layout`)."""
+        """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (`ludus.collector.layout`)."""
         self.layout = ActorLayout.of(spec, network_settings, squashed=squashed)
         self._activate = ACTIVATIONS[self.layout.body.activation]
         self._sections: dict[str, FloatArray] = {}
