@@ -89,7 +89,7 @@ class ActingPolicy:
     memory_size = 0
 
     def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (`ludus.collector.layout`)."""
+        """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
         self.layout = ActorLayout.of(spec, network_settings, squashed=squashed)
         self._activate = ACTIVATIONS[self.layout.body.activation]
         self._sections: dict[str, FloatArray] = {}

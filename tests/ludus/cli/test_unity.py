@@ -19,8 +19,8 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, split
-from tests.ludus.games.test_fleet import ROOT
 from tests.ludus.games.conftest import free_port, until
+from tests.ludus.games.test_fleet import ROOT
 from tests.ludus.games.unity.fakes import SECONDS, FakeRun, Game, Session, SessionEnds
 
 

@@ -11,7 +11,7 @@ import torch
 from ludus.demonstrations import DemonstrationError
 from server.config.config import CloneConfig
 from server.config.run import SimulatorsConfig
-from tests.worker.learning import RecordingCollection
+from tests.worker.learners import RecordingCollection
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.test_clone import SPEC, show
 from worker.collectors.notices import EpisodesEnded

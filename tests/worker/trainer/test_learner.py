@@ -13,7 +13,7 @@ from ludus.collector.arena import Arena
 from ludus.collector.segments import Ending, Segment
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import PPOConfig, SACConfig
-from tests.worker.learning import RecordingCollection, ScriptedAlgorithm
+from tests.worker.learners import RecordingCollection, ScriptedAlgorithm
 from worker.collectors.notices import EpisodesEnded, SegmentsDelivered
 from worker.learning.algorithms.guards import Diverged
 from worker.trainer.learner import BehaviorLearner, Progress, arena_steps
