@@ -54,7 +54,7 @@ def test_from_an_expert_to_its_clone_and_to_gail(stack: LudusUp, client: Client,
     (few,) = client.list_demonstrations("name = few")
     assert few.transitions == shown.pick_episodes(10, 1).every(20, 1).steps
     for name in configs:
-        run = client.get_run(name)
+        run = client.wait(name, timeout=60)  # a simulator may end a moment before its run
         assert (run.state, run.stop_reason) == ("SUCCEEDED", "completed"), name
     (evaluations,) = client.series("clone", "Evaluation/Cumulative Reward")
     assert evaluations.steps == (1000, 2000), "each waited for the simulators"
