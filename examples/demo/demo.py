@@ -30,7 +30,7 @@ from ludus.schemas import Run
 from server.kit.processes import MARK, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "server" / "training" / "presets" / "cartpole.yaml"
+CONFIG = ROOT / "server" / "config" / "presets" / "cartpole.yaml"
 FOLDER = ROOT / "demo"
 
 ENVIRONMENT = "CartPole-v1"
