@@ -249,7 +249,7 @@ def test_a_run_goes_on_with_another_worker_when_its_host_is_cut_off_and_the_host
     attempts = deployment.ask(lambda client: client.attempts(run.id))
     assert [(one.epoch, one.worker_id.split("/")[0]) for one in attempts] == [(1, first), (2, second)]
     assert attempts[0].outcome == "lease_expired"
-    assert '"event": "lease_lost"' in deployment.log("worker", first), "the host tried to write"
+    eventually(lambda: '"event": "lease_lost"' in deployment.log("worker", first), "the host tried to write", 60)
     events = deployment.ask(lambda client: list(client.list_events(run.id)))
     epochs = [event.epoch for event in events if event.epoch is not None]
     assert epochs == sorted(epochs), "an attempt that was over has written"

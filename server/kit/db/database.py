@@ -257,7 +257,17 @@ def _postgresql_engine(url: URL, busy_seconds: float, statement_seconds: float, 
     )
     return create_engine(
         url,
-        connect_args={"options": options, "connect_timeout": 10, "application_name": "ludus"},
+        connect_args={
+            "options": options,
+            "connect_timeout": 10,
+            "application_name": "ludus",
+            # A server that is cut off acknowledges nothing. Linux would wait 15 minutes for it, and once it is back, up
+            # to 2 minutes until the next retransmission: this connection fails after 15 s, and the next one is new.
+            "tcp_user_timeout": 15_000,
+            "keepalives_idle": 5,
+            "keepalives_interval": 5,
+            "keepalives_count": 2,
+        },
         pool_size=min(pool_size, 16),
         max_overflow=max(0, pool_size - 16),
         pool_pre_ping=True,
