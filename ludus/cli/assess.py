@@ -222,8 +222,10 @@ def run_assessment(
 
 
 def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[], bool]) -> Assessed:
-    """Wait for the end; print progress when it has moved. Give up when nobody is left to play: `alone`, or when the run
-    goes on only if somebody acts."""
+    """Wait until the run ends, and print its progress when it changes.
+
+    Stop waiting when `alone` says that all simulators have ended, or when the run needs a person to continue.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     said, standstill = "", Standstill()
     while True:
@@ -291,8 +293,10 @@ def _lead(result: MatchResult) -> str:
 
 @contextmanager
 def _simulators(run: str, games: Games, seed_parameter: str | None, last: deque[str]) -> Iterator[Callable[[], bool]]:
-    """Let simulators play in the run for the length of the block; say whether they have all ended, and keep their
-    `last` lines."""
+    """Run simulators while the block runs, and keep their newest lines in `last`.
+
+    Yields a function that tells whether all of them have ended.
+    """
     if games.source is None:
         yield lambda: False
         return

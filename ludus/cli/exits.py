@@ -1,7 +1,11 @@
 """Exit codes of `ludus`: one for each outcome that a script may want to tell apart."""
 
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
+from types import FrameType
 from typing import Final
 
 from ludus.protocol.codes import CloseCode
@@ -90,3 +94,20 @@ Exit codes:
   9  undecided
  10  the run did not go on by itself: it was paused, or no simulator or worker came
 """
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, which CI systems send to end a job. Does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -5,29 +5,26 @@ interrupt. The JUnit file is written once before the work begins, as an error, s
 too. CI systems read its elements so:
 
     failure   the question was answered, and the answer is no: an unmet requirement, a gate that did not pass
-    error     the question was not answered: the run did not succeed, nobody answers, the command line is wrong
+    error     the question was not answered: the run failed, the server does not answer, or the command line is wrong
     skipped   a requirement that was not judged, because of an error
 """
 
 import os
-import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, TypeVar
 from xml.etree import ElementTree as ET
 
 import click
 
 from ludus.cli.client import Failure
-from ludus.cli.exits import INTERRUPTED, Exit
+from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.render import LINES, echo, max_steps, number, printable
 from ludus.cli.require import ALIASES, Requirement, Verdict
 from ludus.client import ApiError, Client
@@ -61,12 +58,12 @@ class Report:
     summary: Path | None = None
     server: str = ""
     subject: str = ""
-    """What is judged: a run, or a checkpoint."""
+    """Id or name of the run or checkpoint that the command judges."""
     requirements: Sequence[Requirement] = ()
     run: Run | None = None
     verdicts: Sequence[Verdict] = ()
     lines: list[str] = field(default_factory=list)
-    """What was said of the outcome."""
+    """Sentences that the command printed about the outcome."""
     reason: str = ""
     """Why it is so, in words."""
     curves: Sequence[Series] = ()
@@ -226,7 +223,7 @@ class ReportedCommand(click.Command):
         ctx.params["report"] = report
         code, reason = int(Exit.REFUSED), ""
         try:
-            with _sigterm_interrupts():
+            with sigterm_interrupts():
                 super().invoke(ctx)
             code = Exit.OK
         except SystemExit as end:
@@ -267,23 +264,6 @@ def sparkline(values: Sequence[float | None]) -> str:
     low, high = min(there), max(there)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(" " if value is None else _BLOCKS[round((value - low) * scale)] for value in values)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM, by which CI systems end a job, end the command like Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set a handler
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -7,21 +7,18 @@ the run ends: what crashes is started again, after growing pauses, until it has 
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import click
 
-from ludus.cli.exits import INTERRUPTED, Exit
+from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.options import SEED, ca_file_option, gateway_option, patience_option, token_option
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, ScriptedType, Source, SourceType, check, game_options
@@ -175,7 +172,7 @@ def simulate(
         )
         for index, recording in enumerate(recordings)
     ]
-    with _interruptible():
+    with sigterm_interrupts():
         code = Supervisor(plans, token, restarts).run()
     for recording in recordings:
         if recording is not None:
@@ -210,20 +207,6 @@ def finish_recording(file: Path) -> None:
         return
     found = inspect(read(file))
     echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end the command like Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Child:

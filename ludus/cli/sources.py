@@ -30,7 +30,7 @@ PACKAGES: Final[Mapping[Library, str]] = {
     "gymnasium": "gymnasium",
     "pettingzoo": "pettingzoo gymnasium pygame-ce",
 }
-"""What a library's games need; the extras of `ludus` name the same packages."""
+"""Packages that the games of each library need. The extras of `ludus` name the same packages."""
 GAME_METAVAR: Final = "GAME"
 GAME_FORMS: Final = "gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"
 RANDOM: Final = "random"

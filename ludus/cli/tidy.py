@@ -1,4 +1,4 @@
-"""`ludus run rename | tag | delete`: other names and tags for runs, and an end to those that nobody needs."""
+"""`ludus run rename | tag | delete`: rename, tag and delete runs."""
 
 import click
 
