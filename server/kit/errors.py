@@ -343,7 +343,7 @@ class IllegalTransition(Conflict):
     def __init__(self, run_id: str, from_: str, to: str) -> None:
         way = "It has ended: to go on where it stopped, branch off another run (`ludus run branch --continue`)."
         super().__init__(
-            f"Run {run_id} is {from_} and cannot become {to}. "
+            f"Run {run_id} is {from_} {'already' if from_ == to else f'and cannot become {to}'}. "
             f"{way if from_ in TERMINAL else 'Read the run again and decide anew.'}"
         )
         self.run_id = run_id

@@ -124,7 +124,7 @@ def test_a_run_that_ended_otherwise_cannot_be_stopped_or_cancelled(database: Dat
 
     with pytest.raises(IllegalTransition, match="is SUCCEEDED and cannot become CANCELLED"):
         cancel(database, "done")
-    with pytest.raises(IllegalTransition):
+    with pytest.raises(IllegalTransition, match=r"is SUCCEEDED already\. It has ended"):
         stop(database, "done")
 
 
