@@ -80,7 +80,7 @@ def test_what_stays_with_a_run_ends_at_once_with_a_code_of_its_own_and_says_what
     result = cli("run", *command.split(), run)
 
     assert result.exit_code == Exit.STALLED == 10
-    assert time.monotonic() - began < LONG_POLL_SECONDS
+    assert time.monotonic() - began < 5
     assert f"run {run} {said.format(run=run)}" in result.stderr
     if command == "watch --json":
         assert json.loads(result.stdout.splitlines()[0])["type"] == "run_created", "the past comes first"

@@ -18,7 +18,7 @@ from server.app import middleware
 from tests.server.app.test_streams import eventually_open, flood, messages, stalled_reader
 from tests.server.app.world import World, open_world
 
-BOUND_SECONDS = 30.0
+BOUND_SECONDS = 10.0
 """So much later at the latest everything has ended."""
 BIG = bytes(range(256)) * (1 << 18)
 """64 MiB: more than what is on its way between two sockets."""

@@ -26,7 +26,7 @@ from tests.server.gateway.test_calls import Collector, call
 from tests.server.gateway.test_relay import CONNECT, EchoCollector, refusal, until
 from tests.toys.catch import Catch
 
-BOUND_SECONDS = 30.0
+BOUND_SECONDS = 10.0
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, "token_refused")
 
 
