@@ -1,5 +1,8 @@
 """Self-play as a whole: trainer, collectors and games, and what survives an end in the middle."""
 
+import json
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from itertools import groupby
@@ -7,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.simulation import Simulation
 from ludus.sdk.simulator import connect
 from ludus.sdk.steps import Actions, Turn
+from tests.e2e.stack import environment
 from tests.toys.brawl import Brawl
 from tests.toys.walk import HYPERPARAMETERS
 from tests.worker.selfplay.match_day import Referee, train
-from tests.worker.trainer.conftest import StartTrainer, reports, start
+from tests.worker.trainer.conftest import start
 from worker.trainer import checkpoint
 from worker.trainer.link import EventRecord, Match, SelfPlayStatus
 
@@ -172,22 +177,28 @@ def test_a_team_whose_only_simulator_has_left_does_not_keep_the_other_from_learn
 
 
 @pytest.mark.timeout(120)
-def test_a_run_that_ended_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
-    start: StartTrainer, tmp_path: Path
-) -> None:
+def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(tmp_path: Path) -> None:
     document = section(max_steps=100_000, checkpoint_interval=250, self_play={"interrupted_games": "draw"})
-    trainer = start({"seed": 1, "behaviors": {"Brawler": document}})
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"seed": 1, "behaviors": {"Brawler": document}}))
+    command = [sys.executable, "-m", "worker.trainer", str(config), "--scratch", str(tmp_path / "scratch")]
     player: threading.Thread | None = None
     folder = None
-    for message in reports(trainer):
-        if message["type"] == "listening" and player is None:
-            address = message["endpoints"][0]["address"]
-            player = threading.Thread(target=_play, args=(Brawl({RED: 1, BLUE: 3}), address), daemon=True)
-            player.start()
-        if message["type"] == "checkpoint_written" and message["step"] > 1000:
-            folder = Path(message["folder"])
-            break
-    trainer.end()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
+    ) as trainer:
+        try:
+            assert trainer.stdout is not None
+            for message in map(json.loads, trainer.stdout):
+                if message["type"] == "listening" and player is None:
+                    address = message["endpoints"][0]["address"]
+                    player = threading.Thread(target=_play, args=(Brawl({RED: 1, BLUE: 3}), address), daemon=True)
+                    player.start()
+                if message["type"] == "checkpoint_written" and message["step"] > 1000:
+                    folder = Path(message["folder"])
+                    break
+        finally:
+            trainer.kill()
     assert folder is not None
     assert player is not None
     player.join(10)
