@@ -1,31 +1,34 @@
-# The developer's interface. `make help` prints what there is; CI calls the same names.
+# The developer's commands. `make help` lists them; CI calls the same targets.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.ready
 
-# Any Python from 3.11 on; the first one found is taken unless PYTHON names another.
+# Any Python from 3.11 on: the first one found, unless PYTHON names another.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# Test processes at once, half as many again as cores: they often wait, for leases to run out and processes to start. One
-# thread each in torch and BLAS: the tests are many and small.
+# One and a half test processes per core, because they often wait for leases to run out and for processes to start. One
+# thread each in torch and BLAS, because the tests are many and small.
 CORES := $(shell nproc 2>/dev/null || echo 2)
 JOBS ?= $(shell [ $(CORES) -gt 5 ] && echo 8 || echo $$(($(CORES) + $(CORES) / 2)))
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
-# Bytecode is kept even where the environment forbids it: the tests start hundreds of processes, each of which would
-# compile this project anew.
+# Keep bytecode even if the environment forbids it: the tests start hundreds of processes, and each would compile the
+# project again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
+ORDERS ?= 20
+# Share of the examples that Hypothesis tries in `make test`; `make test-all` tries all.
+FEWER := LUDUS_TEST_EXAMPLES=0.25
 HERE_ONLY := not postgres and not redis and not node and not s3 and not learning and not faults and not deployment and not slow
 
-# Secrets that docker-compose.yml demands even of commands that start nothing.
+# Secrets that docker-compose.yml demands even for commands that start no service.
 COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x LUDUS_GATEWAY__TICKET_KEY=x LUDUS_WORKER__ADVERTISE_HOST=x
 
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-all test-services gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
+.PHONY: help setup constraints demo test test-all test-orders test-services gpu faults chaos learn learn-quick results soak bench lint format types imports protos check-generated \
 	deployment check-migrations api docs check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
@@ -42,35 +45,38 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-constraints: setup ## Write constraints.txt from what is installed in .venv (after changing pyproject.toml)
+constraints: setup ## Write constraints.txt from the packages in .venv (after changing pyproject.toml)
 	@$(PY) docs/generate.py constraints
 
-demo: setup ## The main job: start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
+demo: setup ## Start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
 	@$(PY) examples/demo/demo.py
 
-test: setup ## Run the test suite: minutes (needs no PostgreSQL, Redis, Node.js or S3 server)
-	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY) and not long" $(ARGS)
+test: setup ## Run the test suite, in minutes (needs no PostgreSQL, Redis, Node.js or S3 server)
+	@$(FEWER) $(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY) and not long" $(ARGS)
 
-test-all: setup ## The same with the long tests, as CI runs it
+test-all: setup ## Run the test suite with the long tests, as CI does
 	@$(PYTEST) -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY)" $(ARGS)
+
+test-orders: setup ## Run `make test` in 20 random orders, with a table at the end (ORDERS=5, ARGS='--seed 4711')
+	@$(FEWER) $(PYTEST:pytest=tests.orders) --orders $(ORDERS) $(ARGS) -- -n $(JOBS) --dist loadgroup -m "$(HERE_ONLY) and not long"
 
 test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js and an S3 server (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
 	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3) and not slow" $(ARGS)
 
-gpu: setup ## Run the tests that need a GPU: learning, resuming, acting and exporting there is what it is on the CPU
+gpu: setup ## Run the tests that need a GPU: learning, resuming, acting and exporting there equal the CPU's
 	@$(PYTEST) -m gpu $(ARGS)
 
-faults: setup ## Kill every part of a running stack and interrupt it: what was acknowledged survives, nothing is left behind
+faults: setup ## Kill and interrupt every part of a running stack: acknowledged data survives, no process remains
 	@$(PYTEST) -m "faults and not s3 and not slow" $(ARGS)
 
-chaos: setup ## The same to a deployment on PostgreSQL and Redis with two workers, to the servers and the network too (minutes)
+chaos: setup ## The same for a deployment on PostgreSQL and Redis with two workers, its servers and network (minutes)
 	@$(ONE_THREAD) $(PYTEST) -m chaos --randomly-dont-reorganize $(ARGS)
 
-learn: setup ## Does everything learn, to stated bars? Hours in all; goes on where it was interrupted (ARGS='-k pendulum')
+learn: setup ## Check that everything learns, to stated bars: hours; continues after an interruption (ARGS='-k pendulum')
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,learn]'
 	@$(PYTEST) -m learning --randomly-dont-reorganize $(ARGS)
 
-learn-quick: setup ## Those of the learning tests that CI runs: minutes
+learn-quick: setup ## Run the learning tests of CI: minutes
 	@$(PYTEST) -n $(CORES) --dist loadgroup -m "learning and not hours" $(ARGS)
 
 results: setup ## Write docs/results.md from the scores that `make learn` stored
@@ -79,7 +85,7 @@ results: setup ## Write docs/results.md from the scores that `make learn` stored
 soak: setup ## Train for 10 minutes and check that no process grows
 	@$(ONE_THREAD) $(PY) benchmarks/soak.py $(ARGS)
 
-bench: setup ## Run the benchmarks; prints a table of ratios and writes JSON
+bench: setup ## Run the benchmarks: prints a table of ratios and writes JSON
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,bench]'
 	@$(PY) benchmarks/run.py $(ARGS)
 
@@ -105,7 +111,7 @@ check-generated: setup ## Fail if a generated file is out of date
 	@$(PY) proto/generate.py --check
 	@$(PY) docs/generate.py --check
 
-check-migrations: setup ## Up, down, up, and schema == models (on PostgreSQL too where LUDUS_TEST_POSTGRES_URL is set)
+check-migrations: setup ## Check migrations up, down, up, and schema == models (also on PostgreSQL if LUDUS_TEST_POSTGRES_URL is set)
 	@$(PYTEST) tests/migrations $(ARGS)
 
 api: setup ## Write tests/golden/openapi.json from the application
@@ -114,7 +120,7 @@ api: setup ## Write tests/golden/openapi.json from the application
 docs: setup ## Write the generated documentation (settings, configuration, .env.example, openapi.json)
 	@$(PY) docs/generate.py
 
-deployment: setup ## Start the roles of docker-compose.yml on hosts that are network namespaces, and train (root; PostgreSQL, Redis, juicefs)
+deployment: setup ## Start the roles of docker-compose.yml in network namespaces, and train (root; PostgreSQL, Redis, juicefs)
 	@$(PYTEST) tests/deployment --randomly-dont-reorganize $(ARGS)
 
 containers: setup ## Build the images and run docker-compose.yml itself (needs Docker, or Podman's socket in DOCKER_HOST)
@@ -129,9 +135,9 @@ wheel: setup ## Build the wheel of the SDK and the client commands into dist/: o
 	@$(PY) -m pip --disable-pip-version-check --quiet wheel --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/ludus-*.whl
 
-wheel-check: setup ## Build the wheel, check that it holds `ludus` alone and works by itself
+wheel-check: setup ## Build the wheel, check that it contains only `ludus` and works by itself
 	@$(PY) .ci/check_wheel.py
 
-clean: ## Remove .venv, caches and what the demo wrote
+clean: ## Remove .venv, caches and the demo's files
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,23 +11,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PROGRAM = """
 import sys
-import ludus.sdk.simulator, ludus.client, ludus.protocol.spec, ludus.protocol.codec, ludus.demonstrations
+import ludus.sdk, ludus.client, ludus.protocol.spec, ludus.protocol.codec, ludus.demonstrations
 heavy = {"torch", "fastapi", "sqlalchemy", "celery", "server", "worker", "pydantic"} & set(sys.modules)
 sys.exit(f"the SDK imported {sorted(heavy)}" if heavy else 0)
 """
 
 PLAYED = """
 import subprocess, sys
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, connect
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, connect
 
 class Game(Simulation):
     behaviors = (BehaviorSpec("Game", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,))),)
 
-    def reset(self, turn, start):
-        turn.decide(0, [0.0])
+    def reset(self, builder, start):
+        builder.request_decision(0, [0.0])
 
-    def step(self, turn, actions):
-        turn.decide(0, [0.0], 1.0)
+    def step(self, builder, actions):
+        builder.request_decision(0, [0.0], 1.0)
 
 command = [sys.executable, "-m", "ludus.cli", "fake-server", "--port", "0", "--steps", "5", "--streams", "1"]
 server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,1 +1,1 @@
-"""Comparisons that anybody can run: ratios of contestants that take turns on one machine."""
+"""Comparisons for any machine: ratios of programs that run in turn on it."""

@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 
 @dataclass
 class Outcome:
-    """What a trainer left behind."""
+    """Files and times of a trainer that has ended."""
 
     folder: Path
     """Of its last checkpoint."""
@@ -39,7 +39,7 @@ class Outcome:
     times: list[tuple[int, float]] = field(default_factory=list)
     """(step, seconds since 1970) of each summary."""
     solved_seconds: float = float("inf")
-    """From the first behavior's admission to the summary whose mean return was good enough."""
+    """Seconds from the registration of the first behavior to the summary with the required mean return."""
     solved_step: int = 0
 
 

@@ -1,14 +1,14 @@
-"""Checkpoint stall: for how much longer an action is waited for while a checkpoint is written (`threaded: true`).
+"""Checkpoint stall: how much longer an action takes while a checkpoint is written (`threaded: true`).
 
     python benchmarks/checkpoint_stall.py [--json FILE] [--seconds 20] [--rows 500000]
 
-A trainer runs alone, without a server; one simulator of 12 agents of 3DBall's size acts 100 times a second and notes
-how long each answer took. Two cases: PPO, and SAC whose replay buffer is saved, both with 2 x 256. Windows of one
+A trainer runs alone, without a server; one simulator of 12 agents of 3DBall's size acts 100 times a second and records
+the time of each answer. Two cases: PPO, and SAC with its replay buffer saved, both with 2 x 256. Windows of one
 second that end when a checkpoint is complete are compared with all others: the stall is the median of the longest wait
-in the former, less that in the latter. Bar: 50 ms.
+in the former, minus that in the latter. Bar: 50 ms.
 
-What the learner itself cannot do anything else in, the copy of its state, is timed in this process: of a replay buffer
-of `--rows` transitions, beside what writing it takes.
+This process measures the time in which the learner is blocked by the copy of its state, for a replay buffer of `--rows`
+transitions, and the time to write it.
 """
 
 import argparse
@@ -30,14 +30,14 @@ import yaml
 
 from benchmarks.alone import environment
 from benchmarks.replay import VECTORS, segment
-from ludus.sdk.simulator import Actions, BehaviorSpec, Simulation, Start, Turn, connect
+from ludus.sdk import Actions, BehaviorSpec, ResetInfo, Simulation, StepBuilder, connect
 from worker.experience.replay import ReplayBuffer
 from worker.trainer.checkpoint import bytes_of, copied, save
 
 BAR_SECONDS = 0.05
 AGENTS, EPISODE, PAUSE_SECONDS, WINDOW_SECONDS = 12, 200, 0.01, 1.0
 SETTLED_SECONDS = 5.0
-"""The first updates and exports import and compile what later ones have."""
+"""Seconds for the first updates and exports, which import and compile."""
 NETWORK = {"hidden_units": 256, "num_layers": 2, "normalize": True}
 CASES: dict[str, dict[str, Any]] = {
     "ppo": {"trainer_type": "ppo", "hyperparameters": {"batch_size": 256, "buffer_size": 2048}},
@@ -80,11 +80,11 @@ class Paced(Simulation):
         self._turns = 0
         self._random = np.random.default_rng(1)
 
-    def reset(self, turn: Turn, start: Start) -> None:  # noqa: ARG002
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:  # noqa: ARG002
         """Begin with all agents."""
-        self._decide(turn)
+        self._decide(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:  # noqa: ARG002
+    def step(self, builder: StepBuilder, actions: Actions) -> None:  # noqa: ARG002
         """Note the wait, pause, and ask again."""
         now = time.monotonic()
         self.waits.append((now, now - self._asked))
@@ -92,12 +92,12 @@ class Paced(Simulation):
         self._turns += 1
         if self._turns % EPISODE == 0:
             for agent in range(AGENTS):
-                turn.end(agent, self._random.standard_normal(8, dtype=np.float32), reward=1.0)
-        self._decide(turn)
+                builder.end_episode(agent, self._random.standard_normal(8, dtype=np.float32), reward=1.0)
+        self._decide(builder)
 
-    def _decide(self, turn: Turn) -> None:
+    def _decide(self, builder: StepBuilder) -> None:
         for agent in range(AGENTS):
-            turn.decide(agent, self._random.standard_normal(8, dtype=np.float32), reward=0.1)
+            builder.request_decision(agent, self._random.standard_normal(8, dtype=np.float32), reward=0.1)
         self._asked = time.monotonic()
 
 
@@ -163,7 +163,7 @@ def compare(case: str, waits: list[tuple[float, float]], written: list[float]) -
 
 
 def copy(rows: int) -> dict[str, float]:
-    """Return what copying and writing a replay buffer takes."""
+    """Return the seconds for copying and for writing a replay buffer."""
     buffer = ReplayBuffer(VECTORS, rows)
     for episode in range(rows // 1000):
         buffer.store(segment(VECTORS, 1000, episode))

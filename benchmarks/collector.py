@@ -3,9 +3,9 @@
     python benchmarks/collector.py [--seconds 2] [--rounds 5] [--json FILE] [--only NAME]
 
 Both servers are processes of their own, and so is the client: a raw grpc.aio client that sends messages built
-beforehand, each as soon as the answer to the one before has come, so that what is measured is the server and the
-transport. Echo and collector take turns (A B A B ...) against the same client code; the figures are medians, and what
-counts is their ratio. The collector does all of its work: it checks, acts with a 2 x 128 network, writes the arena,
+beforehand, each as soon as the answer to the previous one has arrived: the figures measure the server and the
+transport. Echo and collector run in turn (A B A B ...) against the same client code; the figures are medians, and the
+result is their ratio. The collector does all of its work: it checks, acts with a 2 x 128 network, writes the arena,
 cuts segments, and its pool (in this process) takes them and grants rounds of 12,000 steps.
 """
 
@@ -29,14 +29,14 @@ import uvloop
 
 from ludus.collector.arena import Arena
 from ludus.collector.layout import ActorLayout
+from ludus.collector.messages import PolicySpec
 from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
-from worker.collectors.programs import PolicyProgram
 
 NETWORK = {"hidden_units": 128, "num_layers": 2, "normalize": True}
 ROUND = 12_000
@@ -49,7 +49,7 @@ CONTINUOUS = BehaviorSpec("Bench", (ObservationSpec((8,)),), ActionSpec(2))
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the simulators look like."""
+    """Number and form of the simulators."""
 
     name: str
     simulators: int
@@ -194,9 +194,7 @@ async def _client(scenario: Scenario, port: int, *, greet: bool, messages: list[
     window = _Window(seconds, asyncio.Barrier(scenario.simulators))
 
     def hello(number: int) -> bytes:
-        message = pb.Hello(
-            protocol_version=1, incarnation=f"{tag}-{number}", behaviors=[spec_to_message(scenario.spec)]
-        )
+        message = pb.Hello(protocol_version=1, session_id=f"{tag}-{number}", behaviors=[spec_to_message(scenario.spec)])
         return pb.ConnectRequest(hello=message).SerializeToString()
 
     return await asyncio.gather(
@@ -210,7 +208,7 @@ async def _client(scenario: Scenario, port: int, *, greet: bool, messages: list[
 
 
 def run_client(scenario: Scenario, turns: Any, answers: Any, seconds: float) -> None:
-    """Play whenever told to, a process of its own: (port, whether to greet) comes in, answered messages go out."""
+    """Play on request, in a process of its own: receives (port, whether to send Hello), returns counts of answers."""
     rate = 12_000 if scenario.simulators == 1 else 30_000 // scenario.simulators + 1_000
     messages = _messages(scenario, int(rate * (seconds + 2)))
     answers.send("ready")
@@ -233,7 +231,7 @@ class _Bench:
         self._echo.start()
         self._pool = CollectorPool(CollectorSettings("bench", 1, 7))
         self.collector_port = self._pool.start()[0].port
-        self._turns, theirs = context.Pipe()
+        self._ticks, theirs = context.Pipe()
         self._answers, ours = context.Pipe(duplex=False)
         self._client = context.Process(target=run_client, args=(scenario, theirs, ours, seconds), daemon=True)
         self._client.start()
@@ -243,8 +241,8 @@ class _Bench:
         self._round = 0
 
     def turn(self, *, collector: bool) -> list[int]:
-        """Let the client loose on one of the servers and return each simulator's answered messages."""
-        self._turns.send((self.collector_port if collector else self.echo_port, collector))
+        """Run the client against one of the servers and return each simulator's answered messages."""
+        self._ticks.send((self.collector_port if collector else self.echo_port, collector))
         while not self._answers.poll(0):
             for notice in self._pool.poll(0.05):
                 self._handle(notice)
@@ -257,7 +255,7 @@ class _Bench:
             case BehaviorAnnounced():
                 size = ActorLayout.of(self.scenario.spec, NETWORK).flat_size
                 weights = np.abs(np.random.default_rng(0).standard_normal(size, np.float32)) * np.float32(0.1)
-                self._pool.admit(notice.spec, PolicyProgram(NETWORK, size, HORIZON), self._arena)
+                self._pool.admit(notice.spec, PolicySpec(NETWORK, size, HORIZON), self._arena)
                 self._pool.publish(name, 1, weights)
                 self._pool.grant(name, self._round, ROUND)
             case SegmentsDelivered():
@@ -268,7 +266,7 @@ class _Bench:
 
     def close(self) -> None:
         """End every process."""
-        self._turns.send(None)
+        self._ticks.send(None)
         self._pool.close("run_finished", "the benchmark is over", rejoin=False)
         self._echo.kill()
         self._client.join()

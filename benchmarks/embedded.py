@@ -1,8 +1,8 @@
-"""The embedded stack (`ludus up`) as its users feel it: how soon a run acts, and whether lists stay quick beside it.
+"""The embedded stack (`ludus up`) from outside: time to a run's first action, and latency of lists beside a run.
 
     python benchmarks/embedded.py [--rounds 5] [--runs 100000] [--json FILE]
 
-Start: seconds from the POST of a run to the first action that a simulator gets; the simulator dials at the same moment.
+Start: seconds from the POST of a run to the first action that a simulator gets; the simulator joins at the same moment.
 Lists: 100,000 runs in the database; pages with filter and order, over HTTP, while a run trains; 99th percentile.
 """
 
@@ -21,14 +21,14 @@ import httpx
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ludus.client import Client
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder, connect
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
 from server.runs.models import Run, RunTag
 from tests.e2e.stack import LudusUp, Player, cartpole, eventually
 
 WARM_SECONDS = 5.0
-"""What a worker needs after a run, or after its start, until it has imported everything for the next one."""
+"""Seconds until a worker has imported everything for the next run, after its start or after a run."""
 QUERIES = (
     {"filter": 'state = "SUCCEEDED"', "order_by": "step desc"},
     {"filter": 'state = "FAILED" AND created_at > "2026-01-01T00:00:00Z"', "order_by": "created_at desc"},
@@ -46,28 +46,28 @@ class FirstAction(Simulation):
     def __init__(self) -> None:
         self.at: float | None = None
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Ask for an action."""
         del start
-        turn.decide(agent=0, observation=[0.0] * 4)
+        builder.request_decision(agent=0, observation=[0.0] * 4)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Note the time."""
         del actions
         self.at = self.at or time.perf_counter()
-        turn.decide(agent=0, observation=[0.0] * 4)
+        builder.request_decision(agent=0, observation=[0.0] * 4)
 
 
 def first_action(stack: LudusUp, client: Client) -> float:
     """Return the seconds from the request to the first action."""
     simulation = FirstAction()
     begin = time.perf_counter()
-    run = client.create_run(cartpole())
+    run = client.runs.create(cartpole())
     player = threading.Thread(target=connect, args=(simulation,), kwargs={"run": run.id, "server": stack.gateway})
     player.start()
     seconds = eventually(lambda: simulation.at, "the first action") - begin
-    client.cancel(run.id)
-    client.wait(run.id, timeout=30)
+    client.runs.cancel(run.id)
+    client.runs.wait(run.id, timeout=30)
     player.join()
     return seconds
 
@@ -127,12 +127,12 @@ def main() -> None:
                     flush=True,
                 )
                 fill(stack.home, options.runs)
-                run = client.create_run(cartpole(max_steps=10_000_000))
+                run = client.runs.create(cartpole(max_steps=10_000_000))
                 player = Player(stack, run.id)
-                eventually(lambda: client.get_run(run.id).step > 1000, "the run trains", 120)
+                eventually(lambda: client.runs.get(run.id).step > 1000, "the run trains", 120)
                 times = list_times(stack, 500)
                 player.kill()
-                client.cancel(run.id)
+                client.runs.cancel(run.id)
         finally:
             stack.stop()
     p50, p99 = (1000 * times[int(len(times) * share)] for share in (0.5, 0.99))

@@ -4,9 +4,9 @@
 
 Both train on CartPole with the same sizes (buffer 12,000, batch 64, 3 epochs, separate actor and critic of 2 x 128
 units). Ours runs as it does in production, without the control plane: a trainer process, its collector process, and
-simulator processes that dial in over gRPC. Steps/s are counted from the end of the first round to the end of the last
-one, so that nobody's start-up is in them. The contestants take turns; the figures are medians, and what counts is
-their ratio.
+simulator processes that join over gRPC. Steps/s are counted from the end of the first round to the end of the last
+one, without any start-up. The programs run in turn; the figures are medians, and the result is their
+ratio.
 """
 
 import argparse
@@ -29,7 +29,7 @@ ROUND, ROUNDS_TIMED = 12_000, 4
 
 @dataclass(frozen=True)
 class Scenario:
-    """Who plays."""
+    """Number and form of the simulators."""
 
     name: str
     simulators: int

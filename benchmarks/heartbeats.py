@@ -1,8 +1,8 @@
-"""Heartbeats: what a supervisor's renewal of its lease costs at 100 beats/s, with 1,000 worker rows in the database.
+"""Heartbeats: the latency of a supervisor's lease renewal at 100 beats/s, with 1,000 worker rows in the database.
 
     python -m benchmarks.heartbeats [--url sqlite:////tmp/x.db | postgresql+psycopg://...] [--seconds 20]
 
-Prints the latency of beats as supervisors see it, and as a whole the time that `AttemptLedger.heartbeat` takes. The bar
+Prints the latency of beats as supervisors measure it, and the total time that `AttemptLedger.heartbeat` takes. The bar
 is p50 <= 10 ms and p99 <= 50 ms.
 """
 
@@ -15,10 +15,12 @@ from pathlib import Path
 
 from sqlalchemy import text
 
+from server.config.config import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.runs.attempts.repository import AttemptLedger, RunQueue
-from server.runs.service import RunService
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.service import RunService
+from server.runs.repository import NewRun
 from server.workers.repository import WorkerInfo, WorkerRegistry
 
 CONFIG = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}, "seed": 1}
@@ -30,8 +32,8 @@ THREADS = 8
 
 
 class _Silent:
-    def ring(self, run_id: str) -> None:
-        """Wake nobody."""
+    def wake(self, run_id: str) -> None:
+        """Do nothing: there are no workers."""
 
 
 def prepare(database: Database) -> list[AttemptLedger]:
@@ -46,7 +48,7 @@ def prepare(database: Database) -> list[AttemptLedger]:
     ledgers = []
     for number in range(RUNNING):
         with database.write() as session:
-            RunService(session, _Silent()).create(CONFIG)
+            RunService(session, _Silent()).create(NewRun(RunConfig.model_validate(CONFIG)))
         claim = queue.claim(f"host-{number}/1/0", 3600)
         assert claim is not None
         ledgers.append(AttemptLedger(database, claim))
@@ -54,7 +56,7 @@ def prepare(database: Database) -> list[AttemptLedger]:
 
 
 def beat(ledgers: list[AttemptLedger], seconds: float) -> list[float]:
-    """Let all supervisors beat every 2 s, spread evenly; return what each beat took, in seconds."""
+    """Renew all leases every 2 s, spread evenly; return the seconds of each renewal."""
     taken: list[float] = []
     lock = threading.Lock()
     begin = time.monotonic() + 0.5

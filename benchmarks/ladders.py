@@ -1,9 +1,10 @@
-"""Ladders: what does entering and rating a match cost, and how long does a large payoff matrix take?
+"""Ladders: the cost of entering and rating a match, and the time of a large payoff matrix.
 
     python benchmarks/ladders.py [sqlite:////tmp/ladders.db | postgresql+psycopg://...]
 
-Cost: a run reports matches of its policy against the snapshots of a window, as often and as many at once as training
-with a match per 100 agent steps does; the steward rates them every other second. The bar is 2 % of the machine's time.
+Cost: a run reports matches of its policy against the snapshots of a window, at the rate and in the batches of training
+with a match per 100 agent steps; the controller rates them every other second. The bar is 2 % of the machine's
+time.
 
 Answers: 100,000 matches between 200 snapshots, every pair of them about five times. The bar for the payoff matrix is
 200 ms over HTTP. A plain aggregate over the ledger is timed beside the counts of pairs that the server keeps.
@@ -30,18 +31,20 @@ from sqlalchemy import text
 from server.app.app import create_app
 from server.app.serve import ApiServer
 from server.app.services import Services
+from server.config.config import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
-from server.ladders.ratings.rater import PAUSE_SECONDS, Rater
-from server.ladders.refs import PlayedMatch, PlayedSeat
-from server.runs.attempts.repository import AttemptLedger, RunQueue
-from server.runs.service import RunService
+from server.ladders.ratings.job import PAUSE_SECONDS, RatingJob
+from server.ladders.refs import PlayedMatch, PlayedParticipant
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.service import RunService
+from server.runs.repository import NewRun
 
 MATCHES = 100_000
 SNAPSHOTS = 200
 COSTED = 5000
-"""Matches whose cost is measured."""
+"""Number of matches in the measurement."""
 WINDOW = 10
 STEPS_PER_SECOND = 10_000.0
 """Agent steps that PPO learns from on two cores over the native protocol, roughly; see benchmarks/README.md."""
@@ -59,17 +62,17 @@ PATHS = (
 PLAIN = """
 SELECT a.player, b.player, a.rank < b.rank, a.rank = b.rank, COUNT(*)
 FROM ladder_matches m
-JOIN ladder_seats a ON a.ladder_id = m.ladder_id AND a.seq = m.seq AND a.seat = 0
-JOIN ladder_seats b ON b.ladder_id = m.ladder_id AND b.seq = m.seq AND b.seat = 1
+JOIN ladder_participants a ON a.ladder_id = m.ladder_id AND a.seq = m.seq AND a.participant = 0
+JOIN ladder_participants b ON b.ladder_id = m.ladder_id AND b.seq = m.seq AND b.participant = 1
 WHERE m.ladder_id = :ladder AND m.rated AND m.superseded_by IS NULL
 GROUP BY 1, 2, 3, 4
 """
 
 
-class Bell:
-    """Nobody is to be woken."""
+class WakeUps:
+    """Do nothing: there are no workers."""
 
-    def ring(self, run_id: str) -> None:
+    def wake(self, run_id: str) -> None:
         """Do nothing."""
 
     def ping(self) -> None:
@@ -83,19 +86,19 @@ class Bell:
 def make_match(number: int, first: int | None, second: int, draw: random.Random) -> PlayedMatch:
     """Describe a match between two policies."""
     step = 100 * number
-    seats = (
-        PlayedSeat("Striker", 0, first, step if first is None else 1000 * first),
-        PlayedSeat("Striker", 1, second, 1000 * second),
+    participants = (
+        PlayedParticipant("Striker", 0, first, step if first is None else 1000 * first),
+        PlayedParticipant("Striker", 1, second, 1000 * second),
     )
     outcome: Any = draw.choice(("win", "draw", "loss"))
-    return PlayedMatch(number, "Striker", 0, 1.7e9 + number, step, seats, outcome, False, True, 1200.0)
+    return PlayedMatch(number, "Striker", 0, 1.7e9 + number, step, participants, outcome, False, True, 1200.0)
 
 
 def begin(database: Database) -> tuple[str, AttemptLedger]:
-    """Queue and claim a run with self-play; return its id and what its attempt writes to."""
+    """Queue and claim a run with self-play; return its id and the writer of its attempt."""
     with database.write() as session:
         config = {"behaviors": {"Striker": {"trainer_type": "ppo", "self_play": {}}}, "seed": 0}
-        run_id = RunService(session, Bell()).create(config).id
+        run_id = RunService(session, WakeUps()).create(NewRun(RunConfig.model_validate(config))).id
     claim = RunQueue(database).claim("bench", 36000.0, hint=run_id)
     assert claim is not None
     assert claim.run_id == run_id
@@ -106,21 +109,21 @@ def enter(ledger: AttemptLedger, matches: Sequence[PlayedMatch], at_once: int) -
     """Enter matches; return the processor time of one."""
     begun = time.process_time()
     for start in range(0, len(matches), at_once):
-        ledger.matches(matches[start : start + at_once])
+        ledger.matches.append(matches[start : start + at_once])
     return (time.process_time() - begun) / len(matches)
 
 
 def rate(database: Database, count: int, at_once: int) -> float:
     """Rate all matches, which are `count`; return the processor time of one."""
     begun = time.process_time()
-    rater = Rater(database, at_once)
+    rater = RatingJob(database, at_once)
     while rater.rate():
         pass
     return (time.process_time() - begun) / count
 
 
 def measure_cost(database: Database) -> None:
-    """Print what a match costs as training goes on."""
+    """Print the cost of a match during training."""
     draw, ledger = random.Random(0), begin(database)[1]
     per_second = int(STEPS_PER_SECOND / 100)
     matches = [
@@ -149,7 +152,7 @@ def timed(act: Callable[[], object]) -> str:
 
 
 def aggregate(database: Database, ladder_id: str) -> None:
-    """Count the pairs anew, without the counts that the server keeps."""
+    """Count the pairs from the ledger, without the counts that the server keeps."""
     with database.read() as session:
         session.execute(text(PLAIN), {"ladder": ladder_id}).all()
 
@@ -157,7 +160,7 @@ def aggregate(database: Database, ladder_id: str) -> None:
 @contextmanager
 def serving(database: Database, home: Path) -> Iterator[httpx.Client]:
     """Serve the API on a free port."""
-    services = Services.build(Settings(home=home), database=database, bell=Bell())
+    services = Services.build(Settings(home=home), database=database, wake_up=WakeUps())
     config = uvicorn.Config(create_app(services.settings, services), log_config=None, access_log=False)
     server, listening = ApiServer(config, services), socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -3,12 +3,13 @@
     python benchmarks/learner.py                      table on stdout
     python benchmarks/learner.py --json result.json   the figures, too
     python benchmarks/learner.py --compiled           a third column: the loss through torch.compile (a minute to build)
+    python benchmarks/learner.py --autograd           a third column: ours without derivatives by hand (ADR 10)
     python benchmarks/learner.py --device cuda        both on a GPU
 
 Both update on one buffer of 12 agents x 1,000 steps in minibatches of 64 for 3 epochs, separate actor and critic of
 2 x 128 units with Swish, CartPole's observations and actions. SB3 normalises advantages per minibatch and clips
 gradients, as it does by default; ours computes values, advantages and all statistics within the time measured.
-The ratio of medians is what counts: both alternate in one process, so that a busy machine slows both.
+The result is the ratio of medians: both alternate in one process, so a busy machine slows both.
 """
 
 import argparse
@@ -22,11 +23,12 @@ from pathlib import Path
 import gymnasium
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import PPOConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.ppo import PPO
+from worker.learning.fast.switch import autograd_only
 
 AGENTS, STEPS, BATCH, EPOCHS, UNITS, HORIZON = 12, 1000, 64, 3, 128, 64
 CPU = torch.device("cpu")
@@ -68,7 +70,7 @@ def sb3_update(device: torch.device = CPU) -> Callable[[], object]:
         seed=1,
     )
     model.set_logger(configure(None, []))
-    model.learn(AGENTS * STEPS)  # fills the buffer; an update leaves it as it is
+    model.learn(AGENTS * STEPS)  # fills the buffer; an update does not change it
     return model.train
 
 
@@ -89,7 +91,7 @@ def _rollout() -> Rollout:
         group_rewards=torch.zeros(rows),
         versions=torch.zeros(rows, dtype=torch.int64),
         lengths=lengths,
-        endings=endings * int(Ending.TERMINATED),
+        endings=endings * int(SegmentEnd.TERMINATED),
         starts_episode=torch.zeros(len(lengths), dtype=torch.bool),
         memories=None,
         ticks=torch.arange(STEPS).repeat(AGENTS),
@@ -104,7 +106,7 @@ def _rollout() -> Rollout:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what a GPU still computes: updates return before it has."""
+    """Wait for the GPU: updates return before it has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -131,11 +133,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="updates of each that count")
     parser.add_argument("--compiled", action="store_true", help="measure torch.compile, too")
+    parser.add_argument("--autograd", action="store_true", help="measure ours without derivatives by hand, too")
     parser.add_argument("--device", type=torch.device, default=CPU, help="where both learn: cpu, cuda, cuda:N")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     contestants = {"stable-baselines3": sb3_update(options.device), "ludus": our_update(options.device)}
+    if options.autograd:
+        with autograd_only():
+            contestants["ludus by autograd"] = our_update(options.device)
     if options.compiled:
         contestants["ludus compiled"] = our_update(options.device, compiled=True)
     seconds = measure(contestants, options.rounds, options.device)

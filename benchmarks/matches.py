@@ -1,11 +1,11 @@
-"""What recording matches costs a self-play run, with one match per 100 agent steps.
+"""The cost of recording matches in a self-play run, with one match per 100 agent steps.
 
     python benchmarks/matches.py [--seconds 5] [--pairs 6]
 
 One run of a whole trainer with a real collector: 16 agents, eight a side, whose episodes last 100 decisions, each of
-them a match. Its superior, a process of its own as supervisor and steward are, records matches for a while and drops
+them a match. Its parent, a process of its own like supervisor and controller, records matches for a while and drops
 them for a while, in turn (A B A B ...): entering them into a ledger in SQLite, and rating them every other second.
-What counts is the ratio of the medians of learnt agent steps per second. The bar is a loss of 2 %.
+The result is the ratio of the medians of learned agent steps per second. The bar is a loss of 2 %.
 """
 
 import argparse
@@ -24,18 +24,16 @@ import numpy as np
 import structlog
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.simulator import connect
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
 from server.config.config import resolve
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.ladders.ratings.rater import PAUSE_SECONDS, Rater
-from server.runs.attempts.repository import AttemptLedger, RunQueue
-from server.runs.service import RunService
-from worker.host.supervisor.reports import played
-from worker.trainer.link import (
+from server.ladders.ratings.job import PAUSE_SECONDS, RatingJob
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.service import RunService
+from server.runs.repository import NewRun
+from worker.trainer.loop import Trainer
+from worker.trainer.messages import (
     CheckpointCommitted,
     CheckpointWritten,
     Command,
@@ -46,7 +44,6 @@ from worker.trainer.link import (
     Order,
     Progress,
 )
-from worker.trainer.loop import Trainer
 
 SIDE, LENGTH, WIDTH = 8, 100, 8
 CONFIG = {
@@ -79,13 +76,13 @@ class Duel(Simulation):
         self._tick = 0
         self._answered = 0
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin."""
         del start
-        self._ask(turn)
+        self._ask(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
-        """Play on when everybody has been answered."""
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        """Send the next step when all agents are answered."""
         self._answered += sum(len(batch.discrete) for batch in actions.batches)
         if self._answered < 2 * SIDE:
             return
@@ -95,14 +92,14 @@ class Duel(Simulation):
             for team, spec in enumerate(self.behaviors):
                 for agent in range(SIDE):
                     reward = 1.0 if team == winner else -1.0
-                    turn.end(agent=agent, observation=np.zeros(WIDTH), reward=reward, behavior=spec.name)
-        self._ask(turn)
+                    builder.end_episode(agent=agent, observation=np.zeros(WIDTH), reward=reward, behavior=spec.name)
+        self._ask(builder)
 
-    def _ask(self, turn: Turn) -> None:
+    def _ask(self, builder: StepBuilder) -> None:
         self._answered = 0
         for spec in self.behaviors:
             for agent, row in enumerate(self._rng.standard_normal((SIDE, WIDTH))):
-                turn.decide(agent=agent, observation=row, behavior=spec.name)
+                builder.request_decision(agent=agent, observation=row, behavior=spec.name)
 
 
 def play(address: str) -> None:
@@ -113,11 +110,11 @@ def play(address: str) -> None:
         print(f"simulator: {error}", file=sys.stderr)
 
 
-class Bell:
+class WakeUps:
     """Rings nowhere."""
 
-    def ring(self, run_id: str) -> None:
-        """Wake nobody."""
+    def wake(self, run_id: str) -> None:
+        """Do nothing: there are no workers."""
 
 
 def record(pipe: Connection, url: str) -> None:
@@ -125,10 +122,10 @@ def record(pipe: Connection, url: str) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     database = Database(url)
     with database.write() as session:
-        RunService(session, Bell()).create(resolve(CONFIG).model_dump(mode="json"))
+        RunService(session, WakeUps()).create(NewRun(resolve(CONFIG)))
     claim = RunQueue(database).claim("bench", 3600.0)
     assert claim is not None
-    ledger, rater, rated = AttemptLedger(database, claim), Rater(database), time.monotonic()
+    ledger, rater, rated = AttemptLedger(database, claim), RatingJob(database), time.monotonic()
     begun = time.process_time()
     while True:
         if pipe.poll(0.2):
@@ -136,7 +133,7 @@ def record(pipe: Connection, url: str) -> None:
             if matches is None:
                 pipe.send(time.process_time() - begun)
                 return
-            ledger.matches(matches)
+            ledger.matches.append(matches)
         if time.monotonic() - rated > PAUSE_SECONDS:
             rater.rate()
             rated = time.monotonic()
@@ -173,12 +170,12 @@ class Superior:
                 self._orders.append(CheckpointCommitted(folder=message.folder))
             case MatchesPlayed() if self._window >= 0 and self._window % 2 == 0:
                 self.matches += len(message.matches)
-                self._pipe.send([played(match) for match in message.matches])
+                self._pipe.send(message.matches)
             case Progress() if message.step:
                 self._look(message.step)
 
     def commands(self) -> list[Order]:
-        """Return what came in."""
+        """Return the received messages."""
         orders, self._orders = self._orders, []
         return orders
 
@@ -201,7 +198,7 @@ class Superior:
 
 
 def main() -> None:
-    """Measure, and print what came of it."""
+    """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a window")
     parser.add_argument("--pairs", type=int, default=6, help="windows of either kind")
@@ -215,7 +212,7 @@ def main() -> None:
         recorder = context.Process(target=record, args=(theirs, url), daemon=True)
         recorder.start()
         superior = Superior(pipe, arguments.seconds, arguments.pairs)
-        job = Job(run_id="alone", epoch=1, config=CONFIG, seed=1, scratch=f"{folder}/scratch")
+        job = Job(run_id="alone", attempt=1, config=CONFIG, seed=1, scratch=f"{folder}/scratch")
         finished = Trainer(job, superior, []).run()
         pipe.send(None)
         cost = pipe.recv()
@@ -227,7 +224,7 @@ def main() -> None:
     kept, dropped = (statistics.median(superior.costs[kind]) for kind in (True, False))
     own = 1000 * cost / superior.steps
     print(f"trainer's processor time per 1,000 steps: {1000 * kept:.1f} ms recorded, {1000 * dropped:.1f} ms dropped")
-    print(f"that of the recorder (supervisor's and steward's part): {1000 * own:.2f} ms")
+    print(f"that of the recorder (supervisor's and controller's part): {1000 * own:.2f} ms")
     print(f"load average {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
 
 

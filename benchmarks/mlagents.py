@@ -4,8 +4,8 @@
 
 PEER is an environment that has ML-Agents 1.1.0 (benchmarks/README.md says how to make one). Both learn from the same
 amount of random experience of 12 agents with 8 observations and 2 continuous actions, with ML-Agents' own
-hyperparameters for 3DBall (`peers/3dball_*.yaml`). ML-Agents' figure is its `_update_policy` alone: what it computes
-for each trajectory before that (values, advantages) is in our time and not in its.
+hyperparameters for 3DBall (`peers/3dball_*.yaml`). ML-Agents' figure is only its `_update_policy`: its computations
+for each trajectory before that (values, advantages) are in our time and not in its.
 """
 
 import argparse
@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what a GPU still computes: updates return before it has."""
+    """Wait for the GPU: updates return before it has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

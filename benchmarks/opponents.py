@@ -1,10 +1,10 @@
-"""What it costs to answer with eight frozen policies instead of one: throughput of a collector.
+"""The cost of answering with eight frozen policies instead of one: throughput of a collector.
 
     python benchmarks/opponents.py [--seconds 2] [--rounds 5] [--only NAME]
 
 64 agents in eight simulators, whose team does not learn. They play one policy, or each simulator another one; for
-comparison the same agents as the team that learns (one policy, with recording). All three take turns in one run
-(A B C A B C ...) against the same client (`benchmarks.collector`); what counts are ratios of the medians. Below, the
+comparison the same agents as the team that learns (one policy, with recording). All three run in turn
+(A B C A B C ...) against the same client (`benchmarks.collector`); the results are ratios of the medians. Below, the
 forward passes alone, by the clock of the process that makes them: one policy, eight at once, eight one after the other.
 """
 
@@ -23,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from benchmarks.collector import CONTINUOUS, DISCRETE, HORIZON, NETWORK, ROUND, Scenario, run_client
+from ludus.collector.activations import FloatArray
 from ludus.collector.arena import Arena
 from ludus.collector.layout import ActorLayout
-from ludus.collector.policy import FloatArray
+from ludus.collector.messages import OpponentAssignment, PolicySpec, SimulatorLeft
 from ludus.collector.settings import CollectorSettings
 from worker.collectors.acting import POLICIES
-from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered, SimulatorLeft
+from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
-from worker.collectors.programs import Opposition, PolicyProgram
 
 COUNT = 8
 TEAM = 1
@@ -39,9 +39,9 @@ SCENARIOS = tuple(
     for name, spec in (("discrete", DISCRETE), ("continuous", CONTINUOUS))
 )
 KINDS = {
-    "learning": Opposition(TEAM, {}, [0]),
-    "one": Opposition(None, {TEAM: [0]}, [0]),
-    "eight": Opposition(None, {TEAM: list(range(COUNT))}, [0]),
+    "learning": OpponentAssignment(TEAM, {}, [0]),
+    "one": OpponentAssignment(None, {TEAM: [0]}, [0]),
+    "eight": OpponentAssignment(None, {TEAM: list(range(COUNT))}, [0]),
 }
 
 
@@ -61,7 +61,7 @@ class Bench:
         self._pool = CollectorPool(CollectorSettings("bench", 1, 7))
         self._port = self._pool.start()[0].port
         context = multiprocessing.get_context("spawn")
-        self._turns, theirs = context.Pipe()
+        self._ticks, theirs = context.Pipe()
         self._answers, ours = context.Pipe(duplex=False)
         self._client = context.Process(target=run_client, args=(scenario, theirs, ours, seconds), daemon=True)
         self._client.start()
@@ -73,10 +73,10 @@ class Bench:
         self.turn("one")  # admission and warm-up
 
     def turn(self, kind: str) -> int:
-        """Let the client play; return how many messages were answered."""
+        """Run the client; return the number of answered messages."""
         if self._admitted:
             self._oppose(kind)
-        self._turns.send((self._port, True))
+        self._ticks.send((self._port, True))
         self._here = self._scenario.simulators
         while not self._answers.poll(0) or self._here:
             for notice in self._pool.poll(0.05):
@@ -89,7 +89,7 @@ class Bench:
     def _handle(self, notice: object, kind: str) -> None:
         match notice:
             case BehaviorAnnounced():
-                program = PolicyProgram(NETWORK, len(self._weights[0]), HORIZON, self_play=True)
+                program = PolicySpec(NETWORK, len(self._weights[0]), HORIZON, self_play=True)
                 self._pool.admit(notice.spec, program, self._arena)
                 self._pool.publish("Bench", 1, self._weights[0])
                 self._oppose(kind)
@@ -105,7 +105,7 @@ class Bench:
 
     def close(self) -> None:
         """End every process."""
-        self._turns.send(None)
+        self._ticks.send(None)
         self._pool.close("run_finished", "the benchmark is over", rejoin=False)
         self._client.join()
 

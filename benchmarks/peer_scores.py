@@ -1,8 +1,8 @@
-"""Train Stable-Baselines3 on the tasks of `tests/learning/tasks.py` and store its scores, to compare ours with.
+"""Train Stable-Baselines3 on the tasks of `tests/learning/tasks.py` and store its scores, for comparison with ours.
 
     python benchmarks/peer_scores.py [--task cartpole-ppo] [--seeds 5]
 
-Writes tests/learning/peers.json after each seed and goes on where it was interrupted. The hyperparameters are those of
+Writes tests/learning/peers.json after each seed and continues after an interruption. The hyperparameters are those of
 its zoo (some of ours are the same, see the table); the score is the mean return over 20 episodes with fixed seeds and
 deterministic actions, as ours.
 """
@@ -63,7 +63,7 @@ def score_of(task: Task, seed: int) -> float:
 
 
 def versions() -> str:
-    """Return what was measured."""
+    """Return the measured scores."""
     import stable_baselines3  # noqa: PLC0415
     import torch  # noqa: PLC0415
 
@@ -71,7 +71,7 @@ def versions() -> str:
 
 
 def main() -> None:
-    """Train what is missing."""
+    """Train the missing seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", action="append", help="name of a task; all that have a peer if not given")
     parser.add_argument("--seeds", type=int, default=5)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import SACConfig
 from worker.collectors.acting import POLICIES
@@ -102,7 +102,7 @@ def _step(
 ) -> Rollout:
     """Return a round of one step."""
     zero = torch.zeros(1, dtype=torch.int64)
-    ending = Ending.TRUNCATED if truncated else Ending.CUT
+    ending = SegmentEnd.TRUNCATED if truncated else SegmentEnd.CUT
     return Rollout(
         observations=[torch.from_numpy(observation[None])],
         next_observations=[torch.from_numpy(following[None])],

@@ -1,9 +1,9 @@
-"""Recovery: from kill -9 of a trainer, and of a worker, until an action is answered again; and what was lost.
+"""Recovery: from kill -9 of a trainer, and of a worker, until an action is answered again; and the lost steps.
 
     python -m benchmarks.recovery [--rounds 5]
 
 Starts `ludus up` with the default lease and one CartPole run. The bars: a trainer is replaced on the same worker within
-5 s, a worker within its lease and 15 s, and at most one checkpoint interval of steps is learnt again.
+5 s, a worker within its lease and 15 s, and at most one checkpoint interval of steps is learned again.
 """
 
 import argparse
@@ -22,14 +22,14 @@ INTERVAL = 10_000
 
 def recover(client: Client, run: str, kill: Callable[[], object]) -> tuple[float, int]:
     """Kill, and return the seconds until steps are counted in the next attempt, and the steps that were lost."""
-    epoch = client.get_run(run).epoch
-    before = client.get_run(run).step
+    number = client.runs.get(run).attempt
+    before = client.runs.get(run).step
     kill()
     began = time.monotonic()
-    eventually(lambda: client.get_run(run).epoch > epoch, "another attempt", 60)
-    attempt = eventually(lambda: next((one for one in client.attempts(run) if one.epoch > epoch), None), "it")
-    begin = 0 if attempt.resumed_from is None else client.get_checkpoint(run, attempt.resumed_from).step
-    eventually(lambda: client.get_run(run).step > begin, "an action is answered", 60)
+    eventually(lambda: client.runs.get(run).attempt > number, "another attempt", 60)
+    attempt = eventually(lambda: next((one for one in client.runs.attempts(run) if one.number > number), None), "it")
+    begin = 0 if attempt.resumed_from is None else client.checkpoints.get(run, attempt.resumed_from).step
+    eventually(lambda: client.runs.get(run).step > begin, "an action is answered", 60)
     return time.monotonic() - began, max(0, before - begin)
 
 
@@ -39,10 +39,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        stack = LudusUp(Path(folder), LUDUS_WORKER__HEARTBEAT_SECONDS="0.5", LUDUS_STEWARD__RESTART_BUDGET="1000")
+        stack = LudusUp(Path(folder), LUDUS_WORKER__HEARTBEAT_SECONDS="0.5", LUDUS_CONTROLLER__RESTART_BUDGET="1000")
         try:
             with stack.client() as client:
-                run = client.create_run(cartpole(max_steps=10**8, checkpoint_interval=INTERVAL))
+                run = client.runs.create(cartpole(max_steps=10**8, checkpoint_interval=INTERVAL))
                 player = Player(stack, run.id)
 
                 def trainer() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
                 for name, kill in (("trainer", trainer), ("worker", worker)):
                     results = []
                     for _ in range(options.rounds):
-                        wait_for_step(client, run, client.get_run(run.id).step + INTERVAL, 120)
+                        wait_for_step(client, run, client.runs.get(run.id).step + INTERVAL, 120)
                         time.sleep(6)  # the next interpreter is warm after that
                         results.append(recover(client, run.id, kill))
                     seconds, lost = zip(*results, strict=True)

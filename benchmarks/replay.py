@@ -3,7 +3,7 @@
     python benchmarks/replay.py [--json FILE]
 
 The vectors are 3DBall's: 8 numbers and 2 columns. Pictures are 84 x 84 x 3 bytes in episodes of 500 steps. Bars: 1 ms,
-and 1.1 times the picture. Draws are of random rows of 60 MB, so that what is measured is the memory's latency.
+and 1.1 times the picture. Draws are random rows of 60 MB, so they measure the memory's latency.
 """
 
 import argparse
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.experience.replay import ReplayBuffer
 from worker.experience.rollout import Rollout
@@ -49,7 +49,7 @@ def segment(spec: BehaviorSpec, steps: int, episode: int) -> Rollout:
         group_rewards=torch.zeros(steps),
         versions=torch.zeros(steps, dtype=torch.int64),
         lengths=torch.tensor([steps]),
-        endings=torch.tensor([int(Ending.TERMINATED)], dtype=torch.uint8),
+        endings=torch.tensor([int(SegmentEnd.TERMINATED)], dtype=torch.uint8),
         starts_episode=torch.ones(1, dtype=torch.bool),
         memories=None,
         ticks=torch.arange(steps),

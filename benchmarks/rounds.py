@@ -1,4 +1,4 @@
-"""What a round costs: the way from a collector to the learner and back, for rounds of a few steps (SAC).
+"""The cost of a round: the way from a collector to the learner and back, for rounds of a few steps (SAC).
 
     python benchmarks/rounds.py [--seconds 2] [--sizes 12000,60,12,10,1]
 
@@ -25,11 +25,11 @@ import psutil
 from benchmarks.collector import CONTINUOUS, HORIZON, Scenario, run_client
 from ludus.collector.arena import Arena
 from ludus.collector.layout import ActorLayout
-from ludus.collector.segments import Segment
+from ludus.collector.messages import PolicySpec
+from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
-from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
-from worker.collectors.programs import PolicyProgram
 
 NETWORK = {"hidden_units": 128, "num_layers": 2}
 SCENARIO = Scenario("1 x 12 continuous", 1, 12, CONTINUOUS)
@@ -45,23 +45,24 @@ class Learner:
         self.pool = CollectorPool(CollectorSettings("bench", 1, 7))
         self.port = self.pool.start()[0].port
         self._arena = Arena.create(SCENARIO.spec, 3 * max(size, HORIZON))
-        self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
+        self._segments: defaultdict[int, list[Segments]] = defaultdict(list)
         self._weights = np.random.default_rng(0).standard_normal(ActorLayout.of(SCENARIO.spec, NETWORK).flat_size)
 
     def handle(self, notice: object) -> None:
-        """Do what `worker.trainer.learner` does, but for the learning."""
+        """Do the work of `worker.trainer.learner`, except for the learning."""
         name = SCENARIO.spec.behavior
         match notice:
             case BehaviorAnnounced():
-                program = PolicyProgram(NETWORK, len(self._weights), HORIZON)
+                program = PolicySpec(NETWORK, len(self._weights), HORIZON)
                 self.pool.admit(notice.spec, program, self._arena)
                 self.pool.publish(name, 0, self._weights.astype(np.float32))
                 self.pool.grant(name, 0, self.size)
             case SegmentsDelivered():
-                for segment in notice.segments:
-                    self._segments[segment.round].append(segment)
+                rounds = notice.segments.column("round")
+                for each in np.unique(rounds).tolist():
+                    self._segments[each].append(notice.segments.select(rounds == each))
             case RoundCollected():
-                segments = self._segments.pop(notice.round)
+                segments = Segments.joined(self._segments.pop(notice.round))
                 marks = [time.thread_time()]
                 gather(self._arena, segments)
                 marks.append(time.thread_time())

@@ -33,7 +33,7 @@ def machine() -> dict[str, object]:
 
 
 def main() -> int:
-    """Run what was named, or everything."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="which; all by default")
     parser.add_argument("--out", type=Path, help="file for the figures")

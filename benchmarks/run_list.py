@@ -1,9 +1,9 @@
-"""Lists 100,000 runs with every filter and order: how long does a page of 100 take?
+"""Lists 100,000 runs with every filter and order: the time of a page of 100.
 
     python benchmarks/run_list.py [sqlite:////tmp/runs.db | postgresql+psycopg://...]
 
-Fills a database once (an empty or new one; again uses what is there), then reads first and second pages. The bar: the
-99th percentile is at most 100 ms. What the operator sees through HTTP adds the encoding of the answer.
+Fills an empty or new database once, then reads first and second pages. The bar: the
+99th percentile is at most 100 ms. Over HTTP the encoding of the answer comes on top.
 """
 
 import gc
@@ -90,7 +90,7 @@ def make_row(number: int, draw: random.Random) -> dict[str, Any]:
 
 
 def measure(database: Database) -> list[tuple[float, str]]:
-    """Return the milliseconds of every query, slowest first, with what was asked."""
+    """Return the milliseconds of every query, slowest first, with its parameters."""
     found = []
     for parts, order in itertools.product(FILTERS, ORDERS):
         query = ListQuery(order, tuple(Condition(*part) for part in parts))
@@ -120,7 +120,7 @@ def main() -> None:
     if empty:
         fill(database)
     gc.collect()
-    gc.freeze()  # as a long-lived server does: what is there from the start is not searched for garbage
+    gc.freeze()  # as a long-lived server does: exclude the objects from the start from garbage collection
     found = measure(database)
     times = np.array([milliseconds for milliseconds, _ in found])
     print(f"{len(times)} queries on {RUNS} runs, {database.engine.dialect.name}")

@@ -3,13 +3,14 @@
     python benchmarks/sac.py                        3DBall's sizes: 8 observations, 2 columns, 2 x 64 units, batch 64
     python benchmarks/sac.py --units 256 --batch 256
     python benchmarks/sac.py --json result.json     the figures, too
+    python benchmarks/sac.py --autograd             ours without derivatives by hand, too (ADR 10)
     python benchmarks/sac.py --device cuda          both on a GPU
 
 Both draw from a full replay buffer of 200,000 transitions and take one gradient step of everything: critics, policy,
 entropy coefficient, target. Ours has a value network and its target where SB3 has two target Q networks, normalises
-observations (SB3 does not), and counts what one round of 10 steps costs beside: storing them, the statistics of
-observations, the snapshot to go back to, checks and metrics, i.e. all of `SAC.update`.
-The ratio of medians is what counts: both alternate in one process, so that a busy machine slows both.
+observations (SB3 does not), and includes the other costs of a round of 10 steps: storing them, the statistics of
+observations, the snapshot for a rollback, checks and metrics, i.e. all of `SAC.update`.
+The result is the ratio of medians: both alternate in one process, so a busy machine slows both.
 """
 
 import argparse
@@ -24,11 +25,12 @@ import gymnasium
 import numpy as np
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import SACConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.sac import SAC
+from worker.learning.fast.switch import autograd_only
 from worker.learning.rewards.extrinsic import ExtrinsicReward
 from worker.learning.rewards.signals import NamedSignal, SignalSet
 
@@ -56,9 +58,9 @@ def our_update(units: int, batch: int, device: torch.device = CPU) -> Callable[[
     sac = SAC(config, SPEC, device, 1, signals)
     generator = torch.Generator().manual_seed(1)
     for start in range(0, CAPACITY, HORIZON):
-        sac._store(_rollout(HORIZON, start // HORIZON, 0, generator))  # noqa: SLF001  (fill it without learning)
+        sac._experience.store(_rollout(HORIZON, start // HORIZON, 0, generator))  # noqa: SLF001  (fill it without learning)
     steps = CAPACITY
-    sac._updates = CAPACITY // STEPS_PER_UPDATE  # noqa: SLF001
+    sac._experience.updates = CAPACITY // STEPS_PER_UPDATE  # noqa: SLF001
     rounds = [_rollout(STEPS_PER_UPDATE, 10**6, sequence, generator) for sequence in range(64)]
 
     def update(times: int) -> None:
@@ -95,7 +97,7 @@ def sb3_update(units: int, batch: int, device: torch.device = CPU) -> Callable[[
 
 
 class _Space(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Spaces of 3DBall, for SB3 to read; nobody plays."""
+    """The spaces of 3DBall for SB3; not playable."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (COLUMNS,))
@@ -115,7 +117,7 @@ def _rollout(steps: int, agent: int, sequence: int, generator: torch.Generator) 
         group_rewards=torch.zeros(steps),
         versions=torch.zeros(steps, dtype=torch.int64),
         lengths=torch.tensor([steps]),
-        endings=torch.tensor([int(Ending.CUT)], dtype=torch.uint8),
+        endings=torch.tensor([int(SegmentEnd.CUT)], dtype=torch.uint8),
         starts_episode=zero == sequence,
         memories=None,
         ticks=torch.arange(steps),
@@ -130,7 +132,7 @@ def _rollout(steps: int, agent: int, sequence: int, generator: torch.Generator) 
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what a GPU still computes: updates return before it has."""
+    """Wait for the GPU: updates return before it has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -159,6 +161,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each that count")
     parser.add_argument("--updates", type=int, default=200, help="updates in a round")
+    parser.add_argument("--autograd", action="store_true", help="measure ours without derivatives by hand, too")
     parser.add_argument("--device", type=torch.device, default=CPU, help="where both learn: cpu, cuda, cuda:N")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
@@ -167,6 +170,9 @@ def main() -> None:
         "stable-baselines3": sb3_update(options.units, options.batch, options.device),
         "ludus": our_update(options.units, options.batch, options.device),
     }
+    if options.autograd:
+        with autograd_only():
+            contestants["ludus by autograd"] = our_update(options.units, options.batch, options.device)
     seconds = measure(contestants, options.rounds, options.updates, options.device)
 
     medians = {name: statistics.median(times) for name, times in seconds.items()}

@@ -46,12 +46,12 @@ def memory(stack: LudusUp, players: list[Player]) -> dict[int, tuple[str, int]]:
 
 
 def read_on(client: Client, run_id: str, over: threading.Event) -> None:
-    """Do what a watching person's tools do."""
+    """Send the requests of a user's tools."""
     while not over.wait(1.0):
         with contextlib.suppress(ApiError):
-            client.metrics(run_id)
-            client.series(run_id, "Environment/Cumulative Reward", points=200)
-            list(client.list_events(run_id))
+            client.metrics.list(run_id)
+            client.metrics.series(run_id, "Environment/Cumulative Reward", points=200)
+            list(client.events.list(run_id))
 
 
 def main() -> int:
@@ -67,17 +67,17 @@ def main() -> int:
         players: list[Player] = []
         try:
             with stack.client() as client, stack.client() as reader:
-                run = client.create_run(cartpole(max_steps=1_000_000_000, checkpoint_interval=20_000))
+                run = client.runs.create(cartpole(max_steps=1_000_000_000, checkpoint_interval=20_000))
                 players += [Player(stack, run.id, environments=8) for _ in range(2)]
-                eventually(lambda: client.get_run(run.id).step > 1000, "the run trains", 120)
+                eventually(lambda: client.runs.get(run.id).step > 1000, "the run trains", 120)
                 threading.Thread(target=read_on, args=(reader, run.id, over), daemon=True).start()
                 time.sleep(baseline * 60)
                 before = memory(stack, players)
                 time.sleep((options.minutes - baseline) * 60)
                 after = memory(stack, players)
-                steps = client.get_run(run.id).step
+                steps = client.runs.get(run.id).step
                 over.set()
-                client.cancel(run.id)
+                client.runs.cancel(run.id)
         finally:
             over.set()
             for player in players:

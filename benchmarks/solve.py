@@ -6,7 +6,7 @@ it).
 8 environments, 32 steps each per rollout, batch 256, 20 epochs, 2 x 64 units with tanh, 100,000 steps at most. Solved:
 the episodes that ended within 2,000 steps have a mean return of 475 or more. The clock runs from the first action to
 that moment: start-up of processes and imports are in neither figure. Ours has one simulator of 8 environments, which
-dials in over gRPC.
+joins over gRPC.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Two hundred listeners of event streams: how late do they hear, and what does it cost those who list runs?
+"""Two hundred listeners of event streams: the delay of events, and the cost for clients that list runs.
 
     python benchmarks/sse.py [--listeners 200] [--seconds 8] [--rounds 3] [--database postgresql+psycopg://...]
 
 A real api process on its own database that demands tokens, listeners in a process of their own, each with a token of
-its own, events appended by a third. Rounds without and with listeners take turns; events are appended in both. The
+its own, events appended by a third. Rounds without and with listeners alternate; events are appended in both. The
 bars: an event reaches a listener within 250 ms of its commit at the 99th percentile, and the 99th percentile of the run
-list stays within twice what it is without listeners.
+list is at most twice its value without listeners.
 """
 
 import argparse
@@ -28,14 +28,16 @@ import httpx
 import numpy as np
 import psutil
 
-from server.access.tokens.principal import Scope, everything
 from server.access.tokens.service import TokenService
+from server.config.config import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.db.projects import DEFAULT
+from server.kit.principal import Scope, everything
+from server.lifecycle.service import RunService
 from server.runs.events.repository import Note, record
 from server.runs.models import Run
-from server.runs.service import RunService
+from server.runs.repository import NewRun
 
 RUNS = 10
 """Runs that are listened to; the listeners are spread over them."""
@@ -45,10 +47,10 @@ LISTS_PER_SECOND = 25
 CONFIG = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}}
 
 
-class Bell:
-    """Nobody waits for runs here."""
+class WakeUps:
+    """Do nothing: no worker waits for runs."""
 
-    def ring(self, run_id: str) -> None:
+    def wake(self, run_id: str) -> None:
         """Do nothing."""
 
 
@@ -57,7 +59,9 @@ def make_runs(database: Database) -> list[str]:
     made: list[Run] = []
     for number in range(LISTED):
         with database.write() as session:
-            made.append(RunService(session, Bell()).create(CONFIG, name=f"run-{number}"))
+            made.append(
+                RunService(session, WakeUps()).create(NewRun(RunConfig.model_validate(CONFIG), name=f"run-{number}"))
+            )
     return [run.id for run in made[:RUNS]]
 
 
@@ -84,7 +88,7 @@ async def listen(port: int, run_id: str, token: str, arrivals: list[tuple[str, i
 
 
 def listeners(port: int, run_ids: list[str], tokens: list[str], pipe: Connection) -> None:
-    """Listen until told to stop; the body of a process."""
+    """Listen until the stop signal; the body of a process."""
 
     async def all_of_them() -> list[tuple[str, int, float]]:
         arrivals: list[tuple[str, int, float]] = []
@@ -107,7 +111,7 @@ def listeners(port: int, run_ids: list[str], tokens: list[str], pipe: Connection
 
 
 def append(url: str, run_ids: list[str], pipe: Connection) -> None:
-    """Append events until told to stop; send back when each was committed. The body of a process."""
+    """Append events until the stop signal; return the commit time of each. The body of a process."""
     database = Database(url)
     commits: dict[tuple[str, int], float] = {}
     number = 0
@@ -172,7 +176,7 @@ class Api:
 
 @dataclass
 class Round:
-    """What was measured in one round, or in several together."""
+    """Measurements of one round, or of several together."""
 
     lists: list[float] = field(default_factory=list)
     """99th percentile of the run list, in seconds."""
@@ -253,7 +257,7 @@ def p99(seconds: list[float]) -> float:
 
 
 def report(count: int, alone: Round, beside: Round) -> None:
-    """Print what was found."""
+    """Print the result."""
     delays = beside.delays
     ratios = [with_listeners / without for without, with_listeners in zip(alone.lists, beside.lists, strict=True)]
     print(f"{count} listeners, {len(delays):,} events heard, from commit to delivery:")

@@ -3,9 +3,9 @@
     python benchmarks/unity.py --mlagents PEER/bin/mlagents-learn [--only ppo-1x12] [--rounds 3] [--json FILE]
 
 PEER is an environment that has ML-Agents 1.1.0 as its authors ship it, on Python 3.10 (README.md here says how to make
-one). The player is `peers/ball_player.py`; its steps are counted after a warm-up. Each arm is what a user starts:
+one). The player is `peers/ball_player.py`; its steps are counted after a warm-up. Each arm is the command of a user:
 `mlagents-learn CONFIG`, and a trainer that runs alone with one collector. `echo` is a server that sends the same bytes
-back without looking at what comes: what gRPC and the player allow at all.
+back without decoding them: the limit of gRPC and the player.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PLAYER = PEERS / "ball_player.py"
 
 @dataclass(frozen=True)
 class Case:
-    """Who plays what."""
+    """Number and form of the players."""
 
     name: str
     trainer: str
@@ -67,7 +67,7 @@ def configuration(case: Case, contestant: str) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a port that nobody has at the moment."""
+    """Return a free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -89,7 +89,7 @@ def ended_with_its_children(command: list[str], folder: Path, **extra: str) -> I
 
 
 def run_players(ports: list[int], case: Case, seconds: float, warmup: float) -> float:
-    """Let players dial these ports and return agent steps/s of all together."""
+    """Connect players to these ports and return the agent steps/s of all together."""
     command = [sys.executable, str(PLAYER), "--agents", str(case.agents), f"--seconds={seconds}", f"--warmup={warmup}"]
     players = [
         subprocess.Popen([*command, "--mlagents-port", str(port)], stdout=subprocess.PIPE, text=True, env=environment())

@@ -1,11 +1,11 @@
 # Images of Ludus for hosts without a GPU.
 #
-#   docker build -f docker/cpu.Dockerfile --target server -t ludus-server .   api, gateway, steward, migrate: no torch
+#   docker build -f docker/cpu.Dockerfile --target server -t ludus-server .   api, gateway, controller, migrate: no torch
 #   docker build -f docker/cpu.Dockerfile --target worker -t ludus-worker .   trains on the CPU
 #
 # --build-arg PIP_EXTRA_INDEX_URL=... names a package index with CPU-only builds of torch: the worker's image is several
 # gigabytes smaller with it.
-# --build-arg COMMIT=$(git rev-parse HEAD) has it in the fingerprints of runs.
+# --build-arg COMMIT=$(git rev-parse HEAD) puts the commit into the fingerprints of runs.
 
 FROM python:3.11-slim AS base
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -17,8 +17,8 @@ RUN useradd --system --uid 1000 --create-home ludus && install -d -o ludus -g lu
 WORKDIR /opt/ludus
 COPY pyproject.toml constraints.txt README.md ./
 COPY proto proto
-# The dependencies are a layer of their own: a change of the code leaves it as it is. An editable installation reads the
-# code where it lies, so empty packages are enough to resolve it.
+# The dependencies are a layer of their own, which changes of the code do not invalidate. An editable installation reads
+# the code in place, so empty packages are enough to resolve it.
 RUN mkdir ludus server worker && touch ludus/__init__.py server/__init__.py worker/__init__.py \
     && pip install --constraint constraints.txt hatchling
 

@@ -2,8 +2,8 @@
 
     python docs/generate.py [--check] [NAME ...]     all of them, or the named ones
 
-What could become untrue in a page is written from where it is true: settings, configuration, the table of states, the
-HTTP API. `constraints` is only written when it is named: it depends on what is installed.
+Facts that can change are generated from their definition in the code: settings, configuration, the table of states, the
+HTTP API, the tree. `constraints` is only written if it is named, because it depends on the installed packages.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from server.config import reference
 from server.kit.settings import Settings
-from server.runs.states import TERMINAL, TRANSITIONS
+from server.kit.states import TERMINAL, TRANSITIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 110
@@ -33,7 +33,7 @@ COMPOSE_VARIABLES = {
     "LUDUS_GATEWAY__TICKET_KEY": "Signs tickets, at least 32 characters: `openssl rand -hex 32`",
     "LUDUS_WORKER__ADVERTISE_HOST": "Name or address under which simulators reach the worker's host",
 }
-"""What docker-compose.yml refuses to start without."""
+"""Variables that docker-compose.yml demands, with their descriptions."""
 
 
 def settings() -> Iterator[tuple[str, str, FieldInfo]]:
@@ -47,7 +47,7 @@ def settings() -> Iterator[tuple[str, str, FieldInfo]]:
 
 
 def default_of(field: FieldInfo) -> str:
-    """Render a default as it is written in the environment; empty for what is unset or derived from `home`."""
+    """Render a default as an environment variable; empty if it is unset or derived from `home`."""
     value = field.get_default()
     if value is None or value == Path():
         return ""
@@ -70,7 +70,7 @@ def wrapped(text: str) -> Iterator[str]:
 
 
 def env_example() -> str:
-    """`.env.example`: what compose needs, then every setting with its default."""
+    """`.env.example`: the variables that compose demands, then every setting with its default."""
     lines = [
         "# Settings of Ludus' servers. Written by `make docs`; copy to .env, which Docker Compose reads.",
         "# Processes read the environment, not this file: in a shell, `set -a; . ./.env; set +a`.",
@@ -96,15 +96,15 @@ def settings_page() -> str:
     """`docs/settings.md`: one table per group."""
     introduction = (
         "<!-- Written by `make docs`; don't edit. -->\n\n# Settings\n\n"
-        "What operators decide, as environment variables. Without any of them the embedded stack results: SQLite, a "
-        "folder as queue and a folder of artifacts, all inside `LUDUS_HOME`. What users decide about a run is in "
+        "Operators set these environment variables. Without any of them Ludus runs as the embedded stack: SQLite, a "
+        "folder as queue and a folder of artifacts, all inside `LUDUS_HOME`. Users configure their runs by "
         "[configuration.md](configuration.md)."
     )
     parts = [introduction]
     group = None
     for name, variable, field in settings():
         if name != group:
-            title = Settings.model_fields[name].annotation.__doc__ if name else "Where everything lies."
+            title = Settings.model_fields[name].annotation.__doc__ if name else "Folders of the embedded stack."
             parts.append(
                 f"\n## {name or 'general'}\n\n{title}\n\n| variable | default | meaning |\n| --- | --- | --- |"
             )
@@ -119,33 +119,52 @@ def states_page() -> str:
     arrows = "\n".join(f"    {state} --> {to}" for state, moves in TRANSITIONS.items() for to in sorted(moves))
     ends = "\n".join(f"    {state} --> [*]" for state in sorted(TERMINAL))
     return (
-        "<!-- Written by `make docs` from server/runs/states.py; don't edit. -->\n\n# A run's states\n\n"
+        "<!-- Written by `make docs` from server/kit/states.py; don't edit. -->\n\n# A run's states\n\n"
         f"```mermaid\nstateDiagram-v2\n    [*] --> CREATED\n{arrows}\n{ends}\n```\n"
     )
 
 
+def purpose(module: Path) -> str:
+    """Return the first paragraph of a module's docstring in one line; empty if it has none."""
+    documented = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    return " ".join(documented.partition("\n\n")[0].split()).replace("|", "\\|")
+
+
+def purposes(head: str, paths: Iterable[Path]) -> str:
+    """Return a table of packages, given by their `__init__.py`, or of modules, with the purpose of each."""
+    rows = [f"| {head} | purpose |", "| --- | --- |"]
+    for path in paths:
+        shown = (path.parent if head == "package" else path).relative_to(ROOT)
+        rows.append(f"| [{shown}](../{shown}) | {purpose(path)} |")
+    return "\n".join(rows)
+
+
 def tree_page() -> str:
-    """`docs/tree.md`: every module with the first sentence of its docstring."""
-    parts = ["<!-- Written by `make docs` from the modules' docstrings; don't edit. -->\n\n# Every file's purpose\n"]
-    for package in ("ludus", "server", "worker"):
-        parts.append(f"\n## {package}\n\n| file | purpose |\n| --- | --- |")
-        for path in sorted((ROOT / package).rglob("*.py")):
-            documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-            if documented and "_pb2" not in path.name:
-                first = " ".join(documented.partition("\n\n")[0].split()).replace("|", "\\|")
-                parts.append(f"| [{path.relative_to(ROOT)}](../{path.relative_to(ROOT)}) | {first} |")
-    return "\n".join(parts) + "\n"
+    """`docs/tree.md`: the packages below `ludus`, `server` and `worker`; then every module."""
+    first = (
+        "<!-- Written by `make docs` from the modules' docstrings; don't edit. -->\n\n# The tree\n\n"
+        "Imports run one way: `ludus <- server <- worker`. The tests of a module are in the same place below `tests/`. "
+        "The list of [every file](#every-file) follows."
+    )
+    packages, files = [first], ["# Every file"]
+    for name in ("ludus", "server", "worker"):
+        folder = ROOT / name
+        packages.append(f"## {name}\n\n{purpose(folder / '__init__.py')}")
+        packages.append(purposes("package", sorted(folder.glob("*/__init__.py"))))
+        modules = [path for path in sorted(folder.rglob("*.py")) if "_pb2" not in path.name and purpose(path)]
+        files.append(f"## Files of {name}\n\n{purposes('file', modules)}")
+    return "\n\n".join([*packages, *files]) + "\n"
 
 
 def openapi() -> str:
-    """`tests/golden/openapi.json`: the HTTP API as its clients see it."""
+    """`tests/golden/openapi.json`: the description of the HTTP API."""
     from server.app.app import create_app  # noqa: PLC0415  the other pages don't need the web framework
 
     return json.dumps(create_app(Settings()).openapi(), indent=2, sort_keys=True) + "\n"
 
 
 def constraints() -> str:
-    """`constraints.txt`: what is installed, without local version tags (`+cpu` names where a build came from).
+    """`constraints.txt`: the installed packages, without local version tags (`+cpu` names the source of a build).
 
     Pins of packages that are not installed stay: another release of Python or another extra needs them.
     """
@@ -183,7 +202,7 @@ ON_REQUEST = {"constraints"}
 
 
 def main() -> None:
-    """Write, or compare with what is committed."""
+    """Write the files, or compare them with the committed ones."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="fail if a file is out of date")
     parser.add_argument("names", nargs="*", choices=[[], *FILES], help="which files; default: all but constraints")

@@ -7,7 +7,7 @@ import random
 import sys
 from types import SimpleNamespace
 
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder, connect
 
 WIDTH, MOST, ENERGY, DAY = 20, 8, 15, 100
 
@@ -17,33 +17,33 @@ class Field(Simulation):
 
     behaviors = (BehaviorSpec("Forager", (ObservationSpec((3,)),), ActionSpec(discrete_branches=(3,))),)
 
-    def reset(self, turn: Turn, start: Start) -> None:  # noqa: ARG002  an empty field: foragers arrive by and by
-        """Begin anew."""
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:  # noqa: ARG002  an empty field: foragers arrive later
+        """Begin a new day with new food."""
         if start.first:
             self.random, self.next_id = random.Random(start.seed), 0  # noqa: S311
         self.food = set(self.random.sample(range(WIDTH), 5))
         self.foragers: dict[int, SimpleNamespace] = {}
 
-    def step(self, turn: Turn, actions: Actions) -> None:
-        """Let everybody live for one tick, and perhaps somebody new arrive."""
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        """Move every forager by one tick; sometimes a new one arrives."""
         for action in actions:
-            self._live(turn, action.agent, int(action.discrete[0]) - 1)
+            self._live(builder, action.agent, int(action.discrete[0]) - 1)
         if len(self.foragers) < MOST and self.random.random() < 0.2:
             self.foragers[self.next_id] = SimpleNamespace(position=self.random.randrange(WIDTH), energy=ENERGY, age=0)
-            turn.decide(self.next_id, self._look(self.foragers[self.next_id]))
+            builder.request_decision(self.next_id, self._look(self.foragers[self.next_id]))
             self.next_id += 1
 
-    def _live(self, turn: Turn, agent: int, move: int) -> None:
+    def _live(self, builder: StepBuilder, agent: int, move: int) -> None:
         forager = self.foragers[agent]
         forager.position = min(max(forager.position + move, 0), WIDTH - 1)
         forager.energy, forager.age, reward = forager.energy - 1, forager.age + 1, 0.0
         if forager.position in self.food:
             self.food ^= {forager.position, self.random.choice(sorted(set(range(WIDTH)) - self.food))}
             forager.energy, reward = ENERGY, 1.0
-        if forager.energy == 0 or forager.age == DAY:  # to starve is an end; the day's end only cuts a life short
-            turn.end(agent, self._look(self.foragers.pop(agent)), reward, truncated=forager.energy > 0)
+        if forager.energy == 0 or forager.age == DAY:  # starving terminates; the day's end truncates
+            builder.end_episode(agent, self._look(self.foragers.pop(agent)), reward, truncated=forager.energy > 0)
         else:
-            turn.decide(agent, self._look(forager), reward)
+            builder.request_decision(agent, self._look(forager), reward)
 
     def _look(self, forager: SimpleNamespace) -> list[float]:
         nearest = min((cell - forager.position for cell in self.food), key=abs)

@@ -1,1 +1,1 @@
-"""What runs beside the user: the simulator SDK, the command line, the typed HTTP client. Light: no torch, no server."""
+"""Runs beside the user: the SDK for simulators, the collector, the HTTP client, the CLI. No torch, no server."""

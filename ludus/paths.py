@@ -1,4 +1,4 @@
-"""What the SDK and the client take where a file is named: text, or anything that stands for a path."""
+"""The type of file names in the SDK and the client: text, or a path object."""
 
 import os
 from typing import TypeAlias

@@ -1,6 +1,6 @@
 """Generate the Python stubs in ludus/protocol/ from the .proto files. `--check` fails if the committed ones differ.
 
-Mapping the folders of the sources to package paths makes the stubs import `ludus.protocol` as they are.
+The folders of the sources are mapped to package paths, so the stubs import `ludus.protocol` without rewriting.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def compile_protos(target: Path, *arguments: str) -> None:
 
 
 def main() -> None:
-    """Regenerate, or compare with what is committed."""
+    """Regenerate the stubs, or compare them with the committed ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if the committed stubs are out of date")
     if not parser.parse_args().check:

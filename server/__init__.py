@@ -1,1 +1,1 @@
-"""The control plane and system of record: API, gateway, steward, and `ludus up`. Never imports torch."""
+"""The control plane and system of record: API, gateway, controller, and `ludus up`. Never imports torch."""

@@ -69,9 +69,7 @@ def _configure_logging(process: str, settings: "Settings") -> None:
 
 
 @click.command()
-@click.option(
-    "--home", type=click.Path(file_okay=False, path_type=Path), help="Folder for everything it keeps. [.ludus]"
-)
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Folder of all data. [.ludus]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the HTTP API; 0: any free one.")
 @click.option("--gateway-port", type=click.IntRange(0, 65535), help="Port of the gateway; 0: any free one.")
 @click.option("--slots", type=click.IntRange(min=1), help="Runs to train at once.")
@@ -84,7 +82,7 @@ def _configure_logging(process: str, settings: "Settings") -> None:
     "--show",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
-    help="What to show of the logs.",
+    help="Lowest level of the logs on the console.",
 )
 def up(
     *,
@@ -97,7 +95,7 @@ def up(
     ready_fd: int | None,
     show: str,
 ) -> None:
-    """Start everything on this machine: API, gateway, steward and worker.
+    """Start everything on this machine: API, gateway, controller and worker.
 
     Needs nothing installed: SQLite, a folder as queue and a folder of artifacts, all in the home folder. What dies is
     started again. Ctrl-C stops (running trainings save a checkpoint and continue at the next start), twice: at once.
@@ -115,7 +113,7 @@ def up(
     console = Console(click.echo, show)
 
     def announce(ready: "Ready") -> None:
-        console.say(f"ready: HTTP API {ready.api} (documentation: {ready.api}/docs), simulators dial {ready.gateway}")
+        console.say(f"ready: HTTP API {ready.api} (documentation: {ready.api}/docs), simulators join {ready.gateway}")
         console.say(f"logs in {settings.home / 'logs'}; Ctrl-C stops")
         if ready_file is not None:
             unfinished = ready_file.with_name(f"{ready_file.name}.tmp")
@@ -132,7 +130,7 @@ def up(
 @click.command()
 @click.option("--fd", type=int, hidden=True, help="A listening socket that was opened by the parent.")
 def server(fd: int | None) -> None:
-    """Serve the HTTP API alone."""
+    """Serve only the HTTP API."""
     settings = load_settings()
     _configure_logging("api", settings)
     from server.app.serve import serve_api  # noqa: PLC0415
@@ -143,7 +141,7 @@ def server(fd: int | None) -> None:
 
 @click.command()
 def gateway() -> None:
-    """Serve the gateway alone: the gRPC front door of simulators."""
+    """Serve only the gateway, which simulators join over gRPC."""
     settings = load_settings()
     _configure_logging("gateway", settings)
     from server.gateway.main import serve  # noqa: PLC0415
@@ -153,14 +151,14 @@ def gateway() -> None:
 
 
 @click.command()
-def steward() -> None:
-    """Run the steward alone: reaper, reconciler, retention. Any number of them may run."""
+def controller() -> None:
+    """Run only the controller: expired leases, waiting runs, retention, ratings, webhooks. Several may run at once."""
     settings = load_settings()
-    _configure_logging("steward", settings)
-    from server.controller.controller import main as run_steward  # noqa: PLC0415
+    _configure_logging("controller", settings)
+    from server.controller.controller import main as run_controller  # noqa: PLC0415
 
     with told():
-        run_steward(settings)
+        run_controller(settings)
 
 
 @click.command()
@@ -176,7 +174,7 @@ def migrate() -> None:
 
 @click.group()
 def admin() -> None:
-    """Do on the server's own host what needs no token, because it goes to the database itself."""
+    """Commands for the server's own host. They need no token, because they write to the database directly."""
 
 
 @admin.command("create-token")
@@ -184,13 +182,13 @@ def admin() -> None:
 @click.option(
     "--scope", "scopes", multiple=True, default=("admin",), show_default=True, help="read, run, admin, simulate."
 )
-@click.option("--for-project", default="*", show_default=True, help="The project that it is bound to; * is all.")
+@click.option("--for-project", default="*", show_default=True, help="Project of the token; * is all projects.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Folder of `ludus up`. [.ludus]")
-@click.option("--database", help="Address of another database than the settings name.")
+@click.option("--database", help="Database address, instead of the one in the settings.")
 def create_token(
     *, name: str, scopes: tuple[str, ...], for_project: str, home: Path | None, database: str | None
 ) -> None:
-    """Make a token called NAME, and print it: a server's first one, or one for whoever lost theirs.
+    """Make a token with the name NAME and print it: the first token of a server, or the replacement of a lost one.
 
     Needs the settings of the server (LUDUS_DATABASE__URL, LUDUS_HOME), or --home or --database in their place.
     """
@@ -210,7 +208,7 @@ COMMANDS: dict[str, click.Command] = {
     "gateway": gateway,
     "migrate": migrate,
     "server": server,
-    "steward": steward,
+    "controller": controller,
     "up": up,
 }
 """What `server` adds to `ludus`."""

@@ -1,5 +1,6 @@
 """Fixtures that several parts share: a database built by migrations, on SQLite and, where one is named, PostgreSQL."""
 
+import gc
 import os
 import secrets
 import shutil
@@ -16,11 +17,14 @@ from sqlalchemy.engine import URL
 from server.app.models import Base
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from tests.factories import RecordingBell
-from tests.migrated import migrated_file
+from tests.examples import examples
+from tests.factories import RecordingWakeUp
+from tests.migrated import migrated_file, share_compiled
 
 # How long an example takes says what else the machine does, not whether it is right.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 POSTGRES_URL = os.environ.get("LUDUS_TEST_POSTGRES_URL")
@@ -43,6 +47,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         suffix = f"@{'_'.join(groups)}"
         if groups and not item.nodeid.endswith(suffix):
             item._id = type(item.id).parse(f"{item.nodeid}{suffix}")
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while the tests' modules are imported: looking for it takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect it from now on, but spare what was imported: it lives until the end."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_starts() -> Iterator[None]:
+    """Hide what costs the processes that tests start much time, and that none needs (tests/without)."""
+    paths = [os.environ.get("PYTHONPATH"), str(Path(__file__).with_name("without"))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -105,12 +129,12 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     """Return a connection to an empty, migrated database, which waits for no disk: no test pulls the plug."""
-    database = Database(database_url, synchronous="OFF")
+    database = share_compiled(Database(database_url, synchronous="OFF"))
     yield database
     database.close()
 
 
 @pytest.fixture
-def bell() -> RecordingBell:
-    """Return a doorbell that remembers its rings."""
-    return RecordingBell()
+def wake_up() -> RecordingWakeUp:
+    """Return a fake that records which runs it was asked to wake workers for."""
+    return RecordingWakeUp()

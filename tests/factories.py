@@ -5,13 +5,14 @@ from typing import Any
 
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
+from server.config.config import RunConfig
 from server.kit.db.database import Database
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger, RunQueue
+from server.kit.states import RunState
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.lifecycle.service import RunService
 from server.runs.models import Run
-from server.runs.repository import RunRepository
-from server.runs.service import RunService
-from server.runs.states import RunState
+from server.runs.repository import NewRun, RunRepository
 
 CONFIG: dict[str, Any] = {"behaviors": {"CartPole": {"trainer_type": "ppo"}}, "seed": 7}
 LEASE_SECONDS = 10.0
@@ -19,16 +20,16 @@ FIRST = 1_000_000
 """A priority that puts a run before all others of its project."""
 
 
-class RecordingBell:
-    """A doorbell that remembers its rings."""
+class RecordingWakeUp:
+    """Records the runs for which workers were to be woken."""
 
     def __init__(self) -> None:
-        self.rung: list[str] = []
+        self.woken: list[str] = []
         self.unheard = 0
 
-    def ring(self, run_id: str) -> None:
-        """Remember a ring."""
-        self.rung.append(run_id)
+    def wake(self, run_id: str) -> None:
+        """Record a wake-up."""
+        self.woken.append(run_id)
 
     def ping(self) -> None:
         """Answer."""
@@ -38,11 +39,13 @@ class RecordingBell:
         return self.unheard
 
 
-def make_run(database: Database, bell: RecordingBell | None = None, **overrides: Any) -> Run:
+def make_run(database: Database, wake_up: RecordingWakeUp | None = None, **overrides: Any) -> Run:
     """Queue a run."""
     config = overrides.pop("config", CONFIG)
     with database.write() as session:
-        return RunService(session, bell or RecordingBell()).create(config, **overrides)
+        return RunService(session, wake_up or RecordingWakeUp()).create(
+            NewRun(RunConfig.model_validate(config), **overrides)
+        )
 
 
 def make_claim(database: Database, worker_id: str = "worker-1", lease_seconds: float = LEASE_SECONDS) -> Claim:
@@ -91,7 +94,7 @@ def save_checkpoints(database: Database, *steps: int, **overrides: Any) -> list[
     """Have a run of its own, `trained`, save checkpoints; return their ids."""
     run_id = make_run(database, name="trained", **overrides).id
     ledger = AttemptLedger(database, claim_run(database, run_id))
-    return [ledger.checkpoint(make_checkpoint(step, path=f"runs/a/{step}")) for step in steps]
+    return [ledger.checkpoints.add(make_checkpoint(step, path=f"runs/a/{step}")) for step in steps]
 
 
 def give_up(database: Database, checkpoint_id: str) -> None:

@@ -6,7 +6,6 @@ responses.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, Self
@@ -58,7 +57,7 @@ class Peer:
         self.episodes = 0
         self.reset_id = 0
         self.last_step = 0
-        self.incarnation = ""
+        self.session_id = ""
         self._requests = requests
 
     def hello(self) -> pb.Hello:
@@ -69,11 +68,9 @@ class Peer:
         self._check(hello.protocol_version == 1, f"protocol version {hello.protocol_version}")
         self._check(self.metadata.get(TICKET_METADATA) == hello.ticket, f"metadata {TICKET_METADATA} is not the ticket")
         if not self.server.behind_gateway:
-            self._check(
-                hello.incarnation in self.server.incarnations, f"incarnation {hello.incarnation!r} never joined"
-            )
+            self._check(hello.session_id in self.server.session_ids, f"session id {hello.session_id!r} never joined")
             self._check(hello.ticket == TICKET, f"ticket {hello.ticket!r}")
-        self.incarnation = hello.incarnation
+        self.session_id = hello.session_id
         self._announce(hello.behaviors)
         return hello
 
@@ -239,8 +236,8 @@ class FakeServer(rpc.SimulationServiceServicer):
         self.address = f"127.0.0.1:{self.port}"
 
     @property
-    def incarnations(self) -> set[str]:
-        return {join.incarnation for join in self.joins}
+    def session_ids(self) -> set[str]:
+        return {join.session_id for join in self.joins}
 
     def Join(  # noqa: N802  gRPC's name
         self, request: pb.JoinRequest, context: grpc.ServicerContext
@@ -269,9 +266,9 @@ class FakeServer(rpc.SimulationServiceServicer):
             self.violations.append(f"stream {number}: {problem}")
             yield peer.close(CloseCode.RUN_FAILED, str(problem))
         # gRPC forgets what a client has not read when the call ends while it writes: let it read the Close first.
-        patience = time.monotonic() + LAST_WORDS_SECONDS
-        while context.is_active() and time.monotonic() < patience:
-            time.sleep(0.005)
+        over = threading.Event()
+        if context.add_callback(over.set):
+            over.wait(LAST_WORDS_SECONDS)
 
     def __enter__(self) -> Self:
         self._server.start()

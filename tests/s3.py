@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.waiting import eventually
 
 ACCESS_KEY, SECRET_KEY = "ludus-tests", "ludus-tests-secret"
 START_SECONDS = 20.0
@@ -93,11 +94,11 @@ def serve_s3(
 
 
 def _await(server: S3Server, output: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
+    def answers() -> bool:
+        assert server.process.poll() is None, f"the S3 server ended: {output.read_text(errors='replace')[-2000:]}"
         with suppress(ClientError, BotoCoreError):
             server.client().list_buckets()  # type: ignore[attr-defined]
-            return
-        if server.process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"the S3 server does not start: {output.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.05)
+            return True
+        return False
+
+    eventually(answers, "the S3 server answers", START_SECONDS)

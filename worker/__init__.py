@@ -1,1 +1,1 @@
-"""Everything that needs torch or takes long: tasks, the supervisor, the trainer, collectors and algorithms."""
+"""Everything that needs torch or takes long: Celery tasks, the supervisor, the trainer, the algorithms."""

@@ -39,7 +39,7 @@ class Plate:
         self.begin(np.ones(agents, bool))
 
     def begin(self, which: Any) -> None:
-        """Place some balls anew."""
+        """Place some balls again."""
         count = int(which.sum())
         self._tilt[which] = self._rng.uniform(-0.17, 0.17, (count, 2))
         self._ball[which] = self._rng.uniform(-1.5, 1.5, (count, 2))
@@ -52,7 +52,7 @@ class Plate:
         return np.concatenate([self._tilt, self._ball, nothing, self._speed, nothing], 1)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any]:
-        """Tilt the plates; return rewards, who fell and whose time is up."""
+        """Tilt the plates; return rewards, and flags of fallen balls and of expired time."""
         self._tilt = np.clip(self._tilt + 0.035 * np.clip(actions, -1, 1), -0.25, 0.25).astype(np.float32)
         self._speed += 0.981 * np.sin(self._tilt)
         self._ball += 0.1 * self._speed

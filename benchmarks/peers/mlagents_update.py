@@ -3,7 +3,7 @@
     python mlagents_update.py ppo|sac CONFIG.yaml DEVICE
 
 Fills the trainer's buffer with random experience of 3DBall's form (8 observations, 2 continuous actions, 12 agents),
-prints `ready`, and then, for each line on stdin, the seconds of a policy update and how many samples it learnt from.
+prints `ready`, and then, for each line on stdin, the seconds of a policy update and its number of samples.
 """
 
 import copy

@@ -1,15 +1,14 @@
-"""The main job, end to end, on the embedded stack: `make demo`.
+"""A training run from start to end on the embedded stack: `make demo`.
 
-Starts `ludus up`, asks for a PPO run on CartPole-v1 over HTTP, starts simulators that dial in over gRPC, watches the
-return rise, downloads the ONNX model when the run has ended and plays it. What it writes is in the folder `demo`. The
-exit code is 0 only if the downloaded model really plays well, after at most 150,000 agent steps.
+Starts `ludus up`, queues a PPO run on CartPole-v1 over HTTP, starts simulators that join over gRPC, shows the rising
+return, downloads the ONNX model when the run has ended and plays it. Its files are in the folder `demo`. The exit code
+is 0 only if the downloaded model plays well, after at most 150,000 agent steps.
 """
 
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -23,6 +22,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from ludus.adapters.gymnasium import make_simulation
+from ludus.child_process import ChildProcess
 from ludus.client import TERMINAL_STATES, ApiError, Client
 from ludus.play.episodes import SEED_PARAMETER, play_episode
 from ludus.play.model import ModelPlayer
@@ -37,7 +37,7 @@ ENVIRONMENT = "CartPole-v1"
 BEHAVIOR = "CartPole"
 PROCESSES, ENVIRONMENTS = 2, 4
 SOLVED = 475.0
-"""Mean return at which Gymnasium calls CartPole-v1 solved; an episode is worth 500 at most."""
+"""Mean return at which Gymnasium calls CartPole-v1 solved; the maximum is 500."""
 STEP_LIMIT = 150_000
 EPISODES = 20
 FIRST_SEED = 1000
@@ -45,35 +45,31 @@ RETURN_KEY = "Environment/Cumulative Reward"
 
 
 class Failed(Exception):
-    """The demo can't go on; the message says why."""
+    """The demo cannot continue; the message says why."""
 
 
 @contextmanager
 def background(mark: str, *command: str, descriptors: tuple[int, ...] = (), log: Path | None = None) -> Iterator[None]:
-    """Run a `ludus` command beside us, and end it in any case: gently first.
+    """Run a `ludus` command in a child process, and end it in any case, first by SIGINT.
 
-    It leads a session of its own, so that Ctrl-C reaches only us and we decide the order in which things stop; and the
-    kernel ends it if we are killed.
+    The child leads a session of its own: Ctrl-C reaches only the demo, which then stops its parts in order. The kernel
+    ends the child if the demo is killed.
     """
     output = None if log is None else log.open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "server.embedded.child", str(os.getpid()), *command],
-        stdin=subprocess.DEVNULL,
+    process = ChildProcess(
+        [sys.executable, "-m", "ludus.cli", *command],
+        environment={**os.environ, MARK: mark},
+        descriptors=descriptors,
+        own_group=True,
+        tied=True,
         stdout=output,
         stderr=output,
-        env={**os.environ, MARK: mark},
-        pass_fds=descriptors,
-        start_new_session=True,
     )
     try:
         yield
     finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.interrupt()
+        process.end(30.0)
         if output is not None:
             output.close()
 
@@ -87,7 +83,7 @@ def stack(mark: str) -> Iterator[dict[str, str]]:
     command = ("up", "--home", str(home), "--port", "0", "--gateway-port", "0", "--ready-fd", str(writing))
     with background(mark, *command, descriptors=(writing,)), os.fdopen(reading, encoding="utf-8") as pipe:
         os.close(writing)
-        line = pipe.readline()  # ends without a line if `ludus up` can't start; it has said why
+        line = pipe.readline()  # no line if `ludus up` cannot start; it prints the reason itself
         if not line:
             raise Failed("`ludus up` did not start")
         yield json.loads(line)
@@ -96,13 +92,13 @@ def stack(mark: str) -> Iterator[dict[str, str]]:
 def train(client: Client, run: Run) -> Run:
     """Follow the run to its end and return it.
 
-    It looks solved long before: but a policy that still moves fast can forget how to begin, and while nearly every
-    episode is a long one there are few beginnings to see it by. With the learning rate falling to 0 it settles.
+    The return is high long before the end. But a policy with a high learning rate can still forget the first steps of
+    an episode, and long episodes have few first steps to show it. It settles because the learning rate falls to 0.
     """
     began = time.monotonic()
     while True:
-        run = client.get_run(run.id)
-        metrics = client.metrics(run.id)
+        run = client.runs.get(run.id)
+        metrics = client.metrics.list(run.id)
         latest = {metric.key: metric.value or 0.0 for metric in metrics}
         step = max([run.step, *(metric.step for metric in metrics)])  # a run's own step comes with each heartbeat
         show(client, run, step, latest, time.monotonic() - began)
@@ -121,7 +117,7 @@ def show(client: Client, run: Run, step: int, latest: Mapping[str, float], secon
         f"mean return {latest[RETURN_KEY]:5.1f}" if RETURN_KEY in latest else "mean return   ...",
         f"{latest.get('Performance/Agent Steps per Second', 0.0):6,.0f} steps/s",
         f"policy version {latest.get('Policy/Version', 0.0):3.0f}",
-        f"simulators {len(client.simulators(run.id, state='connected'))}",
+        f"simulators {len(client.simulators.list(run.id, state='connected'))}",
     ]
     line = "  ".join(parts)
     sys.stdout.write(f"\r{line}" if sys.stdout.isatty() else f"{line}\n")
@@ -141,7 +137,7 @@ def draw_curve(client: Client, run: Run, target: Path) -> None:
     """Draw the learning curve from the metrics API."""
     mpl.use("Agg")
     figure, axes = plt.subplots(figsize=(8, 4.5))
-    for series in client.series(run.id, RETURN_KEY):
+    for series in client.metrics.series(run.id, RETURN_KEY):
         axes.plot(series.steps, np.array(series.values, float), label=series.behavior)
     axes.axhline(SOLVED, color="grey", linestyle="--", linewidth=1, label=f"solved ({SOLVED:g})")
     axes.set(xlabel="agent steps", ylabel="mean return", title=f"{ENVIRONMENT}, run {run.name}")
@@ -151,11 +147,11 @@ def draw_curve(client: Client, run: Run, target: Path) -> None:
 
 
 def demo(mark: str) -> bool:
-    """Do the main job; tell whether the task was solved."""
+    """Run all parts; return whether the task was solved."""
     FOLDER.mkdir(exist_ok=True)
     with stack(mark) as addresses, Client(addresses["api"]) as client:
         document = CONFIG.read_text(encoding="utf-8")
-        run = client.create_run(document, name="cartpole-demo", tags=["demo"])
+        run = client.runs.create(document, name="cartpole-demo", tags=["demo"])
         sys.stdout.write(f"run {run.id}: {addresses['api']}/v1/runs/{run.id}\n")
         simulate = (
             "simulate",
@@ -168,7 +164,7 @@ def demo(mark: str) -> bool:
         sys.stdout.write(f"the run ended: {run.state} ({run.stop_reason}) after {run.step:,} agent steps\n")
         if run.state != "SUCCEEDED":
             raise Failed(f"the run did not succeed: {run.stop_detail or run.stop_reason}")
-        model = client.download(run.id, "latest", f"{BEHAVIOR}.onnx", FOLDER / f"{BEHAVIOR}.onnx")
+        model = client.checkpoints.download(run.id, "latest", f"{BEHAVIOR}.onnx", FOLDER / f"{BEHAVIOR}.onnx")
         draw_curve(client, run, FOLDER / "learning-curve.png")
         returns = play(model)
     mean = fmean(returns)
@@ -176,7 +172,7 @@ def demo(mark: str) -> bool:
     sys.stdout.write(
         f"{EPISODES} episodes with {model.relative_to(ROOT)} (onnxruntime, deterministic actions): "
         f"mean return {mean:.1f}, lowest {min(returns):.0f}\n"
-        f"{'SOLVED' if solved else 'NOT solved'}: {SOLVED:g} within {STEP_LIMIT:,} agent steps was asked for\n"
+        f"{'SOLVED' if solved else 'NOT solved'}: {SOLVED:g} within {STEP_LIMIT:,} agent steps was the goal\n"
         f"learning curve: demo/learning-curve.png\n"
     )
     return solved

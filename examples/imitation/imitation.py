@@ -12,8 +12,8 @@ Two pictures show the returns. It takes about a minute on one core, and equal se
 is chapter 15 of "Hands-on Reinforcement Learning" (Zhang, Shen & Yu); everything here but CartPole is Ludus' own, and
 what the folder then holds can be uploaded to a server.
 
-It flatters GAIL: an episode that goes on is always a good one, so that a discriminator which merely likes what it sees
-is already a useful teacher. `tests/learning/test_imitation.py` has a task on which a bad expert is not good enough.
+It flatters GAIL: a long episode is always a good one, so even a discriminator that always answers "expert"
+is a useful reward. `tests/learning/test_imitation.py` has a task on which a bad expert is not good enough.
 """
 
 import argparse
@@ -31,9 +31,9 @@ import torch
 from matplotlib import pyplot as plt
 
 from ludus.collector.policy import Policy
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.demonstrations import Demonstration, inspect, write
-from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import CloneConfig, PPOConfig
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
@@ -49,7 +49,7 @@ EXPERT_EPISODES, PAIRS, CLONE_STEPS, GAIL_EPISODES = 250, 30, 1_000, 500
 CLONE_INTERVAL, CLONE_EPISODES = 10, 5
 """Gradient steps between two measurements of the clone, and the episodes of each."""
 WINDOW = 10
-"""The progress bar shows the mean return of so many episodes."""
+"""Number of episodes in the mean return of the progress bar."""
 
 NETWORK = {"hidden_units": 128, "num_layers": 1, "activation": "relu"}
 LEARNER: dict[str, Any] = {
@@ -73,7 +73,7 @@ EXPERT = {**LEARNER, "reward_signals": {"extrinsic": {"gamma": GAMMA}}}
 
 
 def imitator(shown: Path) -> dict[str, Any]:
-    """Return the learner whose only reward is to pass as what was shown."""
+    """Return the configuration of PPO with GAIL as its only reward signal."""
     gail = {
         "gamma": GAMMA,
         "learning_rate": 1e-3,
@@ -85,7 +85,7 @@ def imitator(shown: Path) -> dict[str, Any]:
 
 
 def clone(shown: Path) -> dict[str, Any]:
-    """Return what imitates by supervised learning."""
+    """Return the configuration of behavioral cloning."""
     return {
         "trainer_type": "clone",
         "demo_path": str(shown),
@@ -97,10 +97,10 @@ def clone(shown: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Episode:
-    """What was seen, done and earned. Legend: T steps."""
+    """Observations, actions and rewards of an episode. Legend: T steps."""
 
     observations: np.ndarray
-    """(T + 1, 4): the last one is what the episode ended with."""
+    """(T + 1, 4): the last one is the final observation."""
     discrete: np.ndarray
     """(T, 1)."""
     log_probs: np.ndarray
@@ -108,7 +108,7 @@ class Episode:
     rewards: np.ndarray
     """(T,)."""
     terminated: bool
-    """Whether the pole fell; the time was over otherwise."""
+    """Whether the pole fell; otherwise the time limit ended the episode."""
 
     @property
     def steps(self) -> int:
@@ -116,8 +116,8 @@ class Episode:
         return len(self.rewards)
 
     def rollout(self, number: int, version: int) -> Rollout:
-        """Return it as the learner takes it: one segment, `number` episodes after the first one."""
-        ending = Ending.TERMINATED if self.terminated else Ending.TRUNCATED
+        """Return it as a rollout of one segment, `number` episodes after the first one."""
+        ending = SegmentEnd.TERMINATED if self.terminated else SegmentEnd.TRUNCATED
         one = torch.zeros(1, dtype=torch.int64)
         return Rollout(
             observations=[torch.from_numpy(self.observations[:-1])],
@@ -144,7 +144,7 @@ class Episode:
         )
 
     def demonstration(self) -> Demonstration:
-        """Return it as something to imitate."""
+        """Return it as a demonstration."""
         end = np.zeros((2, self.steps), np.bool_)
         end[:, -1] = self.terminated, not self.terminated
         return Demonstration(
@@ -189,14 +189,14 @@ class Game:
 
 
 def policy_of(algorithm: Any) -> Policy:
-    """Return what acts with the weights that an algorithm has now."""
+    """Return a policy with the present weights of an algorithm."""
     policy = POLICIES.policy(SPEC, algorithm.config.network_settings.model_dump())
     policy.load(algorithm.flat_weights())
     return policy
 
 
 def learn(config: dict[str, Any], episodes: int, label: str, seed: int) -> tuple[Algorithm, list[float]]:
-    """Play so many episodes with one update after each; return the learner and the return of each episode."""
+    """Play `episodes` episodes with one update after each; return the learner and the return of each episode."""
     torch.manual_seed(seed)
     learner = build_algorithm(PPOConfig.model_validate(config), SPEC, CPU, seed, Demonstrations({}))
     game, returns, steps = Game(seed), list[float](), 0
@@ -211,7 +211,7 @@ def learn(config: dict[str, Any], episodes: int, label: str, seed: int) -> tuple
 
 
 def fit(config: dict[str, Any], seed: int) -> tuple[list[int], list[float]]:
-    """Clone; return the gradient steps after which it was measured, and the mean return each time."""
+    """Clone; return the gradient steps of the measurements, and the mean return of each."""
     parsed = CloneConfig.model_validate(config)
     cloning, _, _ = build_clone(parsed, SPEC.name, CPU, seed, Demonstrations({}))
     game, steps, returns = Game(seed), list[int](), list[float]()
@@ -226,7 +226,7 @@ def fit(config: dict[str, Any], seed: int) -> tuple[list[int], list[float]]:
 
 
 def progress(length: int, label: str, returns: list[float]) -> Any:
-    """Show how far it is, and the mean of the last returns."""
+    """Show the progress, and the mean of the last returns."""
 
     def shown(_: Any) -> str:
         return f"mean return of the last {WINDOW}: {fmean(returns[-WINDOW:]):.1f}" if returns else ""
@@ -250,7 +250,7 @@ def draw(path: Path, title: str, across: str, x: list[int], returns: list[float]
 
 
 def experiment(folder: Path, seed: int, say: Callable[[str], None] = click.echo) -> dict[str, list[float]]:
-    """Do all of it; write demonstrations and pictures to the folder. Return the returns of each part."""
+    """Run all parts; write demonstrations and pictures to the folder. Return the returns of each part."""
     folder.mkdir(parents=True, exist_ok=True)
     expert, expert_returns = learn(EXPERT, EXPERT_EPISODES, "Expert", seed)
     trajectory = Game(seed + 1).play(policy_of(expert)).demonstration()

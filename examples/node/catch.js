@@ -31,7 +31,7 @@ const dial = (address) =>
   });
 let said = "";
 const say = (sentence) => { if (sentence !== said) console.log(said = sentence); }; // once, however often it recurs
-const CLIENT = { protocol_version: 1, incarnation: crypto.randomUUID(), client: "ludus-example-node/0.1.0" };
+const CLIENT = { protocol_version: 1, session_id: crypto.randomUUID(), client: "ludus-example-node/0.1.0" };
 const floats = (values) => Buffer.concat(values.map((value) => { const b = Buffer.alloc(4); b.writeFloatLE(value); return b; }));
 const ints = (values) => Buffer.concat(values.map((value) => { const b = Buffer.alloc(4); b.writeInt32LE(value); return b; }));
 const readInts = (bytes) => Array.from({ length: bytes.length / 4 }, (_, index) => bytes.readInt32LE(4 * index));

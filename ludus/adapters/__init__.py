@@ -1,1 +1,1 @@
-"""Environments of other libraries as simulators. `gymnasium` and `pettingzoo` need the library that they adapt."""
+"""Simulators made from environments of Gymnasium, games of PettingZoo, and Python games of one's own."""

@@ -1,4 +1,4 @@
-"""PettingZoo's two kinds of games behind one face: who has to act now, and whose episode has ended.
+"""One interface for PettingZoo's two kinds of games: which player acts next, and whose episode has ended.
 
 In an `AECEnv` one player acts at a time, in a `ParallelEnv` all of them do. Rewards are those since the player's
 previous action, as PettingZoo's `last()` has them.

@@ -1,4 +1,4 @@
-"""Gymnasium environments as simulators: several in one process, told to the server as one batch of agents.
+"""Gymnasium environments as simulators: several in one process, sent to the server as one batch of agents.
 
 `EnvironmentSimulation` drives single environments by itself: an episode's end and the next one's beginning travel in
 one message, and no step is lost to a reset. `VectorSimulation` drives a `gymnasium.vector.VectorEnv` in whichever of
@@ -28,8 +28,8 @@ from ludus.protocol.batches import Bytes, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.seeds import EpisodeSeeds, environment_seed
-from ludus.sdk.simulation import GameSimulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.simulation import GameSimulation, ResetInfo
+from ludus.sdk.steps import Actions, StepBuilder
 
 Environment = gymnasium.Env[Any, Any]
 RESET: Final = ("observation", "info")
@@ -88,7 +88,7 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         self._envs = list(envs)
         self._seeds = EpisodeSeeds(seed, seed_parameter)
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin an episode in every environment."""
         self._seeds.restart(start)
         self.finished = 0
@@ -96,9 +96,9 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         for agent in range(len(self._envs)):
             observation, info = self._begin(agent)
             decisions.add(agent, 0.0, observation, info.get("action_mask"))
-        self._tell(turn, decisions, TerminalRows())
+        self._tell(builder, decisions, TerminalRows())
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Step the environments that were answered."""
         decisions, terminals = DecisionRows(), TerminalRows()
         for batch in actions.batches:
@@ -112,13 +112,13 @@ class EnvironmentSimulation(_GymnasiumSimulation):
                     # The task's own end is final, even in the step in which the time ran out.
                     # Copied, because an environment may reuse its array for the next episode.
                     terminals.add(agent, float(reward), deepcopy(observation), truncated=not terminated)
-                    _report_success(turn, info)
+                    _report_success(builder, info)
                     self.finished += 1
                     reward = 0.0
-                    self._seeds.change(turn.parameters.draw())
+                    self._seeds.change(builder.parameters.draw())
                     observation, info = self._begin(agent)
                 decisions.add(agent, float(reward), observation, info.get("action_mask"))
-        self._tell(turn, decisions, terminals)
+        self._tell(builder, decisions, terminals)
 
     def close(self) -> None:
         """Close every environment."""
@@ -130,11 +130,11 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         _check_answer(self._envs[agent], "reset", answer, RESET)
         return answer
 
-    def _tell(self, turn: Turn, decisions: DecisionRows, terminals: TerminalRows) -> None:
+    def _tell(self, builder: StepBuilder, decisions: DecisionRows, terminals: TerminalRows) -> None:
         if terminals.agents:
-            turn.end_batch(terminals.batch(self._encoder))
+            builder.end_episodes(terminals.batch(self._encoder))
         if decisions.agents:
-            turn.decide_batch(decisions.batch(self._encoder, self._mask_size))
+            builder.request_decisions(decisions.batch(self._encoder, self._mask_size))
 
 
 def _check_reset(env: Environment) -> None:
@@ -159,9 +159,9 @@ def _check_answer(env: Environment, method: str, answer: object, parts: tuple[st
     )
 
 
-def _report_success(turn: Turn, info: Mapping[str, Any]) -> None:
+def _report_success(builder: StepBuilder, info: Mapping[str, Any]) -> None:
     if "is_success" in info:
-        turn.report("Environment/Success", float(info["is_success"]))
+        builder.report("Environment/Success", float(info["is_success"]))
 
 
 class VectorSimulation(_GymnasiumSimulation):
@@ -180,7 +180,7 @@ class VectorSimulation(_GymnasiumSimulation):
         self._resetting = np.zeros(envs.num_envs, np.bool_)
         """NEXT_STEP: environments that the next step resets, ignoring its action."""
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin an episode in every environment."""
         seeds = [environment_seed(start.seed, agent) for agent in self._agents.tolist()] if start.first else None
         observations, infos = self._envs.reset(
@@ -189,9 +189,9 @@ class VectorSimulation(_GymnasiumSimulation):
         )
         self._resetting[:] = False
         self.finished = 0
-        self._decide(turn, self._everyone(), np.zeros(len(self._agents)), observations, infos)
+        self._decide(builder, self._everyone(), np.zeros(len(self._agents)), observations, infos)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Step all environments once the last of the waiting agents has been answered."""
         for batch in actions.batches:
             assert batch.agent_ids is not None
@@ -208,7 +208,7 @@ class VectorSimulation(_GymnasiumSimulation):
         done = (terminated | truncated) & ~self._resetting
         self.finished += int(done.sum())
         if done.any():
-            self._end(turn, done, ~terminated, rewards, self._final(done, observations, infos))
+            self._end(builder, done, ~terminated, rewards, self._final(done, observations, infos))
         asking = self._everyone()
         rewards = np.where(done, 0, rewards)  # a new episode begins with nothing earned
         match self._mode:
@@ -216,9 +216,9 @@ class VectorSimulation(_GymnasiumSimulation):
                 self._resetting = done
                 asking = ~done
             case AutoresetMode.DISABLED if done.any():
-                observations, infos = self._envs.reset(options={"reset_mask": done, **turn.parameters.draw()})
+                observations, infos = self._envs.reset(options={"reset_mask": done, **builder.parameters.draw()})
         if asking.any():
-            self._decide(turn, asking, rewards, observations, infos)
+            self._decide(builder, asking, rewards, observations, infos)
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -235,26 +235,26 @@ class VectorSimulation(_GymnasiumSimulation):
 
     def _end(
         self,
-        turn: Turn,
+        builder: StepBuilder,
         done: npt.NDArray[np.bool_],
         truncated: npt.NDArray[np.bool_],
         rewards: npt.NDArray[Any],
         observations: tuple[Any, ...],
     ) -> None:
-        turn.end_batch(
+        builder.end_episodes(
             TerminalBatch(self._agents[done], rewards[done].astype(np.float32), observations, truncated[done])
         )
 
     def _decide(
         self,
-        turn: Turn,
+        builder: StepBuilder,
         asking: npt.NDArray[np.bool_],
         rewards: npt.NDArray[Any],
         observations: Any,
         infos: Mapping[str, Any],
     ) -> None:
         self._waiting = asking.copy()
-        turn.decide_batch(
+        builder.request_decisions(
             DecisionBatch(
                 self._agents[asking],
                 rewards[asking].astype(np.float32),

@@ -8,7 +8,7 @@ because a reward before the first action belongs to no action and would be lost.
 `observation["action_mask"]`, or else `info["action_mask"]`, becomes the agent's action mask. When a game is over, whose
 rewards of all teams add up to 0, the players of this last moment are told its outcome: won with a return above 0, lost
 below 0, else drawn. Environment parameters are handed to `reset` as `options`, but for the one that seeds episodes
-(`ludus.sdk.seeds`). Who is in which team: `ludus.adapters.seats`.
+(`ludus.sdk.seeds`). Who is in which team: `ludus.adapters.assignment`.
 """
 
 import itertools
@@ -24,15 +24,15 @@ import pettingzoo
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
 
+from ludus.adapters.assignment import Assignment, Lineup, UnsupportedGame, assign_agents
 from ludus.adapters.games import AECGame, Ask, End, Game, Moment, ParallelGame, PlayerId
 from ludus.adapters.rows import DecisionRows, TerminalRows
-from ludus.adapters.seats import Lineup, Seat, UnsupportedGame, assign_seats
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.parameter_draws import EnvironmentParameters
+from ludus.sdk.environment_parameters import EnvironmentParameters
 from ludus.sdk.seeds import EpisodeSeeds
-from ludus.sdk.simulation import Bystander, GameSimulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo
+from ludus.sdk.steps import Actions, StepBuilder
 
 Environment: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
 
@@ -98,29 +98,29 @@ class PettingZooSimulation(GameSimulation):
         `name` is what the behavior is called unless `lineup` says otherwise. `seed` replaces the seed that the run
         gives this simulator; `seed_parameter` is the environment parameter that seeds episodes.
         """
-        self._seats = assign_seats(name, envs[0], lineup)
-        self._players: Sequence[PlayerId] = list(self._seats)
+        self._assignments = assign_agents(name, envs[0], lineup)
+        self._players: Sequence[PlayerId] = list(self._assignments)
         self._tables = [_Table(index, _game(env)) for index, env in enumerate(envs)]
         self._seeds = EpisodeSeeds(seed, seed_parameter)
         self._parameters = EnvironmentParameters()
         """Those of the run, as they are now."""
-        self._parts = {seat.spec.name: seat for seat in self._seats.values()}
-        """Announced name -> one of its seats."""
-        self.behaviors: Sequence[BehaviorSpec] = [seat.spec for seat in self._parts.values()]
+        self._parts = {assignment.spec.name: assignment for assignment in self._assignments.values()}
+        """Announced name -> one of its assignments."""
+        self.behaviors: Sequence[BehaviorSpec] = [assignment.spec for assignment in self._parts.values()]
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin every game anew."""
         self._seeds.restart(start)
-        self._parameters = turn.parameters
+        self._parameters = builder.parameters
         self.finished = 0
         news = _News()
         for table in self._tables:
             self._begin(table, news)
-        self._tell(turn, news)
+        self._tell(builder, news)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Let the games play on whose players have all been answered."""
-        self._parameters = turn.parameters
+        self._parameters = builder.parameters
         answered: dict[_Table, None] = {}
         for batch in actions.batches:
             assert batch.agent_ids is not None
@@ -134,7 +134,7 @@ class PettingZooSimulation(GameSimulation):
             if len(table.answers) == table.asked:
                 answers, table.answers = table.answers, {}
                 self._play_on(table, table.game.play(answers), news)
-        self._tell(turn, news)
+        self._tell(builder, news)
 
     def close(self) -> None:
         """Close every game."""
@@ -145,7 +145,7 @@ class PettingZooSimulation(GameSimulation):
         table.clear()
         moment = table.game.reset(self._seeds.next(table.index), self._seeds.options)
         if not moment.asks:
-            raise UnsupportedGame("the game was over before anybody could act")
+            raise UnsupportedGame("the game ended before any player could act")
         self._play_on(table, moment, news)
 
     def _play_on(self, table: "_Table", moment: Moment, news: "_News") -> None:
@@ -156,55 +156,55 @@ class PettingZooSimulation(GameSimulation):
             table.owed[event.player] += event.reward
         outcomes = {} if moment.asks else self._outcomes(table)
         for end in moment.ends:
-            outcome = outcomes.get(self._seats[end.player].team, Outcome.UNSPECIFIED)
+            outcome = outcomes.get(self._assignments[end.player].team, Outcome.UNSPECIFIED)
             if end.player in table.playing:
                 self._end(table, end, outcome, news)
             else:
-                name = self._seats[end.player].spec.name
-                table.bystanders.append(Bystander(name, table.owed.pop(end.player), outcome))
+                name = self._assignments[end.player].spec.name
+                table.non_acting_players.append(NonActingPlayer(name, table.owed.pop(end.player), outcome))
         for ask in moment.asks:
             self._ask(table, ask, news)
         if not moment.asks:
             self.finished += 1
-            self.bystanders = tuple(table.bystanders)
+            self.non_acting_players = tuple(table.non_acting_players)
             self._seeds.change(self._parameters.draw())
             self._begin(table, news)
 
     def _end(self, table: "_Table", end: End, outcome: Outcome, news: "_News") -> None:
-        seat = self._seats[end.player]
+        assignment = self._assignments[end.player]
         table.playing.discard(end.player)
-        news.terminals[seat.spec.name].add(
-            self._agent(table, seat),
+        news.terminals[assignment.spec.name].add(
+            self._agent(table, assignment),
             table.owed.pop(end.player),
-            seat.view.observation(end.observation),
+            assignment.view.observation(end.observation),
             truncated=end.truncated,
-            group=self._group(table, seat),
+            group=self._group(table, assignment),
             outcome=outcome,
         )
 
     def _ask(self, table: "_Table", ask: Ask, news: "_News") -> None:
-        seat = self._seats[ask.player]
+        assignment = self._assignments[ask.player]
         begins = ask.player not in table.playing
         table.playing.add(ask.player)
-        news.decisions[seat.spec.name].add(
-            self._agent(table, seat),
+        news.decisions[assignment.spec.name].add(
+            self._agent(table, assignment),
             0.0 if begins else table.owed.pop(ask.player),
-            seat.view.observation(ask.observation),
-            seat.view.mask(ask.observation, ask.info),
-            self._group(table, seat),
+            assignment.view.observation(ask.observation),
+            assignment.view.mask(ask.observation, ask.info),
+            self._group(table, assignment),
         )
 
-    def _agent(self, table: "_Table", seat: Seat) -> int:
-        return table.index * len(self._players) + seat.index
+    def _agent(self, table: "_Table", assignment: Assignment) -> int:
+        return table.index * len(self._players) + assignment.index
 
-    def _group(self, table: "_Table", seat: Seat) -> int:
-        return table.index * len(self._players) + seat.group if seat.group else 0
+    def _group(self, table: "_Table", assignment: Assignment) -> int:
+        return table.index * len(self._players) + assignment.group if assignment.group else 0
 
     def _outcomes(self, table: "_Table") -> dict[int, Outcome]:
         """Return each team's outcome; nobody's if this was no contest."""
         returns: defaultdict[int, float] = defaultdict(float)
         for player, value in table.returns.items():
-            returns[self._seats[player].team] += value
+            returns[self._assignments[player].team] += value
         # Rewards such as 0.1 do not add up to exactly 0.
         limit = 1e-6 * max(map(abs, returns.values()), default=0.0)
         if len(returns) < 2 or abs(sum(returns.values())) > limit:
@@ -214,12 +214,12 @@ class PettingZooSimulation(GameSimulation):
             for team, value in returns.items()
         }
 
-    def _tell(self, turn: Turn, news: "_News") -> None:
+    def _tell(self, builder: StepBuilder, news: "_News") -> None:
         for name, terminals in news.terminals.items():
-            turn.end_batch(terminals.batch(self._parts[name].view.encoder), name)
+            builder.end_episodes(terminals.batch(self._parts[name].view.encoder), name)
         for name, decisions in news.decisions.items():
             view = self._parts[name].view
-            turn.decide_batch(decisions.batch(view.encoder, view.decoder.spec.mask_size), name)
+            builder.request_decisions(decisions.batch(view.encoder, view.decoder.spec.mask_size), name)
 
 
 class _Table:
@@ -236,14 +236,14 @@ class _Table:
         """Those who were asked and have not ended."""
         self.owed: defaultdict[PlayerId, float] = defaultdict(float)
         """What they have earned and were not told yet."""
-        self.bystanders: list[Bystander] = []
+        self.non_acting_players: list[NonActingPlayer] = []
         self.returns: defaultdict[PlayerId, float] = defaultdict(float)
         """What everybody has earned since the game began."""
 
     def clear(self) -> None:
         """Forget a game that was played or abandoned."""
         self.asked = 0
-        for memory in (self.answers, self.playing, self.bystanders, self.owed, self.returns):
+        for memory in (self.answers, self.playing, self.non_acting_players, self.owed, self.returns):
             memory.clear()
 
 

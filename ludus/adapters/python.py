@@ -4,7 +4,7 @@ NAME is a class or a function that makes one of
 
     a Gymnasium environment                       played by `ludus.adapters.gymnasium`
     a PettingZoo game, AECEnv or ParallelEnv      played by `ludus.adapters.pettingzoo`
-    a `ludus.sdk.simulator.Simulation`                as it is
+    a `ludus.sdk.Simulation`                as it is
 
 Without NAME the file or module must have exactly one candidate: a function `parallel_env` or `env`, PettingZoo's
 convention, or else one class of these kinds that is defined there. Gymnasium and PettingZoo are imported by the game
@@ -27,10 +27,10 @@ from typing import Any, Final
 
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.seeds import EpisodeSeeds
-from ludus.sdk.simulation import ResumableSimulation, Simulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
+from ludus.sdk.steps import Actions, StepBuilder
 
-KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.simulator.Simulation"
+KINDS: Final = "a gymnasium.Env, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.Simulation"
 FACTORIES: Final = ("parallel_env", "env")
 """Functions that make a PettingZoo game by that library's convention, in the order of preference."""
 
@@ -73,7 +73,7 @@ def make_simulation(
     """Make `count` games and return them as one simulation.
 
     `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
-    are those of `ludus.adapters.seats.Lineup`; `seed` replaces the seed that the run gives this simulator;
+    are those of `ludus.adapters.assignment.Lineup`; `seed` replaces the seed that the run gives this simulator;
     `seed_parameter` is the environment parameter that seeds episodes. Raises PythonGameError, and ValueError for spaces
     and players that have no counterpart in a behavior.
     """
@@ -84,7 +84,7 @@ def make_simulation(
         for option, given in options.items():
             if given:
                 raise PythonGameError(
-                    f"{name} is a ludus.sdk.simulator.Simulation, which decides itself about its behaviors, teams and "
+                    f"{name} is a ludus.sdk.Simulation, which decides itself about its behaviors, teams and "
                     f"agents: leave out {option}" + (" (--count starts more processes)" if option == "--envs" else "")
                 )
         if seed is None and seed_parameter is None:
@@ -93,8 +93,8 @@ def make_simulation(
         return wrapper(first, seed, seed_parameter)
     games = [first, *(_make(name, factory, arguments) for _ in range(count - 1))]
     if _is_a(first, ("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")):
+        from ludus.adapters.assignment import Lineup  # noqa: PLC0415  likewise
         from ludus.adapters.pettingzoo import PettingZooSimulation  # noqa: PLC0415  the game has imported the library
-        from ludus.adapters.seats import Lineup  # noqa: PLC0415  likewise
 
         return PettingZooSimulation(games, title, Lineup(behavior, separate, teams), seed, seed_parameter)
     if separate or teams:
@@ -262,19 +262,19 @@ class _Seeded(Simulation):
         """Those of the simulation."""
         return self._simulation.behaviors
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin anew, with the seed that counts. Raises SimulatorError for a parameter that can be no seed."""
-        self._simulation.reset(turn, self._seeded(start))
+        self._simulation.reset(builder, self._seeded(start))
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Play on."""
-        self._simulation.step(turn, actions)
+        self._simulation.step(builder, actions)
 
     def close(self) -> None:
         """Close the simulation."""
         self._simulation.close()
 
-    def _seeded(self, start: Start) -> Start:
+    def _seeded(self, start: ResetInfo) -> ResetInfo:
         self._seeds.restart(start)  # checks the parameter, and leaves it out of the options
         named = None if self._parameter is None else start.parameters.get(self._parameter)
         if named is not None:
@@ -291,6 +291,6 @@ class _SeededResumable(_Seeded, ResumableSimulation):
         """Return where the simulation is."""
         return self._simulation.position()
 
-    def resume(self, turn: Turn, start: Start, position: bytes) -> None:
+    def resume(self, builder: StepBuilder, start: ResetInfo, position: bytes) -> None:
         """Go back there. The generators are part of the position, so that no seed is needed."""
-        self._simulation.resume(turn, start, position)
+        self._simulation.resume(builder, start, position)

@@ -1,4 +1,4 @@
-"""What the agents of several games say in one turn, row by row, until it becomes the columns of a batch."""
+"""Collects what the agents of several games report in one step, row by row, as columns of a batch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The `ludus` command: client commands from this package, and those of `server` and `worker` where they are installed.
+"""The `ludus` command: client commands, and those of `server` and `worker` where they are installed.
 
 Nothing is imported before it is asked for: `ludus run list` must not wait for Gymnasium, nor a user's machine for a
 server that it does not have. `server` and `worker` bring their commands through the entry point group
@@ -12,6 +12,8 @@ from importlib.metadata import EntryPoint, entry_points, version
 from typing import Any
 
 import click
+
+from ludus.child_process import end_with_parent
 
 CLIENT_COMMANDS: Mapping[str, str] = {
     "audit": "ludus.cli.audit:audit",
@@ -46,7 +48,7 @@ EXTRAS: Mapping[str, str] = {
     "play": "play",
     "server": "server",
     "simulate": "gymnasium",
-    "steward": "server",
+    "controller": "server",
     "up": "worker",
     "worker": "worker",
 }
@@ -116,9 +118,10 @@ def _advice(name: str) -> str:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("ludus"), prog_name="ludus")
 def ludus() -> None:
-    """Train game agents: start a server, ask for a run, let simulators dial in, download the model."""
+    """Train game agents: start a server, queue a run, connect simulators, download the model."""
 
 
 def main() -> None:
     """Run the command line; the console script's entry point."""
+    end_with_parent()
     sys.exit(ludus(prog_name="ludus"))

@@ -1,10 +1,8 @@
-"""What `ludus gate` and `ludus evaluate` share: a run, its simulators, progress, and reports."""
+"""Shared by `ludus gate` and `ludus evaluate`: a run, its simulators, progress, and reports."""
 
 import functools
 import json
-import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +13,7 @@ from uuid import uuid4
 
 import click
 
+from ludus.child_process import ChildProcess
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import Standstill
 from ludus.cli.options import (
@@ -36,8 +35,8 @@ from ludus.schemas import EvaluationResult, MatchResult, Run
 LOOK_SECONDS: Final = 1.0
 SIMULATORS_SECONDS: Final = 10.0
 """What simulators get to end by themselves once the run has."""
-TELL_SECONDS: Final = 5.0
-"""Longest time to read the last output of simulators that have ended; a child of theirs may hold the pipe open."""
+STOP_SECONDS: Final = 15.0
+"""How long the simulators may take to stop; longer than `ludus simulate` itself takes."""
 LAST_LINES: Final = 20
 Result = MatchResult | EvaluationResult
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -96,7 +95,7 @@ def games_options(handler: Command) -> Command:
         metavar="KEY=VALUE",
         type=Assignment(),
         multiple=True,
-        help="Argument of the game of --game itself, as in max_cycles=100. Can be given several times.",
+        help="Argument of the --game, as in max_cycles=100. Can be given several times.",
     )
     @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes of --game.")
     @click.option(
@@ -104,7 +103,7 @@ def games_options(handler: Command) -> Command:
         type=click.IntRange(1, 10_000),
         default=1,
         show_default=True,
-        help="Games per process. The slowest of them is waited for: more processes waste less.",
+        help="Games per process. A process waits for its slowest game: more processes waste less time.",
     )
     @click.option(
         "--gateway",
@@ -175,7 +174,7 @@ def run_assessment(
         document["seed"] = options.seed
     # With one key for all its requests, the run is made once, however often it is asked for.
     create = functools.partial(
-        client.create_run,
+        client.runs.create,
         document,
         overrides=dict(options.overrides),
         name=options.name,
@@ -195,21 +194,21 @@ def run_assessment(
             found = _follow(client, run, options.timeout, alone)
     except KeyboardInterrupt:
         # Interrupted before the answer was read, the run may be there all the same: asked again, the server names it.
-        client.cancel((run or create()).id)
+        client.runs.cancel((run or create()).id)
         raise
     report.collect(client, found.run)
     if found.result is not None:
         report.lines.append(progress_line(found.result))
     if found.ended is Exit.REFUSED:
-        client.cancel(run.id)
+        client.runs.cancel(run.id)
         report.lines.extend(last)
         why = f": {last[-1]}" if last else ""
         report.say(f"the simulators have ended before {run.id} has, which is cancelled{why}")
     elif found.ended is Exit.STALLED:
-        client.cancel(run.id)
+        client.runs.cancel(run.id)
         report.say(f"{RunStalled(found.run)}. Its verdict is not waited for: {run.id} is cancelled")
     elif found.ended is Exit.TIMED_OUT:
-        client.cancel(run.id)
+        client.runs.cancel(run.id)
         report.say(f"not decided within {options.timeout:g} s; {run.id} is cancelled")
     elif found.result is None or found.ended is not Exit.OK:
         why = found.run.stop_detail or found.run.stop_reason or found.run.state
@@ -232,7 +231,7 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
         nobody = alone()  # before the run is looked at, which may have ended since
         left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
         try:
-            present = client.wait(run.id, timeout=max(left, 0.0))
+            present = client.runs.wait(run.id, timeout=max(left, 0.0))
         except WaitTimedOut as error:
             present = error.run
         result = _result(client, run.id)
@@ -257,7 +256,7 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
 
 def _result(client: Client, run: str) -> Result | None:
     try:
-        return client.result(run)
+        return client.runs.result(run)
     except NotFound:
         return None
 
@@ -308,39 +307,23 @@ def _simulators(run: str, games: Games, seed_parameter: str | None, last: deque[
     command += [] if games.source.behavior is None else ["--behavior", games.source.behavior]
     for key, value in games.source.arguments.items():
         command += ["--env-arg", f"{key}={json.dumps(value)}"]  # JSON is YAML, as which it is read
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
 
-    def tell() -> None:
-        assert process.stderr is not None
-        with process.stderr as lines:
-            for line in lines:
-                echo(line.rstrip("\n"), err=True)
-                last.append(line.strip())
+    def show(line: str) -> None:
+        echo(line, err=True)
+        last.append(line.strip())
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    process = ChildProcess(command, tied=True, stdout=show, stderr=show)
 
     def have_ended() -> bool:
-        if process.poll() is None:
+        if process.exit_code() is None:
             return False
-        teller.join(TELL_SECONDS)  # their last words are why
+        process.end()  # with its last lines, which say why
         return True
 
     try:
         yield have_ended
-        try:
-            process.wait(SIMULATORS_SECONDS)  # they hear of the end themselves
-        except subprocess.TimeoutExpired:
-            process.terminate()
+        process.wait(SIMULATORS_SECONDS)  # the server tells them that the run has ended
     finally:
-        if process.poll() is None:
+        if process.exit_code() is None:
             process.terminate()
-        process.wait()
-        teller.join(TELL_SECONDS)
+        process.end(STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""`ludus audit`: who changed what on a server."""
+"""`ludus audit`: lists the changes on a server."""
 
 import click
 
@@ -10,12 +10,12 @@ from ludus.client import Client
 
 @click.command()
 @click.option("--filter", "filter_", default="", help='As in: status >= 400 AND actor = "ci".')
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most entries.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of entries.")
 @json_option
 @connected
 def audit(client: Client, *, filter_: str, limit: int, as_json: bool) -> None:
     """List the requests that changed something in the project, or tried to, newest first."""
-    found = list(client.audit(filter_, limit=limit))
+    found = list(client.audit.list(filter_, limit=limit))
     if as_json:
         print_json(found)
         return

@@ -21,7 +21,7 @@ MODELS = "*.onnx"
 def checkpoint() -> None:
     """List a run's checkpoints and download their files; upload checkpoints of ML-Agents.
 
-    A behavior begins with the networks of a checkpoint that its configuration names: `initialize_from: ckpt_...`.
+    A behavior starts from the checkpoint that its configuration names: `initialize_from: ckpt_...`.
     """
 
 
@@ -31,15 +31,15 @@ for _command in (pin, unpin, score, verify, prune):
 
 @checkpoint.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--name", help="A name for people. [the file's]")
-@click.option("--behavior", help="The behavior that it was trained for, as a note.")
+@click.option("--name", help="Name for display. [the file's]")
+@click.option("--behavior", help="Behavior of the checkpoint, as a note.")
 @json_option
 @connected
 def upload(client: Client, *, files: tuple[Path, ...], name: str | None, behavior: str | None, as_json: bool) -> None:
     """Upload FILES: ML-Agents' checkpoint.pt, or any Behavior-STEP.pt beside it. Prints an id for each."""
     stored = []
     for file in files:
-        stored.append(client.upload_checkpoint(file, name=name or name_of(file), behavior=behavior))
+        stored.append(client.uploaded_checkpoints.upload(file, name=name or name_of(file), behavior=behavior))
         if not as_json:
             echo(stored[-1].id)
     if as_json:
@@ -51,11 +51,11 @@ def upload(client: Client, *, files: tuple[Path, ...], name: str | None, behavio
 @json_option
 @connected
 def list_(client: Client, *, run: str | None, as_json: bool) -> None:
-    """List the checkpoints of RUN, newest first; without RUN those that were uploaded."""
+    """List the checkpoints of RUN, newest first; without RUN, the uploaded ones."""
     if run is None:
-        _list_uploaded(list(client.list_uploaded_checkpoints()), as_json=as_json)
+        _list_uploaded(list(client.uploaded_checkpoints.list()), as_json=as_json)
         return
-    found = client.checkpoints(run)
+    found = client.checkpoints.list(run)
     if as_json:
         print_json(found)
         return
@@ -68,12 +68,14 @@ def list_(client: Client, *, run: str | None, as_json: bool) -> None:
 
 @checkpoint.command()
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
-@click.option("--run", help="The run that it is of; without it CHECKPOINT was uploaded.")
+@click.option("--run", help="Run of the checkpoint; without it, an uploaded checkpoint.")
 @json_option
 @connected
 def show(client: Client, *, checkpoint_id: str, run: str | None, as_json: bool) -> None:
-    """Show CHECKPOINT: what is in it, and its files."""
-    found = client.get_uploaded_checkpoint(checkpoint_id) if run is None else client.get_checkpoint(run, checkpoint_id)
+    """Show CHECKPOINT: its contents and files."""
+    found = (
+        client.uploaded_checkpoints.get(checkpoint_id) if run is None else client.checkpoints.get(run, checkpoint_id)
+    )
     if as_json:
         print_json(found)
         return
@@ -84,9 +86,9 @@ def show(client: Client, *, checkpoint_id: str, run: str | None, as_json: bool) 
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINTS...")
 @connected
 def delete(client: Client, *, checkpoints: tuple[str, ...]) -> None:
-    """Delete uploaded CHECKPOINTS. Refused while a run that has not ended begins with them."""
+    """Delete uploaded CHECKPOINTS. The server refuses while a run that has not ended starts from one of them."""
     for each in checkpoints:
-        client.delete_uploaded_checkpoint(each)
+        client.uploaded_checkpoints.delete(each)
 
 
 @checkpoint.command()
@@ -106,7 +108,7 @@ def download(
     client: Client, *, run: str, checkpoint_id: str, patterns: tuple[str, ...], output: Path, as_json: bool
 ) -> None:
     """Download the models (or other files) of a checkpoint of RUN, the latest by default; checksums are verified."""
-    found = client.get_checkpoint(run, checkpoint_id)
+    found = client.checkpoints.get(run, checkpoint_id)
     files = [_fetch(client, found, file, output) for file in _chosen(found, patterns or (MODELS,))]
     if as_json:
         print_json({"checkpoint": found, "files": [str(file) for file in files]})
@@ -117,24 +119,28 @@ def download(
 
 @checkpoint.group()
 def alias() -> None:
-    """Give checkpoints names that can be moved, as `champion`: retention keeps what they stand for."""
+    """Movable names of checkpoints, such as `champion`. Retention keeps every checkpoint with an alias."""
 
 
 @alias.command("set")
 @click.argument("name")
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
-@click.option("--expect", metavar="CHECKPOINT", help="Only if it stands for this one now; `none`: only if it is new.")
+@click.option(
+    "--expect",
+    metavar="CHECKPOINT",
+    help="Change only if the alias has this checkpoint now; `none`: only if the alias is new.",
+)
 @json_option
 @connected
 def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | None, as_json: bool) -> None:
-    """Let NAME stand for CHECKPOINT of a run: an id (ckpt_...) or RUN/latest."""
+    """Set the alias NAME to CHECKPOINT: an id (ckpt_...) or RUN/latest."""
     if "/" in checkpoint_id:
         run, _, which = checkpoint_id.rpartition("/")
-        checkpoint_id = client.get_checkpoint(run, which).id
+        checkpoint_id = client.checkpoints.get(run, which).id
     if expect is None:
-        made = client.set_alias(name, checkpoint_id)
+        made = client.aliases.set(name, checkpoint_id)
     else:
-        made = client.set_alias(name, checkpoint_id, expected=None if expect == "none" else expect)
+        made = client.aliases.set(name, checkpoint_id, expected=None if expect == "none" else expect)
     print_result(made, f"{made.name} is {made.checkpoint_id}", as_json=as_json)
 
 
@@ -142,8 +148,8 @@ def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | No
 @json_option
 @connected
 def list_aliases(client: Client, *, as_json: bool) -> None:
-    """List aliases and what they stand for."""
-    found = list(client.list_aliases())
+    """List aliases and their checkpoints."""
+    found = list(client.aliases.list())
     if as_json:
         print_json(found)
         return
@@ -157,8 +163,8 @@ def list_aliases(client: Client, *, as_json: bool) -> None:
 @json_option
 @connected
 def show_alias(client: Client, *, name: str, as_json: bool) -> None:
-    """Print the checkpoint that NAME stands for."""
-    found = client.get_alias(name)
+    """Print the checkpoint of the alias NAME."""
+    found = client.aliases.get(name)
     print_result(found, found.checkpoint_id, as_json=as_json)
 
 
@@ -168,7 +174,7 @@ def show_alias(client: Client, *, name: str, as_json: bool) -> None:
 def delete_alias(client: Client, *, names: tuple[str, ...]) -> None:
     """Remove NAMES; the checkpoints stay."""
     for each in names:
-        client.delete_alias(each)
+        client.aliases.delete(each)
 
 
 def _chosen(found: Checkpoint, patterns: Sequence[str]) -> list[CheckpointFile]:
@@ -186,7 +192,7 @@ def _fetch(client: Client, found: Checkpoint, file: CheckpointFile, folder: Path
             f"the server names a file {file.name!r}, which lies outside the folder; not downloaded", Exit.REFUSED
         )
     try:
-        return client.download(found.run_id, found.id, file.name, target)
+        return client.checkpoints.download(found.run_id, found.id, file.name, target)
     except OSError as error:
         raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
 

@@ -1,4 +1,4 @@
-"""`ludus checkpoint pin | unpin | score | verify | prune`: what is kept, what is sound, what may go."""
+"""`ludus checkpoint pin | unpin | score | verify | prune`: retention and integrity of checkpoints."""
 
 import click
 
@@ -16,8 +16,8 @@ from ludus.schemas import CheckpointVerified
 @json_option
 @connected
 def pin(client: Client, *, run: str, checkpoint_id: str, as_json: bool) -> None:
-    """Keep a checkpoint of RUN, the latest by default, whatever the rules say. Prints its id."""
-    found = client.pin_checkpoint(run, checkpoint_id)
+    """Keep a checkpoint of RUN (default: the latest) regardless of the retention rules. Prints its id."""
+    found = client.checkpoints.pin(run, checkpoint_id)
     print_result(found, found.id, as_json=as_json)
 
 
@@ -27,8 +27,8 @@ def pin(client: Client, *, run: str, checkpoint_id: str, as_json: bool) -> None:
 @json_option
 @connected
 def unpin(client: Client, *, run: str, checkpoint_id: str, as_json: bool) -> None:
-    """Let the rules decide again whether CHECKPOINT of RUN is kept. Prints its id."""
-    found = client.unpin_checkpoint(run, checkpoint_id)
+    """Remove the pin of CHECKPOINT of RUN: the retention rules apply again. Prints its id."""
+    found = client.checkpoints.unpin(run, checkpoint_id)
     print_result(found, found.id, as_json=as_json)
 
 
@@ -37,17 +37,17 @@ def unpin(client: Client, *, run: str, checkpoint_id: str, as_json: bool) -> Non
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
 @click.argument("metric")
 @click.argument("value", type=float)
-@click.option("--behavior", default="", help="The behavior that it is of. [the run as a whole]")
+@click.option("--behavior", default="", help="Behavior of the score. [the whole run]")
 @json_option
 @connected
 def score(
     client: Client, *, run: str, checkpoint_id: str, metric: str, value: float, behavior: str, as_json: bool
 ) -> None:
-    """Enter VALUE for METRIC, a name of your choice, as what an evaluation says of CHECKPOINT of RUN.
+    """Store VALUE as the score METRIC (a name of your choice) of CHECKPOINT of RUN.
 
-    A run whose `checkpoint_settings.keep_best.metric` has that name keeps its best checkpoints by it.
+    If `checkpoint_settings.keep_best.metric` is METRIC, the run keeps its best checkpoints by this score.
     """
-    found = client.score_checkpoint(run, checkpoint_id, metric, value, behavior=behavior)
+    found = client.checkpoints.score(run, checkpoint_id, metric, value, behavior=behavior)
     print_result(found, found.id, as_json=as_json)
 
 
@@ -57,15 +57,15 @@ def score(
 @json_option
 @connected
 def verify(client: Client, *, run: str, checkpoint_id: str | None, as_json: bool) -> None:
-    """Compare all files of all checkpoints of RUN, or of CHECKPOINT, with the checksums that they were stored with.
+    """Compare all files of all checkpoints of RUN, or of CHECKPOINT, with their checksums.
 
-    A run is not resumed from a damaged checkpoint. Exits with an error if there is one.
+    Runs never resume from a damaged checkpoint. Exits with an error if one is damaged.
     """
     if checkpoint_id is None:
-        verified = (_verified_if_there(client, run, each.id) for each in client.checkpoints(run))
+        verified = (_verified_if_there(client, run, each.id) for each in client.checkpoints.list(run))
         looked = [each for each in verified if each is not None]
     else:
-        looked = [client.verify_checkpoint(run, checkpoint_id)]
+        looked = [client.checkpoints.verify(run, checkpoint_id)]
     if as_json:
         print_json(looked)
     else:
@@ -82,17 +82,17 @@ def verify(client: Client, *, run: str, checkpoint_id: str | None, as_json: bool
 @click.command()
 @click.option("--older-than", type=Duration(), help="Age, as in 30d. [the server's LUDUS_STORAGE__RETENTION_SECONDS]")
 @click.option(
-    "--max-bytes", type=click.IntRange(0), help="Bytes of all together. [the server's LUDUS_STORAGE__RETENTION_BYTES]"
+    "--max-bytes", type=click.IntRange(0), help="Total size in bytes. [the server's LUDUS_STORAGE__RETENTION_BYTES]"
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only list the checkpoints.")
 @json_option
 @connected
 def prune(client: Client, *, older_than: float | None, max_bytes: int | None, dry_run: bool, as_json: bool) -> None:
-    """Delete checkpoints of all runs that are too old or too much, the oldest first.
+    """Delete checkpoints of all runs beyond a limit of age or total size, the oldest first.
 
-    Of every run the newest good one stays, and the best, the pinned and the used ones.
+    The newest good one of every run stays, and so do the best, pinned and used ones.
     """
-    gone = client.prune_checkpoints(older_than_seconds=older_than, max_bytes=max_bytes, dry_run=dry_run)
+    gone = client.checkpoints.prune(older_than_seconds=older_than, max_bytes=max_bytes, dry_run=dry_run)
     if as_json:
         print_json(gone)
         return
@@ -108,7 +108,7 @@ def prune(client: Client, *, older_than: float | None, max_bytes: int | None, dr
 def _verified_if_there(client: Client, run: str, checkpoint_id: str) -> CheckpointVerified | None:
     """Verify a checkpoint; None if retention has deleted it since it was listed."""
     try:
-        return client.verify_checkpoint(run, checkpoint_id)
+        return client.checkpoints.verify(run, checkpoint_id)
     except ProblemAnswer as error:
         if error.code in {"checkpoint_deleted", "checkpoint_not_found"}:
             return None

@@ -1,4 +1,4 @@
-"""What the client commands share: a connection, and errors as one sentence with an exit code."""
+"""Shared by the client commands: a connection, and errors as one sentence with an exit code."""
 
 import functools
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
     @click.option(
         "--project",
         envvar="LUDUS_PROJECT",
-        help="Project to act in, for tokens that are bound to none [LUDUS_PROJECT].",
+        help="Project of the command, for tokens that are bound to no project [LUDUS_PROJECT].",
     )
     @functools.wraps(handler)
     def command(*args: Any, server: str, token: str | None, project: str | None, **options: Any) -> None:

@@ -31,7 +31,7 @@ def config() -> None:
 @connected
 def create(client: Client, *, name: str, file: Any, description: str, as_json: bool) -> None:
     """Store FILE (`-` is standard input) as the next version of NAME; an equal one is not stored twice."""
-    stored = client.create_config(name, file.read(), description=description)
+    stored = client.configs.create(name, file.read(), description=description)
     print_result(stored, f"{stored.name}@{stored.version}", as_json=as_json)
 
 
@@ -41,7 +41,7 @@ def create(client: Client, *, name: str, file: Any, description: str, as_json: b
 @connected
 def list_(client: Client, *, name: str | None, as_json: bool) -> None:
     """List the names, or the versions of NAME, newest first."""
-    found = list(client.list_configs() if name is None else client.list_config_versions(name))
+    found = list(client.configs.list() if name is None else client.configs.list_versions(name))
     if as_json:
         print_json(found)
         return
@@ -59,7 +59,7 @@ def show(client: Client, *, name: str, resolved: bool, as_json: bool) -> None:
     base, _, version = name.partition("@")
     if version and not version.isdecimal():
         raise click.UsageError(f"{version!r} in {name} is not a version number")
-    stored = client.get_config(base, int(version) if version else None)
+    stored = client.configs.get(base, int(version) if version else None)
     if as_json:
         print_json(stored)
     elif resolved:
@@ -76,7 +76,7 @@ def show(client: Client, *, name: str, resolved: bool, as_json: bool) -> None:
 @connected
 def diff(client: Client, *, name: str, old: int, new: int, as_json: bool) -> None:
     """Compare versions OLD and NEW of NAME, every default filled in."""
-    found = client.diff_configs(name, old, new)
+    found = client.configs.diff(name, old, new)
     if as_json:
         print_json(found)
         return
@@ -95,18 +95,18 @@ def diff(client: Client, *, name: str, old: int, new: int, as_json: bool) -> Non
     help="Curricula, up to 0.16: a YAML file by behavior, a JSON file named after its behavior, or a folder of them.",
 )
 @click.option("--sampler", type=click.File("r", encoding="utf-8"), help="File of samplers, up to 0.16.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to write it [printed].")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Output file [standard output].")
 @json_option
 @connected
 def upgrade(
     client: Client, *, file: Any, curriculum: Path | None, sampler: Any, output: Path | None, as_json: bool
 ) -> None:
-    """Bring FILE, of any release of ML-Agents, into the format of today (`-` is standard input).
+    """Convert FILE, of any release of ML-Agents, into the present format (`-` is standard input).
 
-    What was changed and dropped, and what is left to do, goes to standard error. Comments are not kept.
+    Prints changed and dropped keys, and remaining tasks, to standard error. Comments are not kept.
     """
     lessons = None if curriculum is None else _curricula(curriculum)
-    done = client.upgrade_config(file.read(), curriculum=lessons, sampler=None if sampler is None else sampler.read())
+    done = client.configs.upgrade(file.read(), curriculum=lessons, sampler=None if sampler is None else sampler.read())
     if output is not None:
         output.write_text(done.document, encoding="utf-8")
     if as_json:

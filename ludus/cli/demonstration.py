@@ -11,11 +11,12 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import SEED, json_option, name_of
 from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, size
 from ludus.client import Client
+from ludus.schemas import DemonstrationStatistics, RecordedBehavior, Spread
 
 BARS = " ▁▂▃▄▅▆▇█"
 SUFFIXES = {"mlagents": ".demo", "ludus": ".npz"}
 
-name_option = click.option("--name", help="A name for people.")
+name_option = click.option("--name", help="Name for display.")
 
 
 @click.group()
@@ -32,11 +33,11 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None, as_json
     """Upload PATHS: files (ML-Agents' .demo, or .npz of `ludus simulate --record`), or folders of them.
 
     Prints an id for each file, in the order of the names within a folder. A configuration that lists all ids learns
-    from them as from one: what ML-Agents does with a folder in `demo_path`.
+    from them as from one, as ML-Agents does with a folder in `demo_path`.
     """
     stored = []
     for file in [file for path in paths for file in _files_of(path)]:
-        stored.append(client.upload_demonstration(file, name=name or name_of(file)))
+        stored.append(client.demonstrations.upload(file, name=name or name_of(file)))
         if not as_json:
             echo(stored[-1].id)
     if as_json:
@@ -49,7 +50,7 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None, as_json
 @connected
 def list_(client: Client, *, filter_: str, as_json: bool) -> None:
     """List demonstrations, newest first."""
-    found = list(client.list_demonstrations(filter_))
+    found = list(client.demonstrations.list(filter_))
     if as_json:
         print_json(found)
         return
@@ -74,12 +75,11 @@ def list_(client: Client, *, filter_: str, as_json: bool) -> None:
 @json_option
 @connected
 def show(client: Client, *, demonstration_id: str, as_json: bool) -> None:
-    """Look into DEMONSTRATION: what it saw and did, its episodes, returns and actions."""
-    found = client.get_demonstration(demonstration_id)
+    """Show DEMONSTRATION: observations, actions, episodes and returns."""
+    found = client.demonstrations.get(demonstration_id)
     if as_json:
         print_json(found)
         return
-    summary = found.summary or {}
     print_facts(
         [
             ("id", found.id),
@@ -90,11 +90,11 @@ def show(client: Client, *, demonstration_id: str, as_json: bool) -> None:
             ("size", size(found.size)),
             ("steps", number(found.transitions)),
             ("episodes", number(found.episodes)),
-            ("fragments", number(summary.get("fragments"))),
-            ("returns", _spread(summary.get("returns"))),
-            ("lengths", _spread(summary.get("lengths"))),
+            ("fragments", number(found.summary.fragments)),
+            ("returns", _spread(found.summary.returns)),
+            ("lengths", _spread(found.summary.lengths)),
             *_observations(found.spec),
-            *_histograms(summary),
+            *_histograms(found.summary),
         ]
     )
 
@@ -105,17 +105,21 @@ def show(client: Client, *, demonstration_id: str, as_json: bool) -> None:
 @json_option
 @connected
 def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None, as_json: bool) -> None:
-    """Make one demonstration of several, which stay. Prints its id."""
-    made = client.merge_demonstrations(demonstrations, name=name)
+    """Make one demonstration of several; the originals stay. Prints its id."""
+    made = client.demonstrations.merge(demonstrations, name=name)
     print_result(made, made.id, as_json=as_json)
 
 
 @demonstration.command()
 @click.argument("demonstration_id", metavar="DEMONSTRATION")
 @click.argument("count", type=click.IntRange(min=1), required=False)
-@click.option("--episodes", type=click.IntRange(min=1), help="Keep so many complete episodes. [all]")
+@click.option("--episodes", type=click.IntRange(min=1), help="Number of complete episodes to keep. [all]")
 @click.option("--every", type=click.IntRange(min=1), help="Keep every n-th transition of each episode.")
-@click.option("--seed", type=SEED, help="Draw the episodes, and where --every begins. [the first ones; 0 for COUNT]")
+@click.option(
+    "--seed",
+    type=SEED,
+    help="Seed: draw the episodes and the first transition of --every. [the first ones; 0 for COUNT]",
+)
 @name_option
 @json_option
 @connected
@@ -132,14 +136,16 @@ def subsample(
 ) -> None:
     """Make a smaller demonstration of DEMONSTRATION, and print its id.
 
-    `--episodes 10` keeps whole episodes, `--every 20` every 20th transition of each episode, COUNT so many transitions,
-    drawn without replacement. `--episodes 10 --every 20` is how demonstrations are thinned in the literature on GAIL.
+    `--episodes 10` keeps whole episodes, `--every 20` every 20th transition of each, COUNT keeps COUNT transitions,
+    drawn without replacement. `--episodes 10 --every 20` thins demonstrations as in the literature on GAIL.
     """
     if count is not None and every is not None:
         raise click.UsageError("COUNT and --every both say which transitions: leave one of them out")
     if count is episodes is every is None:
         raise click.UsageError("say what to keep: --episodes, and --every or COUNT for transitions")
-    made = client.subsample_demonstration(demonstration_id, count, episodes=episodes, every=every, seed=seed, name=name)
+    made = client.demonstrations.subsample(
+        demonstration_id, count, episodes=episodes, every=every, seed=seed, name=name
+    )
     print_result(made, made.id, as_json=as_json)
 
 
@@ -154,10 +160,10 @@ def subsample(
 @connected
 def download(client: Client, *, demonstration_id: str, output: Path | None) -> None:
     """Download the file of DEMONSTRATION; its checksum is verified."""
-    found = client.get_demonstration(demonstration_id)
+    found = client.demonstrations.get(demonstration_id)
     target = output or Path(found.id + SUFFIXES.get(found.format, ""))
     try:
-        echo(str(client.download_demonstration(found.id, target)))
+        echo(str(client.demonstrations.download(found.id, target)))
     except OSError as error:
         raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
 
@@ -166,9 +172,9 @@ def download(client: Client, *, demonstration_id: str, output: Path | None) -> N
 @click.argument("demonstrations", nargs=-1, required=True, metavar="DEMONSTRATIONS...")
 @connected
 def delete(client: Client, *, demonstrations: tuple[str, ...]) -> None:
-    """Delete demonstrations. Refused while a run that has not ended uses them."""
+    """Delete demonstrations. The server refuses while a run that has not ended uses one of them."""
     for each in demonstrations:
-        client.delete_demonstration(each)
+        client.demonstrations.delete(each)
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -197,23 +203,22 @@ def _origin(origin: Mapping[str, Any]) -> str:
             return ""
 
 
-def _spread(values: Mapping[str, float] | None) -> str:
+def _spread(values: Spread | None) -> str:
     if values is None:
         return ""
-    mean, std, low, high = (number(values[key]) for key in ("mean", "std", "minimum", "maximum"))
-    return f"{mean} ± {std} ({low} to {high})"
+    return f"{number(values.mean)} ± {number(values.std)} ({number(values.minimum)} to {number(values.maximum)})"
 
 
-def _observations(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for index, observation in enumerate(spec.get("observations", ())):
-        shape = " x ".join(str(length) for length in observation["shape"])
-        yield f"observation {index}", f"{shape} {observation['dtype']} {observation['name']}".rstrip()
+def _observations(spec: RecordedBehavior) -> Iterator[tuple[str, str]]:
+    for index, observation in enumerate(spec.observations):
+        shape = " x ".join(str(length) for length in observation.shape)
+        yield f"observation {index}", f"{shape} {observation.dtype} {observation.name}".rstrip()
 
 
-def _histograms(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for index, counts in enumerate(summary.get("continuous", ())):
+def _histograms(summary: DemonstrationStatistics) -> Iterator[tuple[str, str]]:
+    for index, counts in enumerate(summary.continuous):
         yield f"continuous {index}", f"-1 |{_bars(counts)}| 1"
-    for index, counts in enumerate(summary.get("discrete", ())):
+    for index, counts in enumerate(summary.discrete):
         yield f"branch {index}", ", ".join(f"{choice}: {number(count)}" for choice, count in enumerate(counts))
 
 

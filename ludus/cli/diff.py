@@ -1,4 +1,4 @@
-"""`ludus run diff A B`: how two runs differ, in configuration, results, and what they ran on."""
+"""`ludus run diff A B`: the differences of two runs in configuration, results, and fingerprints."""
 
 import json
 from collections import Counter
@@ -29,7 +29,7 @@ def diff(client: Client, *, first: str, second: str, everything: bool, as_json: 
     The fingerprint is that of the newest attempt: release and commit of Ludus, libraries, hardware; and what the
     simulators said of themselves.
     """
-    runs = (client.get_run(first), client.get_run(second))
+    runs = (client.runs.get(first), client.runs.get(second))
     configuration = _differing(*(dict(_flat(run.config or {})) for run in runs))
     metrics = _pairs(*(_metrics(client, run) for run in runs))
     fingerprints = _pairs(*(_fingerprint(client, run) for run in runs))
@@ -75,14 +75,14 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str,
 
 
 def _metrics(client: Client, run: Run) -> dict[str, float | None]:
-    return {f"{each.behavior} {each.key}".strip(): each.value for each in client.metrics(run.id)}
+    return {f"{each.behavior} {each.key}".strip(): each.value for each in client.metrics.list(run.id)}
 
 
 def _fingerprint(client: Client, run: Run) -> dict[str, Any]:
     """Return what the newest attempt ran on, and what kinds of simulators have played."""
-    attempts = client.attempts(run.id)
+    attempts = client.runs.attempts(run.id)
     found = dict((attempts[-1].fingerprint or {}) if attempts else {})
-    kinds = Counter(each.client for each in client.simulators(run.id) if each.client)
+    kinds = Counter(each.client for each in client.simulators.list(run.id) if each.client)
     return found | ({"simulators": sorted(kinds)} if kinds else {})
 
 

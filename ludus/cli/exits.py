@@ -1,4 +1,4 @@
-"""Exit codes of `ludus`: one for each outcome that a script may want to tell apart."""
+"""Exit codes of `ludus`: one for each outcome that a script can distinguish."""
 
 import signal
 import threading
@@ -38,7 +38,7 @@ class Exit(IntEnum):
     UNDECIDED = 9
     """The gate or evaluation could not decide."""
     STALLED = 10
-    """The run goes on only when somebody acts: it is paused, or no simulator or worker comes."""
+    """The run continues only if a person acts: it is paused, or no simulator or worker comes."""
 
 
 OUTCOMES: Mapping[str, Exit] = {
@@ -78,7 +78,7 @@ Exit codes:
   5  the run was cancelled
   6  the run succeeded, but a requirement is not met
   7  the time-out passed first
- 10  the run does not go on by itself: it is paused, or no simulator or worker comes
+ 10  the run does not continue by itself: it is paused, or no simulator or worker comes
 """
 
 VERDICT_HELP = """\b
@@ -92,7 +92,7 @@ Exit codes:
   7  the time-out passed first
   8  it failed
   9  undecided
- 10  the run did not go on by itself: it was paused, or no simulator or worker came
+ 10  the run did not continue by itself: it was paused, or no simulator or worker came
 """
 
 

@@ -1,4 +1,4 @@
-"""`ludus fake-server`: a server for authors of clients, which trains nothing and says what it got."""
+"""`ludus fake-server`: a server for testing clients; it trains nothing and prints what it receives."""
 
 import asyncio
 import json
@@ -64,16 +64,24 @@ class ScriptType(click.ParamType):  # type: ignore[type-arg]  # generic only in 
 @click.option(
     "--advertise", metavar="HOST", help="Host in the addresses of assignments. [--host, or this machine's name]"
 )
-@click.option("--token", help="Token that clients need. [none]")
-@click.option("--run", help="Name of the only run that there is. [every name is one]")
+@click.option("--token", help="Token that the server demands. [none]")
+@click.option("--run", help="Name of the only run. [every name is accepted]")
 @click.option("--tls-certificate", type=pem, help="Speak TLS with this certificate (PEM).")
 @click.option("--tls-key", type=pem, help="Its key.")
-@click.option("--tls-client-ca", type=pem, help="Want clients' certificates, signed by this authority (mTLS).")
-@click.option("--wait", "waits", type=click.IntRange(min=0), default=0, help="Answer so many joins with `wait`.")
-@click.option("--relay", is_flag=True, help="Assign an address out of reach, so that clients have to ask for relay.")
-@click.option("--steps", type=click.IntRange(min=1), help="End each stream after so many answered steps. [never]")
+@click.option("--tls-client-ca", type=pem, help="Demand client certificates of this authority (mTLS).")
 @click.option(
-    "--ending", type=click.Choice(list(ENDINGS)), default="finished", show_default=True, help="How streams end then."
+    "--wait", "waits", type=click.IntRange(min=0), default=0, help="Number of joins to answer with `wait` first."
+)
+@click.option("--relay", is_flag=True, help="Assign an unreachable address, so that clients must ask for relay.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="End each stream after this number of answered steps. [never]"
+)
+@click.option(
+    "--ending",
+    type=click.Choice(list(ENDINGS)),
+    default="finished",
+    show_default=True,
+    help="How streams end after --steps.",
 )
 @click.option("--reset-every", metavar="N", type=click.IntRange(min=1), help="Reset in place of every n-th answer.")
 @click.option("--save-every", metavar="N", type=click.IntRange(min=1), help="Save before every n-th answer.")
@@ -87,7 +95,7 @@ class ScriptType(click.ParamType):  # type: ignore[type-arg]  # generic only in 
 )
 @click.option("--delay", type=click.FloatRange(min=0), default=0.0, help="Seconds that each answer takes.")
 @click.option("--split", is_flag=True, help="Answer the agents of a step one by one, the last one first.")
-@click.option("--unknown-messages", is_flag=True, help="Send a message of no known kind before each answer.")
+@click.option("--unknown-messages", is_flag=True, help="Send a message of an unknown kind before each answer.")
 @click.option(
     "--script",
     metavar="FILE",
@@ -97,11 +105,14 @@ class ScriptType(click.ParamType):  # type: ignore[type-arg]  # generic only in 
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Seed of the actions, and of simulators.")
 @click.option(
-    "--max-message-bytes", type=click.IntRange(min=1024), default=MAX_MESSAGE_BYTES, help="Of a client's message."
+    "--max-message-bytes",
+    type=click.IntRange(min=1024),
+    default=MAX_MESSAGE_BYTES,
+    help="Maximum size of a client's message.",
 )
 @click.option("--step-timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="In seconds.")
-@click.option("--streams", type=click.IntRange(min=1), help="Exit once so many streams have ended. [at Ctrl-C]")
-@click.option("--quiet", is_flag=True, help="Say nothing but violations.")
+@click.option("--streams", type=click.IntRange(min=1), help="Exit after this number of streams. [at Ctrl-C]")
+@click.option("--quiet", is_flag=True, help="Print only violations.")
 def fake_server(
     *,
     host: str,
@@ -129,9 +140,9 @@ def fake_server(
     streams: int | None,
     quiet: bool,
 ) -> None:
-    """Play the server for a client that is being written: gateway and collector in one, without training.
+    """A server for testing clients: gateway and collector in one, without training.
 
-    Says in words what it gets, checks all that a real server checks, and answers with random valid actions. For
+    Prints each message in words, makes every check of a real server, and answers with random valid actions. For
     instance `ludus fake-server --steps 100 --reset-every 30 --parameter size=3 --streams 1`. The contract is
     proto/README.md, which `ludus proto DIR` writes.
 

@@ -49,7 +49,7 @@ def wait(
     RUN=$(ludus run create ppo.yaml --name nightly)
     ludus run wait $RUN --timeout 30m --require 'reward>=475' --junit ludus.xml
 
-    It also ends, with an exit code of its own, when the run goes on only if somebody acts: it is PAUSED, or no
+    It also ends, with an exit code of its own, if the run continues only if a person acts: it is PAUSED, or no
     simulator or worker has come for ten minutes.
     """
     options = {"keep_waiting": keep_waiting, "as_json": as_json}
@@ -68,20 +68,20 @@ def await_end(
 ) -> Exit:
     """Wait for a run's end, say how it ended and return the exit code; all of it goes into the report, too.
 
-    Unless `keep_waiting`, the wait also ends when the run goes on only if somebody acts.
+    Unless `keep_waiting`, the wait also ends when the run continues only if a person acts.
     """
     report = report or Report("run wait")
     report.requirements = requirements
     try:
-        ended = client.wait(run, timeout=timeout, unless_stalled=not keep_waiting)
+        ended = client.runs.wait(run, timeout=timeout, unless_stalled=not keep_waiting)
     except (WaitTimedOut, RunStalled) as error:
         timed_out = isinstance(error, WaitTimedOut)
         report.collect(client, error.run)
-        report.say(f"{error}; it goes on (`ludus run show {error.run.id}`)" if timed_out else str(error))
+        report.say(f"{error}; it continues (`ludus run show {error.run.id}`)" if timed_out else str(error))
         if as_json:
             print_json({"run": error.run, "requirements": []})
         return Exit.TIMED_OUT if timed_out else Exit.STALLED
-    metrics = client.metrics(ended.id) if requirements else []
+    metrics = client.metrics.list(ended.id) if requirements else []
     verdicts = [judge(requirement, ended, metrics) for requirement in requirements]
     report.collect(client, ended)
     report.verdicts = verdicts
@@ -106,19 +106,19 @@ def await_end(
 def watch(client: Client, *, run: str, keep_waiting: bool, as_json: bool) -> None:
     """Follow a run: its events as they happen, and a line of progress. Ctrl-C leaves it running.
 
-    The exit code says how it ended, or that it does not go on by itself, as with `ludus run wait`. With --json each
-    event is one line.
+    The exit code is the outcome, or says that the run needs a person, as with `ludus run wait`. With --json each event
+    is one line.
     """
-    record = client.get_run(run)
+    record = client.runs.get(run)
     try:
         _watch(client, record, keep_waiting=keep_waiting, as_json=as_json)
     except RunStalled as error:
         echo(str(error), err=True)
         sys.exit(Exit.STALLED)
     except KeyboardInterrupt:
-        echo(f"\n{record.id} goes on; `ludus run stop {record.id}` ends it", err=True, kept=LINES)
+        echo(f"\n{record.id} continues; `ludus run stop {record.id}` ends it", err=True, kept=LINES)
         sys.exit(130)
-    ended = client.get_run(record.id)
+    ended = client.runs.get(record.id)
     if not as_json:
         echo(_ending(ended))
     sys.exit(OUTCOMES.get(ended.state, Exit.OK))
@@ -127,9 +127,9 @@ def watch(client: Client, *, run: str, keep_waiting: bool, as_json: bool) -> Non
 @click.command()
 @click.argument("run")
 @click.option("--attempt", type=click.IntRange(min=1), help="Number of the attempt. [the newest with a log]")
-@click.option("--name", help="Name of the log. [trainer.log where there is one]")
-@click.option("--tail", type=click.IntRange(min=0), metavar="BYTES", help="Only the last so many bytes.")
-@click.option("--follow", "-f", is_flag=True, help="Go on as the log grows, until the run has ended.")
+@click.option("--name", help="Name of the log. [trainer.log if there is one]")
+@click.option("--tail", type=click.IntRange(min=0), metavar="BYTES", help="Only the last N bytes.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until the run has ended.")
 @click.option("--list", "list_", is_flag=True, help="Only list the logs.")
 @json_option
 @connected
@@ -145,14 +145,14 @@ def logs(
     as_json: bool,
 ) -> None:
     """Print a log of a run: by default the trainer's, of the newest attempt."""
-    record = client.get_run(run)
-    there = client.logs(record.id)
+    record = client.runs.get(run)
+    there = client.logs.list(record.id)
     if as_json:
         print_json(there)
         return
     if list_:
         for each in there:
-            echo(f"{each.epoch}  {each.name}  {each.size}")
+            echo(f"{each.attempt}  {each.name}  {each.size}")
         return
     log = _choose_log(there, attempt, name)
     _print_log(client, record, log, tail, follow=follow)
@@ -181,7 +181,7 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
 
     On a terminal the last line is rewritten each second. Elsewhere (a file, the log of a CI job) nothing can be
     rewritten: there is a line for each summary that the trainer writes, with its time, and none while nothing is new.
-    Raises RunStalled when the run goes on only if somebody acts, unless `keep_waiting`.
+    Raises RunStalled when the run continues only if a person acts, unless `keep_waiting`.
     """
     events: queue.SimpleQueue[Event | ApiError | None] = queue.SimpleQueue()
     over = threading.Event()
@@ -201,7 +201,7 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
             now = time.monotonic()
             next_look = now + REFRESH_SECONDS
             with suppress(ApiError):  # a server that is away for a moment; the progress line says so
-                record = client.get_run(record.id)
+                record = client.runs.get(record.id)
             if record.needs_action and not keep_waiting and now - began >= REFRESH_SECONDS:  # the past comes first
                 over.set()
                 raise RunStalled(record) from None
@@ -255,7 +255,7 @@ def _collect(
     client: Client, run: str, events: "queue.SimpleQueue[Event | ApiError | None]", over: threading.Event
 ) -> None:
     try:
-        for event in client.follow_events(run):
+        for event in client.events.follow(run):
             events.put(event)
         events.put(None)
     except ApiError as error:
@@ -267,8 +267,8 @@ def _collect(
 
 def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[frozenset[tuple[str, int]], str]:
     """Return at which step each behavior has its newest summary, and a line about how far the run is."""
-    metrics = client.metrics(record.id)
-    simulators = len(client.simulators(record.id, state="connected"))
+    metrics = client.metrics.list(record.id)
+    simulators = len(client.simulators.list(record.id, state="connected"))
     parts = [record.state, f"step {number(record.step)} of {number(max_steps(record))}"]
     rewards = [metric for metric in metrics if metric.key == ALIASES["reward"]]
     parts += [f"{metric.behavior} reward {number(metric.value)}" for metric in rewards]
@@ -285,20 +285,20 @@ def _ending(run: Run) -> str:
 
 
 def _choose_log(logs: Sequence[Log], attempt: int | None, name: str | None) -> Log:
-    fitting = [log for log in logs if attempt in {None, log.epoch} and name in {None, log.name}]
+    fitting = [log for log in logs if attempt in {None, log.attempt} and name in {None, log.name}]
     if not fitting:
-        there = ", ".join(f"{log.name} of attempt {log.epoch}" for log in logs) or "none yet"
+        there = ", ".join(f"{log.name} of attempt {log.attempt}" for log in logs) or "none yet"
         raise Failure(f"there is no such log; there is: {there}", Exit.REFUSED)
-    newest = [log for log in fitting if log.epoch == fitting[-1].epoch]
+    newest = [log for log in fitting if log.attempt == fitting[-1].attempt]
     return next((log for log in newest if log.name == "trainer.log"), newest[0])
 
 
 def _print_log(client: Client, run: Run, log: Log, tail: int | None, *, follow: bool) -> None:
-    part = client.read_log(run.id, log.epoch, log.name, tail=tail)
+    part = client.logs.read(run.id, log.attempt, log.name, tail=tail)
     while True:
         echo(part.text, nl=False, kept=LINES)
         if part.next_offset >= part.size:
-            if not follow or client.get_run(run.id).state in TERMINAL_STATES:
+            if not follow or client.runs.get(run.id).state in TERMINAL_STATES:
                 return
             time.sleep(REFRESH_SECONDS)
-        part = client.read_log(run.id, log.epoch, log.name, offset=part.next_offset)
+        part = client.logs.read(run.id, log.attempt, log.name, offset=part.next_offset)

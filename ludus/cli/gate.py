@@ -17,11 +17,11 @@ from ludus.schemas import MatchResult
 CHAMPION = "champion"
 CHECKPOINTS = "an id (ckpt_...), an alias, or RUN/latest"
 
-behavior_option = click.option("--behavior", help="Whose policies. [the only one that the checkpoint has]")
+behavior_option = click.option("--behavior", help="Behavior. [the checkpoint's only one]")
 seed_parameter_option = click.option(
     "--seed-parameter",
     metavar="NAME",
-    help="Environment parameter by which simulators take the seed of an episode. [seed with --game, else none]",
+    help="Environment parameter that simulators use as an episode's seed. [seed with --game, else none]",
 )
 
 
@@ -29,11 +29,33 @@ seed_parameter_option = click.option(
 @click.argument("candidate")
 @click.option("--against", "champion", default=CHAMPION, show_default=True, help=f"Checkpoint to beat: {CHECKPOINTS}.")
 @behavior_option
-@click.option("--elo0", type=Finite(), default=0.0, show_default=True, help="Lead with which the candidate fails.")
-@click.option("--elo1", type=Finite(), default=20.0, show_default=True, help="Lead with which it passes.")
-@click.option("--alpha", type=Finite(), default=0.05, show_default=True, help="Risk that one of lead ELO0 passes.")
-@click.option("--beta", type=Finite(), default=0.05, show_default=True, help="Risk that one of lead ELO1 fails.")
-@click.option("--max-games", type=int, default=20_000, show_default=True, help="Games after which it is undecided.")
+@click.option(
+    "--elo0", type=Finite(), default=0.0, show_default=True, help="Elo lead of the hypothesis that the candidate fails."
+)
+@click.option(
+    "--elo1", type=Finite(), default=20.0, show_default=True, help="Elo lead of the hypothesis that it passes."
+)
+@click.option(
+    "--alpha",
+    type=Finite(),
+    default=0.05,
+    show_default=True,
+    help="Maximum probability that a candidate with lead ELO0 passes.",
+)
+@click.option(
+    "--beta",
+    type=Finite(),
+    default=0.05,
+    show_default=True,
+    help="Maximum probability that a candidate with lead ELO1 fails.",
+)
+@click.option(
+    "--max-games",
+    type=int,
+    default=20_000,
+    show_default=True,
+    help="Number of games after which the result is undecided.",
+)
 @seed_parameter_option
 @click.option("--ladder", help="Shared ladder on which the games count, too.")
 @games_options
@@ -42,7 +64,7 @@ seed_parameter_option = click.option(
     is_flag=False,
     flag_value="",
     metavar="[ALIAS]",
-    help=f"Let ALIAS stand for the candidate if it passes. [the alias in --against, else {CHAMPION}]",
+    help=f"Move ALIAS to the candidate if it passes. [the alias in --against, else {CHAMPION}]",
 )
 @run_options
 @connected
@@ -64,7 +86,7 @@ def gate(
     options: RunOptions,
     report: Report,
 ) -> None:
-    """Let CANDIDATE play against a champion until it is known whether it is stronger; a checkpoint is an id
+    """Play CANDIDATE against a champion until a test decides whether it is stronger; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
 
     Both sides are frozen policies, on the simulators that are connected to the run, or on those that --game starts
@@ -96,8 +118,8 @@ def gate(
 @click.argument("checkpoint")
 @behavior_option
 @click.option("--episodes", type=int, default=100, show_default=True, help="Episodes to play.")
-@click.option("--threshold", type=Finite(), help="Mean return that is enough. [any]")
-@click.option("--confidence", type=Finite(), default=0.95, show_default=True, help="Of the interval of the mean.")
+@click.option("--threshold", type=Finite(), help="Required mean return. [none]")
+@click.option("--confidence", type=Finite(), default=0.95, show_default=True, help="Confidence level of the interval.")
 @seed_parameter_option
 @games_options
 @run_options
@@ -115,7 +137,7 @@ def evaluate(
     options: RunOptions,
     report: Report,
 ) -> None:
-    """Let CHECKPOINT play a number of episodes, and compare its mean return with a threshold; a checkpoint is an id
+    """Play episodes with CHECKPOINT and compare the mean return with a threshold; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
 
     It passes where the whole interval of the mean (bootstrap) lies at the threshold or above, fails where all of it
@@ -147,12 +169,12 @@ def _is_no_alias(name: str) -> bool:
 def promote_to(client: Client, alias: str, result: MatchResult) -> None:
     """Move an alias from the champion that was played to the candidate."""
     try:
-        present = client.get_alias(alias).checkpoint_id
+        present = client.aliases.get(alias).checkpoint_id
     except NotFound:
         present = None
     expected = None if present is None else result.champion
     try:
-        moved = client.set_alias(alias, result.candidate, expected=expected)
+        moved = client.aliases.set(alias, result.candidate, expected=expected)
     except ApiError as error:
         raise Failure(f"the candidate passed, but was not promoted: {explain(error)}", Exit.REFUSED) from error
     echo(f"{moved.name} is {moved.checkpoint_id} now", err=True)

@@ -1,4 +1,4 @@
-"""`ludus ladder`: who played whom, how it ended, and how strong that makes everybody."""
+"""`ludus ladder`: matches, results and ratings."""
 
 import time
 
@@ -19,7 +19,7 @@ ladder_argument = click.argument("ladder_key", metavar="LADDER")
 
 @click.group()
 def ladder() -> None:
-    """Look at ladders: ratings, payoffs and matches of runs that play against themselves, and of anybody else.
+    """Show ladders: ratings, payoffs and matches of self-play runs and of registered players.
 
     LADDER is a ladder's id or name; or a run's, for the one that it plays on.
     """
@@ -31,7 +31,7 @@ def ladder() -> None:
 @connected
 def list_(client: Client, *, filter_: str, as_json: bool) -> None:
     """List ladders, newest first."""
-    found = list(client.list_ladders(filter_))
+    found = list(client.ladders.list(filter_))
     if as_json:
         print_json(found)
         return
@@ -42,18 +42,18 @@ def list_(client: Client, *, filter_: str, as_json: bool) -> None:
 @ladder.command()
 @click.argument("name")
 @click.option("--description", default="", help="A sentence for people.")
-@click.option("--initial-elo", type=float, help="Of players for whom nothing else is said. [1200]")
+@click.option("--initial-elo", type=float, help="Initial Elo of players without one of their own. [1200]")
 @json_option
 @connected
 def create(client: Client, *, name: str, description: str, initial_elo: float | None, as_json: bool) -> None:
     """Make a ladder that runs can share: they name it in `self_play.ladder`. Prints its id."""
-    made = client.create_ladder(name, description=description, initial_elo=initial_elo)
+    made = client.ladders.create(name, description=description, initial_elo=initial_elo)
     print_result(made, made.id, as_json=as_json)
 
 
 @ladder.command()
 @ladder_argument
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most players.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of players.")
 @click.option("--order-by", default="", help="elo, ordinal, mu, games or id; then asc or desc. [elo desc]")
 @json_option
 @connected
@@ -63,8 +63,8 @@ def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json:
     `mu` and `sigma` are the mean and the deviation of what is believed of a player's strength; `ordinal`, mu - 3 sigma,
     is what it very probably exceeds. Ratings of players marked `=` are fixed.
     """
-    found = client.get_ladder(ladder_key)
-    ratings = list(client.list_ratings(found.id, order_by=order_by, limit=limit))
+    found = client.ladders.get(ladder_key)
+    ratings = list(client.ladders.list_ratings(found.id, order_by=order_by, limit=limit))
     if as_json:
         print_json({"ladder": found, "ratings": ratings})
         return
@@ -86,19 +86,23 @@ def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json:
 @ladder.command()
 @ladder_argument
 @click.option("--player", "players", type=click.IntRange(min=1), multiple=True, help="Only these; several times.")
-@click.option("--limit", type=click.IntRange(2, 500), default=20, show_default=True, help="Most players, the newest.")
-@click.option("--all", "everybody", is_flag=True, help="Players that have not met, too, as a matrix of mean scores.")
+@click.option(
+    "--limit", type=click.IntRange(2, 500), default=20, show_default=True, help="Maximum number of players, the newest."
+)
+@click.option(
+    "--all", "everybody", is_flag=True, help="A matrix of mean scores of all players, including pairs without a match."
+)
 @json_option
 @connected
 def payoffs(
     client: Client, *, ladder_key: str, players: tuple[int, ...], limit: int, everybody: bool, as_json: bool
 ) -> None:
-    """Show how players of LADDER did against those whom they met; a draw is half a win.
+    """Show the scores of players of LADDER against each other; a draw is half a win.
 
     Each pair that has met has a row, from the side of its first player. With --all there is a matrix: the mean score of
     each player (row) against each other one (column).
     """
-    found = client.payoffs(ladder_key, players, limit, met=not everybody)
+    found = client.ladders.payoffs(ladder_key, players, limit, met=not everybody)
     if as_json:
         print_json(found)
     elif everybody:
@@ -110,12 +114,14 @@ def payoffs(
 @ladder.command()
 @ladder_argument
 @click.option("--filter", "filter_", default="", help="As in 'player = 3 AND outcome = win'.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most matches, the newest.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of matches, the newest."
+)
 @json_option
 @connected
 def matches(client: Client, *, ladder_key: str, filter_: str, limit: int, as_json: bool) -> None:
     """List matches of LADDER, newest first. Superseded ones come with --filter 'superseded = true'."""
-    found = list(client.list_matches(ladder_key, filter_, limit=limit))
+    found = list(client.ladders.list_matches(ladder_key, filter_, limit=limit))
     if as_json:
         print_json(found)
         return
@@ -128,16 +134,16 @@ def matches(client: Client, *, ladder_key: str, filter_: str, limit: int, as_jso
 @json_option
 @connected
 def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json: bool) -> None:
-    """Compute all ratings of LADDER anew from its matches, and wait until that is done. They come out the same."""
-    found = client.recompute_ladder(ladder_key)
+    """Compute all ratings of LADDER again from its matches, and wait for the end. The results are the same."""
+    found = client.ladders.recompute(ladder_key)
     matches_then = found.matches
     deadline = None if timeout is None else time.monotonic() + timeout
     while found.rated_through < matches_then:
         if deadline is not None and time.monotonic() > deadline:
             done = f"{number(found.rated_through)} of {number(matches_then)} matches are rated after {timeout:g} s"
-            raise Failure(f"{done}; the steward goes on", Exit.TIMED_OUT)
+            raise Failure(f"{done}; the controller continues", Exit.TIMED_OUT)
         time.sleep(POLL_SECONDS)
-        found = client.get_ladder(found.id)
+        found = client.ladders.get(found.id)
     print_result(found, f"{number(matches_then)} matches are rated", as_json=as_json)
 
 
@@ -172,5 +178,5 @@ def _pairs(found: Payoffs) -> list[tuple[object, ...]]:
 
 def _match(each: Match) -> tuple[object, ...]:
     rated = "superseded" if each.superseded_by is not None else "yes" if each.rated else "no"
-    sides = " - ".join(f"{seat.name} (team {seat.team})" for seat in each.seats)
+    sides = " - ".join(f"{participant.name} (team {participant.team})" for participant in each.participants)
     return (each.seq, ago(each.at), number(each.step), each.outcome, rated, sides)

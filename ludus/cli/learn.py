@@ -19,7 +19,7 @@ import click
 
 from ludus.cli.client import explain
 from ludus.cli.learn_options import GATEWAY_PORT, LearnError, LearnSettings, parse, read_settings
-from ludus.cli.learn_players import Place, check_build, players_of
+from ludus.cli.learn_players import PlayerSlot, check_build, players_of
 from ludus.cli.learn_run import Interrupts, begin_anew, follow, greeting, open_run, warn
 from ludus.cli.learn_stack import Addresses, embedded_stack
 from ludus.cli.render import LINES, echo
@@ -115,7 +115,7 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
     with interrupts.caught():
         run = open_run(client, settings, folder, say)
         say(info(f"Run {run.id} on {client.server}; games dial {addresses.gateway}."))
-        place = Place(
+        place = PlayerSlot(
             addresses.gateway, run.id, None if os.environ.get(SIMULATOR_TOKEN) else typed.token, typed.ca_file
         )
         players = None if typed.remote_env else players_of(settings, place, folder.logs, say)

@@ -1,4 +1,4 @@
-"""The command line of `mlagents-learn` 1.1.0, and its configuration file: what `ludus learn` is told, and which wins.
+"""The command line of `mlagents-learn` 1.1.0 and its configuration file, and their precedence in `ludus learn`.
 
 Built-in values, then the file's, then flags that were typed, in rising order. Names, types and messages are
 ML-Agents'. The sections of the file that this machine acts on are read here; everything else goes to the server, which
@@ -120,7 +120,7 @@ Ludus' own, which can't be shortened:
   --token TOKEN         the server's bearer token; better given as LUDUS_TOKEN
   --gateway HOST:PORT   where it takes games [LUDUS_SIMULATOR_SERVER, else its host, port {GATEWAY_PORT}]
   --ca-file FILE        certificate authority (PEM) of a gateway that speaks TLS
-  --remote-env          launch no game and wait for none here: they dial in from elsewhere
+  --remote-env          launch no game: games join from other machines
 
 """
 
@@ -140,7 +140,7 @@ def _theirs() -> argparse.ArgumentParser:
     add("--load", dest="load_model", action=_FLAG, help=argparse.SUPPRESS)
     add("--resume", action=_FLAG, help="Go on with the run of this run ID.")
     add("--deterministic", action=_FLAG, help="Act by the mean, or the likeliest choice.")
-    add("--force", action=_FLAG, help="Begin anew although there are results of this run ID.")
+    add("--force", action=_FLAG, help="Start again even if results of this run ID exist.")
     add("--run-id", help="Name of the run and of its folder in the results. [ppo]")
     add("--initialize-from", metavar="RUN_ID", help="Begin with the networks of this run.")
     add("--seed", type=int, help="Seed of everything random; -1: drawn. [-1]")

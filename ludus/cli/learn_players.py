@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from ludus.cli.learn_options import LearnError, LearnSettings
+from ludus.games.builds import EDITOR_PORT, GameSettings, play
 from ludus.games.engine import EngineOverrides
 from ludus.games.executable import ExecutableNotFound, find_executable
-from ludus.games.fleet import EDITOR_PORT, UnitySettings, play
 from ludus.mlagents.results.console import info
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import Target
@@ -22,7 +22,7 @@ _INVITATION: Final = "press Play in the Editor"
 
 
 @dataclass(frozen=True)
-class Place:
+class PlayerSlot:
     """Where games are to play."""
 
     gateway: str
@@ -35,7 +35,7 @@ class Place:
 class Players:
     """Games that play while the block lasts; they are told to quit at its end, and by the run's."""
 
-    def __init__(self, settings: UnitySettings, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: GameSettings, say: Callable[[str], None]) -> None:
         self.failure: str | None = None
         """Why no game plays any more, once all are given up."""
         self._settings = settings
@@ -46,7 +46,7 @@ class Players:
         self._begun = threading.Event()
 
     def __enter__(self) -> Self:
-        logger = logging.getLogger("ludus.games.unity")
+        logger = logging.getLogger("ludus.games")
         logger.addHandler(self._handler)
         logger.setLevel(logging.INFO)
         self._thread.start()
@@ -62,7 +62,7 @@ class Players:
             self._thread.join()
             raise
         finally:
-            logging.getLogger("ludus.games.unity").removeHandler(self._handler)
+            logging.getLogger("ludus.games").removeHandler(self._handler)
 
     def _interrupt(self) -> None:
         if self._thread.is_alive() and self._loop is not None and self._task is not None:
@@ -110,12 +110,12 @@ def check_build(settings: LearnSettings) -> None:
         ) from error
 
 
-def players_of(settings: LearnSettings, place: Place, logs: Path, say: Callable[[str], None]) -> Players:
+def players_of(settings: LearnSettings, endpoint: PlayerSlot, logs: Path, say: Callable[[str], None]) -> Players:
     """Return the games that the settings ask for."""
     environment, engine = settings.environment, settings.engine
     typed = settings.checkpoints.resume  # the engine settings of a new run are in its configuration
-    unity = UnitySettings(
-        Target(place.gateway, place.run, place.token, ca_file=place.ca_file),
+    unity = GameSettings(
+        Target(endpoint.gateway, endpoint.run, endpoint.token, ca_file=endpoint.ca_file),
         env=None if environment.env_path is None else Path(environment.env_path),
         num_envs=environment.num_envs,
         env_args=tuple(environment.env_args or ()),

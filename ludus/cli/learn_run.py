@@ -1,4 +1,4 @@
-"""What `ludus learn` does with a server: hands in the run, stays with it while its results come over, ends it well."""
+"""The run of `ludus learn` on a server: queues it, follows it while its results are copied, ends it."""
 
 import re
 import signal
@@ -15,7 +15,7 @@ from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnEr
 from ludus.cli.learn_players import Players
 from ludus.cli.options import name_of
 from ludus.client import (
-    PATIENCE_SECONDS,
+    RETRY_SECONDS,
     TERMINAL_STATES,
     Busy,
     Client,
@@ -24,6 +24,7 @@ from ludus.client import (
     RunStalled,
     ServerUnreachable,
 )
+from ludus.client.backoff import ServerBackoff
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal
@@ -93,13 +94,13 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[s
 
 
 def open_run(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> Run:
-    """Create the run, or find the one that shall go on. Raises LearnError, ApiError."""
+    """Create the run, or find the one to continue. Raises LearnError, ApiError."""
     if settings.checkpoints.resume:
         say(info(f"Resuming from {folder.shown(folder.path)}."))
         run, step = _resumed(client, settings, folder, say)
         say(info(f"Resuming training from step {step}."))
         return run
-    return client.create_run(server_document(client, settings, say), name=run_name(settings.checkpoints.run_id))
+    return client.runs.create(server_document(client, settings, say), name=run_name(settings.checkpoints.run_id))
 
 
 def begin_anew(client: Client, folder: Folder) -> None:
@@ -123,7 +124,7 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
     The first Ctrl-C stops it well, and so does the end of the last game that was to play here. A run that goes on only
     when somebody acts is told of once, and stayed with: its games are started from here.
     """
-    silent_since: float | None = None
+    backoff = ServerBackoff()
     stopped = stalled = False
     while True:
         try:
@@ -138,11 +139,10 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
             if run.needs_action and not stalled:
                 say(warning(str(RunStalled(run))))
             stalled = run.needs_action
-            silent_since = None
+            backoff.reset()
         except (ServerUnreachable, Busy):
-            now = time.monotonic()
-            silent_since = silent_since or now
-            if now - silent_since > PATIENCE_SECONDS:
+            backoff.pause()
+            if backoff.failing_seconds > RETRY_SECONDS:
                 raise
         interrupts.sleep(POLL_SECONDS if not stopped else POLL_SECONDS / 4)
 
@@ -150,7 +150,7 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
 def _stop(client: Client, run: str) -> None:
     """Ask for a good end, unless the run has ended meanwhile."""
     try:
-        client.stop(run)
+        client.runs.stop(run)
     except ProblemAnswer as error:
         if error.code != "illegal_transition":
             raise
@@ -163,15 +163,15 @@ def run_name(run_id: str) -> str | None:
 
 
 def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> tuple[Run, int]:
-    """Return the run that goes on in a folder, and the step from which: its own, or one that continues it."""
+    """Return the run that continues in a folder, and its first step: the folder's own run, or one that continues it."""
     journal = folder.read_journal()
     if journal is None:
         raise LearnError(
-            f"{folder.shown(folder.path)} was not written by Ludus, so that --resume has no run to go on with; begin "
-            "with its networks by --initialize-from instead."
+            f"{folder.shown(folder.path)} was not written by Ludus, so --resume has no run to continue; start "
+            "from its networks with --initialize-from instead."
         )
     try:
-        run = client.get_run(journal.run)
+        run = client.runs.get(journal.run)
     except NotFound as error:
         raise LearnError(
             f"The server at {client.server} does not have the run {journal.run} of {folder.shown(folder.path)}; name "
@@ -182,23 +182,23 @@ def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) 
     if settings.checkpoints.inference:
         raise LearnError(f"Run {run.id} still trains; stop it (ludus run stop {run.id}) before --inference.")
     if run.state == "PAUSED":
-        run = client.resume(run.id)
+        run = client.runs.resume(run.id)
     return run, run.step
 
 
 def _continued(
     client: Client, settings: LearnSettings, folder: Folder, journal: Journal, ended: Run, say: Say
 ) -> tuple[Run, int]:
-    """Create a run that goes on from the newest checkpoint of one that has ended, with the configuration of today."""
+    """Create a run that resumes from the newest checkpoint of an ended one, with today's configuration."""
     checkpoint = _newest_checkpoint(client, [ended.id, *reversed(journal.former)])
     if checkpoint is None:
         raise LearnError(
-            f"Run {ended.id} has ended ({ended.state}, {ended.stop_reason}) without a checkpoint to go on from; begin "
-            "anew with --force."
+            f"Run {ended.id} has ended ({ended.state}, {ended.stop_reason}) without a checkpoint to resume from; start "
+            "again with --force."
         )
     document = server_document(client, settings, say)
     document["checkpoint_settings"] = {**document.get("checkpoint_settings", {}), "resume_from": checkpoint.id}
-    run = client.create_run(document, name=run_name(settings.checkpoints.run_id))
+    run = client.runs.create(document, name=run_name(settings.checkpoints.run_id))
     journal.continue_with(run.id)
     folder.write_journal(journal)
     return run, checkpoint.step
@@ -208,14 +208,14 @@ def _newest_checkpoint(client: Client, runs: Iterable[str]) -> Checkpoint | None
     """Return that of the first run that has any: one that only played has none."""
     for run in runs:
         with suppress(NotFound):
-            return client.get_checkpoint(run)
+            return client.checkpoints.get(run)
     return None
 
 
 def _stop_former(client: Client, journal: Journal) -> None:
     try:
-        if client.get_run(journal.run).state not in TERMINAL_STATES:
-            client.stop(journal.run)
+        if client.runs.get(journal.run).state not in TERMINAL_STATES:
+            client.runs.stop(journal.run)
     except NotFound:
         pass  # it was of another server
 
@@ -239,7 +239,7 @@ def _initialize(client: Client, document: dict[str, Any], settings: LearnSetting
 
 def initial_checkpoint(client: Client, path: Path, behavior: str) -> str:
     """Upload a `.pt`, of ML-Agents or of `ludus learn`; return the id that `initialize_from` names."""
-    return client.upload_checkpoint(path, name=name_of(path), behavior=behavior).id
+    return client.uploaded_checkpoints.upload(path, name=name_of(path), behavior=behavior).id
 
 
 def _initial_path(settings: LearnSettings, behavior: str, init_path: Any) -> Path | None:
@@ -270,7 +270,7 @@ def _uploaded(client: Client, value: Any, known: dict[Path, str]) -> Any:
 
 def _upload(client: Client, file: Path, known: dict[Path, str]) -> str:
     if file not in known:
-        known[file] = client.upload_demonstration(file).id
+        known[file] = client.demonstrations.upload(file).id
     return known[file]
 
 

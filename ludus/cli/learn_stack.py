@@ -5,9 +5,6 @@ The server's packages are started by name and never imported: this module is par
 
 import importlib.util
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ludus.child_process import ChildProcess
 from ludus.cli.learn_options import LearnError
 
 READY_SECONDS = 150.0
@@ -46,18 +44,19 @@ def embedded_stack(home: Path) -> Iterator[Addresses]:
     log = home / "up.log"
     options = ["--home", str(home), "--port", "0", "--gateway-port", "0", "--ready-file", str(ready)]
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            # -P: a folder named `server` where the user stands must not be taken for ours
-            [sys.executable, "-P", "-m", "server.embedded.child", str(os.getpid()), "up", *options],
-            stdin=subprocess.DEVNULL,
+        process = ChildProcess(
+            # -P: a folder named `server` in the working directory must not hide the package
+            [sys.executable, "-P", "-m", "ludus.cli", "up", *options],
             stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is ours: the run is stopped before its server is
+            stderr=output,
+            own_group=True,  # it does not get our Ctrl-C: the run is stopped before its server
+            tied=True,
         )
     try:
         yield _await(process, ready, log)
     finally:
-        _end(process)
+        process.interrupt()
+        process.end(STOP_SECONDS)
 
 
 def _check_installation() -> None:
@@ -75,10 +74,10 @@ def _check_installation() -> None:
         )
 
 
-def _await(process: "subprocess.Popen[bytes]", ready: Path, log: Path) -> Addresses:
+def _await(process: ChildProcess, ready: Path, log: Path) -> Addresses:
     deadline = time.monotonic() + READY_SECONDS
     while not ready.exists():
-        if process.poll() is not None:
+        if process.exit_code() is not None:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:]
             raise LearnError("\n".join([f"The server did not start ({log}):", *(f"  {line}" for line in lines)]))
         if time.monotonic() > deadline:
@@ -86,12 +85,3 @@ def _await(process: "subprocess.Popen[bytes]", ready: Path, log: Path) -> Addres
         time.sleep(0.05)
     addresses = json.loads(ready.read_text(encoding="utf-8"))
     return Addresses(addresses["api"], addresses["gateway"], own=True)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

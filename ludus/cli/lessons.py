@@ -33,16 +33,16 @@ class YamlValue(click.ParamType):  # type: ignore[type-arg]  # generic only in n
 @json_option
 @connected
 def lessons(client: Client, *, run: str, as_json: bool) -> None:
-    """Show where each environment parameter is in its lessons, and what it waits for.
+    """Show the present lesson of each environment parameter and the criterion that it waits for.
 
-    Of a run that has ended: where each of them was at the end, and how it came there.
+    Of a run that has ended: the last lesson of each, and the changes before it.
     """
-    record = client.get_run(run)
-    found = client.environment_parameters(record.id)
+    record = client.runs.get(run)
+    found = client.environment_parameters.get(record.id)
     ended = record.state in TERMINAL_STATES
     _show(found, as_json, ended=ended)
     if ended and not as_json and found.parameters:
-        for event in client.list_events(record.id):
+        for event in client.events.list(record.id):
             if event.type in CHANGES:
                 echo(event_line(event))
 
@@ -54,8 +54,8 @@ def lessons(client: Client, *, run: str, as_json: bool) -> None:
 @json_option
 @connected
 def set_lesson(client: Client, *, run: str, parameter: str, lesson: str, as_json: bool) -> None:
-    """Begin another LESSON of a PARAMETER, by its name or its number (`2` is the second), while RUN goes on."""
-    _show(client.set_lesson(run, parameter, lesson), as_json)
+    """Begin another LESSON of a PARAMETER, by its name or its number (`2` is the second), in a live RUN."""
+    _show(client.environment_parameters.set_lesson(run, parameter, lesson), as_json)
 
 
 @click.command("set-parameter")
@@ -65,11 +65,11 @@ def set_lesson(client: Client, *, run: str, parameter: str, lesson: str, as_json
 @json_option
 @connected
 def set_parameter(client: Client, *, run: str, parameter: str, value: Any, as_json: bool) -> None:
-    """Give the present lesson of a PARAMETER another VALUE while RUN goes on: a number, or a sampler as YAML.
+    """Give the present lesson of a PARAMETER another VALUE in a live RUN: a number, or a sampler as YAML.
 
     Write `--` before a negative number.
     """
-    _show(client.set_parameter(run, parameter, value), as_json)
+    _show(client.environment_parameters.set_value(run, parameter, value), as_json)
 
 
 def _show(found: EnvironmentParameters, as_json: bool, *, ended: bool = False) -> None:

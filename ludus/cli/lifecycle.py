@@ -1,4 +1,4 @@
-"""`ludus run pause | resume | checkpoint | set | changes | branch`: runs while they go on."""
+"""`ludus run pause | resume | checkpoint | set | changes | branch`: commands on live runs."""
 
 import re
 import sys
@@ -35,11 +35,11 @@ change_argument = click.argument("changes", nargs=-1, type=Assignment(), require
 @json_option
 @connected
 def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
-    """Let a run pause: with a checkpoint, and a free worker. Its simulators wait until `ludus run resume`."""
-    record = client.pause(run)
+    """Pause a run: save a checkpoint and free its worker. Its simulators wait until `ludus run resume`."""
+    record = client.runs.pause(run)
     if wait_ and record.state != "PAUSED":
         try:
-            record = client.wait(record.id, ["PAUSED"], timeout)
+            record = client.runs.wait(record.id, ["PAUSED"], timeout)
         except WaitTimedOut as error:
             raise Failure(f"{error}; it will pause all the same", Exit.TIMED_OUT) from error
     print_state(record, as_json=as_json)
@@ -59,8 +59,8 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
 @json_option
 @connected
 def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
-    """Let a paused run go on from its newest checkpoint."""
-    print_state(client.resume(run, nested(changes) or None), as_json=as_json)
+    """Resume a paused run from its newest checkpoint."""
+    print_state(client.runs.resume(run, nested(changes) or None), as_json=as_json)
 
 
 @click.command()
@@ -69,12 +69,12 @@ def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as
 @json_option
 @connected
 def checkpoint(client: Client, *, run: str, timeout: float | None, as_json: bool) -> None:
-    """Save a checkpoint of a running run now, wait until it is stored, and print its id. The run goes on.
+    """Save a checkpoint of a running run now, wait until it is stored, and print its id. The run continues.
 
-    Without --timeout it is waited for as long as a minute.
+    Without --timeout the command waits up to a minute.
     """
     try:
-        saved = client.save(run, 60.0 if timeout is None else timeout)
+        saved = client.checkpoints.save(run, 60.0 if timeout is None else timeout)
     except NotSaved as error:
         raise Failure(str(error), Exit.REFUSED) from error
     print_result({"checkpoint_id": saved}, saved, as_json=as_json)
@@ -91,9 +91,9 @@ def set_(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_j
     \b
     ludus run set RUN Walker.hyperparameters.learning_rate=1e-4 Walker.max_steps=800000
 
-    A running run goes on with them from its next update. A behavior's name with a dot in it stands in double quotes.
+    A running run uses them from its next update. Put a behavior's name with a dot into double quotes.
     """
-    record = client.change_run(run, nested(changes))
+    record = client.runs.change(run, nested(changes))
     if as_json:
         print_json(record)
         return
@@ -105,21 +105,21 @@ def set_(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_j
 @json_option
 @connected
 def changes(client: Client, *, run: str, as_json: bool) -> None:
-    """Show what was changed in a run's configuration since it was created."""
+    """Show the changes of a run's configuration since its creation."""
     if as_json:
-        print_json(client.amendments(run))
+        print_json(client.runs.amendments(run))
     else:
         _print_changes(client, run, newest=False)
 
 
 @click.command()
 @click.argument("run")
-@click.option("--checkpoint", default="latest", show_default=True, help="Id of the checkpoint to begin with.")
+@click.option("--checkpoint", default="latest", show_default=True, help="Id of the checkpoint to start from.")
 @click.option(
     "--continue",
     "go_on",
     is_flag=True,
-    help="Go on exactly where it was taken, not at step 0 with its networks.",
+    help="Continue exactly where the checkpoint was taken, instead of at step 0 with its networks.",
 )
 @click.option("--name", help="Name of the new run.")
 @click.option("--tag", "tags", multiple=True, help="Tag of the new run. Can be given several times.")
@@ -145,8 +145,8 @@ def branch(
     requirements: tuple[Requirement, ...],
     as_json: bool,
 ) -> None:
-    """Queue another run that begins with a checkpoint of RUN, configured like RUN but for what --set changes."""
-    created = client.branch(
+    """Queue a new run with the configuration of RUN, changed by --set, that starts from a checkpoint of RUN."""
+    created = client.runs.branch(
         run, checkpoint, overrides=dict(overrides), go_on=go_on, name=name, tags=tags, priority=priority
     )
     print_result(created, created.id, as_json=as_json)
@@ -178,11 +178,11 @@ def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _print_changes(client: Client, run: str, *, newest: bool) -> None:
-    found = client.amendments(run).amendments
+    found = client.runs.amendments(run).amendments
     if not found:
         echo("Nothing in the run's configuration was changed.")
     for amendment in found[-1:] if newest else found:
-        done = "the trainer goes on with it" if amendment.applied else "the trainer has not come to it yet"
+        done = "the trainer uses it" if amendment.applied else "the trainer has not applied it yet"
         for change in amendment.changes:
             echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
         echo(f"   {done}")

@@ -10,7 +10,7 @@ from ludus.cli.client import Failure, connected
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
 from ludus.cli.render import LINES, echo
 from ludus.client import TERMINAL_STATES, Busy, Client, ServerUnreachable
-from ludus.client.patience import Patience
+from ludus.client.backoff import ServerBackoff
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.folder import ResultsUnusable
 
@@ -20,10 +20,10 @@ POLL_SECONDS = 1.0
 @click.command(epilog=exits.HELP)
 @click.argument("run")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--once", is_flag=True, help="Bring over what there is now, and do not follow the run.")
+@click.option("--once", is_flag=True, help="Copy the present state, and do not follow the run.")
 @connected
 def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
-    """Write what RUN has learned to DIR as `mlagents-learn` does, and follow it until it ends.
+    """Write the results of RUN to DIR as `mlagents-learn` does, and follow the run until it ends.
 
     \b
     ludus run mirror nightly results/nightly &
@@ -32,7 +32,7 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
     Event files for TensorBoard, `configuration.yaml`, checkpoints and models. Interrupted, it goes on where it was
     when it is started again; a run that has ended is brought over as a whole. The run itself is left alone.
     """
-    found = client.get_run(run)
+    found = client.runs.get(run)
     target = Folder(folder)
     try:
         journal = target.read_journal()
@@ -48,7 +48,7 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
     except OSError as error:
         raise Failure(f"the results cannot be written: {error}", Exit.REFUSED) from error
     except KeyboardInterrupt:
-        echo(f"{found.id} goes on; `ludus run mirror` takes up where it was", err=True)
+        echo(f"{found.id} continues; `ludus run mirror` resumes where it stopped", err=True)
         raise SystemExit(INTERRUPTED) from None
     if ended is not None:
         raise SystemExit(OUTCOMES[ended])
@@ -60,16 +60,16 @@ def _say(text: str) -> None:
 
 def _follow(mirrored: Mirror, *, once: bool) -> str | None:
     """Bring over what is new until the run has ended; return its final state, None with `once` before that."""
-    patience = Patience()
+    backoff = ServerBackoff()
     while True:
         try:
             state = mirrored.sync().state
             if state in TERMINAL_STATES:
                 mirrored.finish()
                 return state
-            patience.reset()
+            backoff.reset()
         except (ServerUnreachable, Busy) as error:
-            patience.bear(error)
+            backoff.wait(error)
             continue
         if once:
             return None

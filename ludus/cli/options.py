@@ -94,7 +94,7 @@ wait_option = click.option(
     "--wait", "wait_", is_flag=True, help="Wait for the end; the exit codes are those of `ludus run wait`."
 )
 keep_waiting_option = click.option(
-    "--keep-waiting", is_flag=True, help="Stay with a run that is paused, or that no simulator or worker comes to."
+    "--keep-waiting", is_flag=True, help="Keep waiting for a run that is paused, or that gets no simulator or worker."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -106,7 +106,7 @@ overrides_option = click.option(
     "--set", "overrides", type=Assignment(), multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
 )
 priority_option = click.option(
-    "--priority", type=int, default=0, help="Of a project's runs, those with a higher one are trained first."
+    "--priority", type=int, default=0, help="Runs of a project with a higher priority are trained first."
 )
 
 gateway_option = click.option(
@@ -131,7 +131,7 @@ patience_option = click.option(
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,
-    help="Seconds to go on trying while the gateway can't be reached.",
+    help="Seconds to keep trying while the gateway cannot be reached.",
 )
 
 

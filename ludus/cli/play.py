@@ -52,7 +52,7 @@ class Contest:
 @click.argument("model", type=PlayerType())
 @click.argument("source", metavar=GAME_METAVAR, type=SourceType())
 @click.option("--episodes", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="How many.")
-@click.option("--against", type=PlayerType(), help=f"Who plays the other teams: {RANDOM!r} or a model (FILE.onnx).")
+@click.option("--against", type=PlayerType(), help=f"Player of the other teams: {RANDOM!r} or a model (FILE.onnx).")
 @click.option(
     "--team",
     "only_team",
@@ -67,13 +67,13 @@ class Contest:
     "requirements",
     type=RequirementType(),
     multiple=True,
-    help="What the result has to be, as in 'reward>=475' or 'win>=0.95'. Can be given several times.",
+    help="Required result, as in 'reward>=475' or 'win>=0.95'. Can be given several times.",
 )
 @click.option(
     "--record",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Record the model's episodes to FILE (.npz), a demonstration to imitate. Goes on with one that exists.",
+    help="Record the model's episodes to FILE (.npz), a demonstration to imitate. Appends to an existing file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every episode.")
 def play(
@@ -96,13 +96,13 @@ def play(
 
     For instance `ludus play CartPole.onnx gymnasium:CartPole-v1`, or `ludus play new.onnx
     pettingzoo:classic.connect_four_v3 --against old.onnx --sample --episodes 200`. GAME is named as for `ludus
-    simulate`. Needs no server. Episode after episode has the next seed; in games of several teams each seed is played
+    simulate`. Needs no server. Each episode has the next seed; in games of several teams each seed is played
     once on every side. `ludus play expert.onnx GAME --record expert.npz --episodes 50` makes a demonstration.
 
     \b
     Exit codes:
       0  every requirement is met
-      2  the command line is wrong, or the model is not one for this game
+      2  the command line is wrong, or the model does not fit this game
       6  a requirement is not met
     """
     source = replace(source, arguments=dict(arguments), separate=separate, teams=teams, seed_parameter=SEED_PARAMETER)
@@ -138,7 +138,7 @@ def _sides(simulation: Simulation, against: str | None, only: int | None) -> tup
             "FILE.onnx; if all players belong together, say --teams 0"
         )
     if len(teams) <= 1 and against is not None:
-        raise click.UsageError("the game has one team only: there is nobody to play against")
+        raise click.UsageError("the game has one team only: --against needs at least two")
     if only is None:
         return tuple(teams) or (None,)
     if only not in teams:

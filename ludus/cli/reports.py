@@ -86,7 +86,7 @@ class Report:
         found = dict[tuple[str, str], Series]()
         for behavior, key in wanted:
             with suppress(ApiError):  # a metric that the run does not have; the requirement's verdict says so
-                series = client.series(run.id, key, behavior, CURVE_POINTS)
+                series = client.metrics.series(run.id, key, behavior, CURVE_POINTS)
                 found |= {(each.behavior, each.key): each for each in series}
         self.curves = list(found.values())
 
@@ -174,7 +174,7 @@ class Report:
             link = f"[{_cell(run.name)}]({self.server}/v1/runs/{run.id})"
             lines += ["| run | state | steps | attempts |", "| --- | --- | --- | --- |"]
             lines.append(
-                f"| {link} | {run.state}{why} | {number(run.step)} of {number(max_steps(run))} | {run.epoch} |"
+                f"| {link} | {run.state}{why} | {number(run.step)} of {number(max_steps(run))} | {run.attempt} |"
             )
             lines.append("")
         if self.curves:

@@ -1,4 +1,4 @@
-"""`ludus run`: ask for runs, look at them, end them. For what happens to them in between see `ludus.cli.lifecycle`."""
+"""`ludus run`: queue, show and end runs. `ludus.cli.lifecycle` has the commands on live runs."""
 
 import sys
 from collections.abc import Sequence
@@ -40,7 +40,6 @@ from ludus.cli.render import (
 )
 from ludus.cli.require import ALIASES, Requirement
 from ludus.cli.tidy import delete, rename, tag
-from ludus.cli.verify import verify_resume
 from ludus.client import Client, StoredConfig
 from ludus.schemas import Metric, Run, SelfPlay
 
@@ -58,7 +57,9 @@ def run() -> None:
 @overrides_option
 @priority_option
 @click.option(
-    "--owner", default="", help="A label: of one token's runs, those of the owner with fewer in training go first."
+    "--owner",
+    default="",
+    help="Label: among the runs of one token, those of the owner with fewer runs in training go first.",
 )
 @click.option("--validate-only", is_flag=True, help="Only check; print the configuration with every default filled in.")
 @wait_option
@@ -86,7 +87,7 @@ def create(
     source = _configuration(file, stored)
     changes = dict(overrides)
     if validate_only:
-        planned = client.plan_run(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
+        planned = client.runs.plan(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
         if as_json:
             print_json(planned)
         else:
@@ -94,7 +95,7 @@ def create(
             for warning in planned.warnings:
                 echo(f"Warning: {warning.path}: {warning.message}", err=True)
         return
-    created = client.create_run(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
+    created = client.runs.create(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
     print_result(created, created.id, as_json=as_json)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
@@ -115,7 +116,7 @@ def create(
 @click.option(
     "--order-by", default="", help="A field or a metric, then asc or desc, as in 'reward@max desc'. [created_at desc]"
 )
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most runs to print.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of runs.")
 @json_option
 @connected
 def list_(
@@ -138,7 +139,7 @@ def list_(
     conditions = [filter_] if filter_ else []
     conditions += [f'state = "{state.upper()}"'] if state else []
     conditions += [f'tag = "{tag}"' for tag in tags]
-    runs = list(client.list_runs(" AND ".join(conditions), ordering, limit, [_key(each) for each in wanted]))
+    runs = list(client.runs.list(" AND ".join(conditions), ordering, limit, [_key(each) for each in wanted]))
     if as_json:
         print_json(runs)
         return
@@ -164,11 +165,11 @@ def list_(
 @connected
 def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
     """Show one run: state, newest metrics, simulators, newest events."""
-    record = client.get_run(run)
+    record = client.runs.get(run)
     if with_config:
         echo(yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
         return
-    metrics = client.metrics(record.id)
+    metrics = client.metrics.list(record.id)
     if as_json:
         print_json({"run": record, "metrics": metrics})
         return
@@ -176,7 +177,7 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
     if metrics:
         echo()
         print_table(["behavior", "metric", "value", "step"], _metric_rows(metrics))
-    events = list(client.list_events(record.id))[-8:]
+    events = list(client.events.list(record.id))[-8:]
     echo()
     for event in events:
         echo(event_line(event))
@@ -189,8 +190,8 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
 @json_option
 @connected
 def stop(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
-    """End a run well: with a final checkpoint and its models."""
-    _after_order(client, client.stop(run), wait_, timeout, as_json)
+    """End a run with a final checkpoint and its models."""
+    _after_order(client, client.runs.stop(run), wait_, timeout, as_json)
 
 
 @run.command()
@@ -201,7 +202,7 @@ def stop(client: Client, *, run: str, wait_: bool, timeout: float | None, as_jso
 @connected
 def cancel(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
     """End a run at once: without a checkpoint."""
-    _after_order(client, client.cancel(run), wait_, timeout, as_json)
+    _after_order(client, client.runs.cancel(run), wait_, timeout, as_json)
 
 
 for command in LIFECYCLE:
@@ -212,7 +213,6 @@ run.add_command(set_parameter)
 run.add_command(wait)
 run.add_command(watch)
 run.add_command(logs)
-run.add_command(verify_resume)
 run.add_command(rename)
 run.add_command(tag)
 run.add_command(delete)
@@ -259,7 +259,7 @@ def _configuration(file: Any, stored: str | None) -> str | StoredConfig:
 
 
 def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
-    connected_now = client.simulators(record.id, state="connected")
+    connected_now = client.simulators.list(record.id, state="connected")
     ended = record.finished_at
     started = record.started_at
     length = None if started is None or ended is None else span((ended - started).total_seconds())
@@ -279,7 +279,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("configuration", record.config_name and f"{record.config_name}@{record.config_version}"),
         ("seed", record.seed),
         ("steps", f"{number(record.step)} of {number(max_steps(record))}"),
-        ("attempts", record.epoch),
+        ("attempts", record.attempt),
         ("learning team", record.self_play and str(record.self_play.learning_team)),
         ("Elo", record.self_play and _ratings(record.self_play)),
         ("trained on", _trained_on(client, record)),
@@ -296,7 +296,7 @@ def _ratings(self_play: SelfPlay) -> str:
 
 def _trained_on(client: Client, record: Run) -> str | None:
     """Say what the newest attempt runs on, in a line; `ludus run diff` compares all of it."""
-    attempts = client.attempts(record.id)
+    attempts = client.runs.attempts(record.id)
     found = (attempts[-1].fingerprint if attempts else None) or {}
     named = {"release": "Ludus", "python": "Python", "torch": "torch", "cuda": "CUDA"}
     parts = [f"{word} {found[name]}" for name, word in named.items() if found.get(name)]

@@ -7,17 +7,19 @@ the run ends: what crashes is started again, after growing pauses, until it has 
 import json
 import os
 import platform
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from ludus.backoff import Backoff
+from ludus.child_process import ChildProcess, RestartedProcess
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.options import SEED, ca_file_option, gateway_option, patience_option, token_option
 from ludus.cli.render import echo
@@ -29,12 +31,8 @@ CRASHED: Final = 70
 """Exit code of a process that ended by an unexpected error."""
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
-STEADY_SECONDS: Final = 60.0
-"""A process that lived this long has recovered: its crashes are counted anew."""
 STOP_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 0.1
-LAST_WORDS_SECONDS: Final = 1.0
-"""How long what an ended process has said is waited for; it ends later where the game left a process that holds on."""
 
 
 @dataclass(frozen=True)
@@ -84,29 +82,29 @@ class Plan:
     metavar="TEAM=PLAYER",
     type=ScriptedType(),
     multiple=True,
-    help=f"Let a team be played here, by {RANDOM!r} or an exported model (FILE.onnx), not by the run. Can be given "
+    help=f"Play a team here, by {RANDOM!r} or an exported model (FILE.onnx), instead of by the run. Can be given "
     "several times.",
 )
 @click.option("--seed", type=SEED, help="Seed of the games, in place of the run's.")
 @click.option(
     "--seed-parameter",
     metavar="NAME",
-    help="Environment parameter of the run whose value is the seed of the episodes begun with it.",
+    help="Environment parameter of the run that is the seed of the episodes.",
 )
-@click.option("--label", help="What people read in the list of simulators. [game and host]")
+@click.option("--label", help="Label in the list of simulators. [game and host]")
 @click.option(
     "--restarts",
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="How often in a row a process that crashes is started again.",
+    help="Maximum number of restarts in a row of a crashed process.",
 )
 @patience_option
 @click.option(
     "--record",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Record what is played to FILE (.npz), a demonstration to imitate. Goes on with one that exists. With several "
+    help="Record the episodes to FILE (.npz), a demonstration to imitate. Appends to an existing file. With several "
     "processes each has its own, FILE-0.npz and so on.",
 )
 def simulate(
@@ -134,7 +132,7 @@ def simulate(
 
     GAME is one of Gymnasium (gymnasium:CartPole-v1), of PettingZoo (pettingzoo:classic.connect_four_v3), or your own in
     Python: python:FILE.py[:CLASS] or MODULE:CLASS, a Gymnasium or PettingZoo environment or a Simulation of
-    `ludus.sdk.simulator`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the
+    `ludus.sdk`, as in `ludus simulate python:maze.py --run maze --count 2 --envs 4`. Processes wait for the
     run to start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
 
     \b
@@ -173,7 +171,7 @@ def simulate(
         for index, recording in enumerate(recordings)
     ]
     with sigterm_interrupts():
-        code = Supervisor(plans, token, restarts).run()
+        code = supervise(plans, token, restarts)
     for recording in recordings:
         if recording is not None:
             finish_recording(recording)
@@ -209,100 +207,48 @@ def finish_recording(file: Path) -> None:
     echo(f"{file} holds {found.transitions} transitions, {found.episodes} whole episodes", err=True)
 
 
-class Child:
-    """One simulating process, its crashes, and when it may be started again."""
+class Simulator:
+    """One simulating process, and its exit code once it is not restarted any more."""
 
-    def __init__(self, index: int, plan: Plan, token: str | None, notices: "Notices") -> None:
-        self.index = index
+    def __init__(self, index: int, plan: Plan, token: str | None, output: "MergedOutput", restarts: int) -> None:
         self.outcome: int | None = None
-        """Exit code, once the process shall not be started again."""
+        self._output = output
+        self._index = index
         self._plan = plan
         self._token = token
-        self._notices = notices
-        self._process: subprocess.Popen[str] | None = None
-        self._listener: threading.Thread | None = None
-        self._crashes = 0
-        self._started_at = 0.0
-        self._start_at = 0.0
+        self.restarts = restarts
+        self._process = RestartedProcess(self._launch, Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
+        self.start = self._process.start
+        self.stop = self._process.terminate
+        self.end = self._process.end
 
-    def start(self) -> None:
-        """Start the process. Its standard input stays open for as long as we live: it ends when we do."""
+    def _launch(self) -> ChildProcess:
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
         if self._token is not None:
             environment[SIMULATOR_TOKEN] = self._token
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ludus.cli.simulate_process", self._plan.to_json()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self._started_at = time.monotonic()
-        self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
-        self._listener.start()
+        command = [sys.executable, "-m", "ludus.cli.simulate_process", self._plan.to_json()]
+        return ChildProcess(command, environment=environment, tied=True, stdout=partial(self._output.say, self._index))
 
-    def tick(self, restarts: int) -> None:
-        """Look after the process: note its end, start it again when it is time."""
-        if self.outcome is not None:
+    def poll(self) -> None:
+        """Note the end of the process, and restart it when its pause is over."""
+        if self.outcome is not None or (code := self._process.poll()) is None:
             return
-        if self._process is None:
-            if time.monotonic() >= self._start_at:
-                self.start()
-            return
-        code = self._process.poll()
-        if code is not None:
-            self._let_go()
-            self._ended(code, restarts)
-
-    def stop(self) -> None:
-        """Ask the process to end."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-
-    def kill(self, deadline: float) -> None:
-        """Wait until the deadline, then end the process for certain."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(max(deadline - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Hear the last words of a process that has ended: the command may end right after it."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._listener is not None
-        self._process.stdin.close()
-        self._listener.join(LAST_WORDS_SECONDS)
-        self._process = self._listener = None
-
-    def _ended(self, code: int, restarts: int) -> None:
         if code in set(Exit):
             self.outcome = code
             return
-        lived = time.monotonic() - self._started_at
-        self._crashes = 1 if lived > STEADY_SECONDS else self._crashes + 1
+        pause = self._process.restart_later()
         how = f"was killed by signal {-code}" if code < 0 else "crashed"
-        if self._crashes > restarts:
+        crashes = self._process.backoff.failures
+        if crashes > self.restarts:
             self.outcome = Exit.REFUSED
-            self._notices.say(self.index, f"{how} for the {self._crashes}. time in a row; it is not started again")
+            self._process.terminate()
+            self._output.say(self._index, f"{how} for the {crashes}. time in a row; it is not started again")
             return
-        pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._crashes - 1), LONGEST_PAUSE_SECONDS)
-        self._start_at = time.monotonic() + pause
-        self._notices.say(self.index, f"{how}; starting it again in {pause:g} s")
-
-    def _listen(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._notices.say(self.index, line.rstrip("\n"))
-        process.stdout.close()
+        self._output.say(self._index, f"{how}; starting it again in {pause:g} s")
 
 
-class Notices:
-    """Prints what the processes say; what several of them say alike, only once."""
+class MergedOutput:
+    """Prints the lines of all processes; a line that several of them print, once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -317,45 +263,37 @@ class Notices:
                 echo(f"process {index}: {sentence}", err=True)  # simulators have their numbers from the run
 
 
-class Supervisor:
-    """Runs all processes until each has come to its end."""
+def supervise(plans: list[Plan], token: str | None, restarts: int) -> int:
+    """Run all processes until each has ended or one has seen the run finish; return the exit code of the command."""
+    output = MergedOutput()
+    simulators = [Simulator(index, plan, token, output, restarts) for index, plan in enumerate(plans)]
 
-    def __init__(self, plans: list[Plan], token: str | None, restarts: int) -> None:
-        notices = Notices()
-        self._children = [Child(index, plan, token, notices) for index, plan in enumerate(plans)]
-        self._restarts = restarts
+    def finished() -> bool:
+        return any(simulator.outcome == Exit.OK for simulator in simulators)
 
-    def run(self) -> int:
-        """Return the exit code of the command."""
-        try:
-            for child in self._children:
-                child.start()
-            while any(child.outcome is None for child in self._children) and not self._finished():
-                for child in self._children:
-                    child.tick(self._restarts)
-                time.sleep(TICK_SECONDS)
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        finally:
-            self._stop()
-        if self._finished():
-            return Exit.OK
-        return next(child.outcome for child in self._children if child.outcome is not None)
-
-    def _finished(self) -> bool:
-        """Whether one process saw the run finish; the others then have nothing left to do either."""
-        return any(child.outcome == Exit.OK for child in self._children)
-
-    def _stop(self) -> None:
-        # The server closes all sessions of a finished run; give them the moment that this takes.
-        deadline = time.monotonic() + STOP_SECONDS
-        while self._finished() and any(child.outcome is None for child in self._children):
-            if time.monotonic() > deadline - STOP_SECONDS / 2:
-                break
-            for child in self._children:
-                child.tick(restarts=0)
+    def poll_until(over: Callable[[], bool]) -> None:
+        while any(simulator.outcome is None for simulator in simulators) and not over():
+            for simulator in simulators:
+                simulator.poll()
             time.sleep(TICK_SECONDS)
-        for child in self._children:
-            child.stop()
-        for child in self._children:
-            child.kill(deadline)
+
+    try:
+        for simulator in simulators:
+            simulator.start()
+        poll_until(finished)
+        if finished():
+            # The server closes all sessions of a finished run: wait for the others, but restart none of them.
+            until = time.monotonic() + STOP_SECONDS / 2
+            for simulator in simulators:
+                simulator.restarts = 0
+            poll_until(lambda: time.monotonic() > until)
+            return Exit.OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        deadline = time.monotonic() + STOP_SECONDS
+        for simulator in simulators:
+            simulator.stop()
+        for simulator in simulators:
+            simulator.end(max(deadline - time.monotonic(), 0.0))
+    return next(simulator.outcome for simulator in simulators if simulator.outcome is not None)

@@ -1,31 +1,31 @@
-"""One process of `ludus simulate`: plays its games in the run, tells what happens on standard output.
+"""One process of `ludus simulate`: plays its games in the run, and reports on standard output.
 
 Ends with the exit code that says how the run ended, with `CRASHED` after an unexpected error, and at once when its
-parent is gone (standard input then ends).
+parent ends.
 """
 
 import logging
 import os
 import sys
-import threading
 import traceback
 from pathlib import Path
 
 from ludus.adapters.python import own_traceback
+from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.simulate import CRASHED, Plan
 from ludus.cli.sources import with_scripted
-from ludus.demonstrations import RecordedSimulation
+from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN
-from ludus.sdk.simulator import Ending, Simulation, SimulatorError, connect
+from ludus.sdk import ConnectionSummary, Simulation, SimulatorError, connect
 
 
 def main() -> int:
     """Play, and return the exit code."""
     plan = Plan.from_json(sys.argv[1])
     _say_what_is_logged()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         ending = _play(plan)
     except SimulatorError as error:
@@ -41,7 +41,7 @@ def main() -> int:
     return exit_of_end(ending.code)
 
 
-def _play(plan: Plan) -> Ending:
+def _play(plan: Plan) -> ConnectionSummary:
     simulation: Simulation = with_scripted(plan.source.make(plan.envs, plan.seed), plan.scripted)
     if plan.record is not None:
         simulation = RecordedSimulation(simulation, Path(plan.record))
@@ -66,20 +66,13 @@ def _behavior_hint(plan: Plan) -> str:
 
 def _say_what_is_logged() -> None:
     handler = logging.StreamHandler(sys.stdout)
-    logger = logging.getLogger("ludus.sdk.simulator")
+    logger = logging.getLogger("ludus.sdk")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
 
 
 def _say(sentence: str) -> None:
-    logging.getLogger("ludus.sdk.simulator").info(sentence)
-
-
-def _end_with_parent() -> None:
-    # Not sys.stdin.read(): its lock, held by this thread, would abort the interpreter at its end.
-    while os.read(0, 1024):
-        pass
-    os._exit(CRASHED)
+    logging.getLogger("ludus.sdk").info(sentence)
 
 
 if __name__ == "__main__":

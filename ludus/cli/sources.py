@@ -1,4 +1,4 @@
-"""Which games a command plays, and who plays in them without a server: what `ludus simulate` and `ludus play` share."""
+"""The games of `ludus simulate` and `ludus play`, and the players without a server."""
 
 import os
 import sys
@@ -49,7 +49,7 @@ class Source:
     behavior: str | None = None
     separate: bool = False
     teams: Sequence[int] = ()
-    """These three: `ludus.adapters.seats.Lineup`. Gymnasium's environments have a behavior only."""
+    """These three: `ludus.adapters.assignment.Lineup`. Gymnasium's environments have a behavior only."""
     seed_parameter: str | None = None
 
     def make(self, count: int = 1, seed: int | None = None) -> Simulation:
@@ -69,12 +69,12 @@ class Source:
                     arguments=self.arguments,
                 )
             case "pettingzoo":
-                from ludus.adapters import pettingzoo, seats  # noqa: PLC0415  likewise
+                from ludus.adapters import assignment, pettingzoo  # noqa: PLC0415  likewise
 
                 return pettingzoo.make_simulation(
                     self.name,
                     count,
-                    lineup=seats.Lineup(self.behavior, self.separate, tuple(self.teams)),
+                    lineup=assignment.Lineup(self.behavior, self.separate, tuple(self.teams)),
                     seed=seed,
                     seed_parameter=self.seed_parameter,
                     arguments=self.arguments,

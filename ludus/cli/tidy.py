@@ -15,7 +15,7 @@ from ludus.client import Client
 @connected
 def rename(client: Client, *, run: str, name: str, as_json: bool) -> None:
     """Give RUN another NAME, also after its end."""
-    renamed = client.rename(run, name)
+    renamed = client.runs.rename(run, name)
     print_result(renamed, f"{renamed.id} {renamed.name}", as_json=as_json)
 
 
@@ -29,7 +29,7 @@ def tag(client: Client, *, run: str, tags: tuple[str, ...], removed: tuple[str, 
     """Add TAGS to RUN, and remove others, also after its end. Prints all tags of the run."""
     if not tags and not removed:
         raise click.UsageError("name at least one tag to add, or --remove TAG")
-    tagged = client.tag(run, tags, removed)
+    tagged = client.runs.tag(run, tags, removed)
     print_result(tagged, ", ".join(tagged.tags), as_json=as_json)
 
 
@@ -43,12 +43,12 @@ def delete(client: Client, *, runs: tuple[str, ...], yes: bool) -> None:
     A run is kept, and what needs it is named, while an alias stands for one of its checkpoints, another run began with
     one or judged one, a checkpoint is pinned, or it plays on a shared ladder.
     """
-    found = [client.get_run(run) for run in runs]  # all names first: after a deletion one would mean another run
+    found = [client.runs.get(run) for run in runs]  # all names first: after a deletion one would mean another run
     if not yes:
         for each in found:
             echo(f"{each.id} {each.name} {each.state}", err=True)
         count = f"{len(found)} run{'s' if len(found) > 1 else ''}"
         click.confirm(f"Delete {count}? This cannot be undone", abort=True, err=True)
     for each in found:
-        client.delete_run(each.id)
+        client.runs.delete(each.id)
         echo(f"{each.id} deleted")

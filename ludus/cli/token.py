@@ -1,4 +1,4 @@
-"""`ludus token`: who may do what on a server."""
+"""`ludus token`: tokens and their rights."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ SCOPES = ("read", "run", "admin", "simulate")
 
 @click.group()
 def token() -> None:
-    """Make tokens, look at them, revoke them. The first one of a server makes `ludus admin create-token`."""
+    """Make, list and revoke tokens. `ludus admin create-token` makes the first token of a server."""
 
 
 @token.command()
@@ -28,11 +28,12 @@ def token() -> None:
     multiple=True,
     default=("run",),
     show_default=True,
-    help="read: look; run: also create and change, and play; admin: also tokens and audit; simulate: play, no more.",
+    help="read: read only; run: also create, change and simulate; admin: also tokens and audit; simulate: only "
+    "simulate.",
 )
-@click.option("--for-project", help="The project that it is bound to; * is all. [that of this command]")
-@click.option("--run", help="The only run in which it may play; with --scope simulate.")
-@click.option("--expires", type=Duration(), help="How long it holds, as in 12h or 90d. [until it is revoked]")
+@click.option("--for-project", help="Project of the token; * is all projects. [that of this command]")
+@click.option("--run", help="The only run that the token may join; with --scope simulate.")
+@click.option("--expires", type=Duration(), help="Lifetime, as in 12h or 90d. [until it is revoked]")
 @json_option
 @connected
 def create(
@@ -45,8 +46,8 @@ def create(
     expires: float | None,
     as_json: bool,
 ) -> None:
-    """Make a token called NAME, and print it: on standard output the token alone, which is shown this once."""
-    made = client.create_token(name, scopes, project=for_project, run=run, expires_in_seconds=expires)
+    """Make a token with the name NAME and print it on standard output, once."""
+    made = client.tokens.create(name, scopes, project=for_project, run=run, expires_in_seconds=expires)
     if as_json:
         print_json(made)
         return
@@ -55,12 +56,12 @@ def create(
 
 
 @token.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that expired or were revoked.")
+@click.option("--all", "everything", is_flag=True, help="Include expired and revoked tokens.")
 @json_option
 @connected
 def list_(client: Client, *, everything: bool, as_json: bool) -> None:
     """List the project's tokens, newest first."""
-    found = [each for each in client.list_tokens() if everything or _state(each) == "valid"]
+    found = [each for each in client.tokens.list() if everything or _state(each) == "valid"]
     if as_json:
         print_json(found)
         return
@@ -83,8 +84,8 @@ def list_(client: Client, *, everything: bool, as_json: bool) -> None:
 @json_option
 @connected
 def self_(client: Client, *, as_json: bool) -> None:
-    """Say who this client is to the server, and what it may do."""
-    own = client.own_token()
+    """Show the token of this client and its rights."""
+    own = client.tokens.current()
     if as_json:
         print_json(own)
         return
@@ -102,8 +103,8 @@ def self_(client: Client, *, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID")
 @connected
 def revoke(client: Client, *, token_id: str) -> None:
-    """Let the token with this ID hold no longer."""
-    client.revoke_token(token_id)
+    """Revoke the token with this ID."""
+    client.tokens.revoke(token_id)
     echo(f"{token_id} is revoked; servers that have just seen it take it for up to 5 s more.")
 
 

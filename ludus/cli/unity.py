@@ -15,8 +15,8 @@ import click
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
 from ludus.cli.options import ca_file_option, gateway_option, patience_option, token_option
 from ludus.cli.render import LINES, echo
+from ludus.games.builds import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings, play
 from ludus.games.engine import EngineOverrides
-from ludus.games.fleet import BASE_PORT, EDITOR_PORT, LAST_PORT, UnitySettings, play
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 
@@ -67,9 +67,9 @@ class _TakesTheRest(click.Command):
 @click.option("--width", type=_PIXELS, help="Pixels of the window. [the run's engine settings]")
 @click.option("--height", type=_PIXELS, help="Pixels of the window. [the run's]")
 @click.option("--quality-level", type=_INT32, help="Index of a quality level. [the run's]")
-@click.option("--time-scale", type=click.FloatRange(0), help="Game seconds a second. [the run's]")
-@click.option("--target-frame-rate", type=_INT32, help="Frames a second; -1: as many as there can be. [the run's]")
-@click.option("--capture-frame-rate", type=_INT32, help="Frames a second of game time. [the run's]")
+@click.option("--time-scale", type=click.FloatRange(0), help="Game seconds per second. [the run's]")
+@click.option("--target-frame-rate", type=_INT32, help="Frames per second; -1: no limit. [the run's]")
+@click.option("--capture-frame-rate", type=_INT32, help="Frames per second of game time. [the run's]")
 @click.option(
     "--timeout-wait",
     type=click.FloatRange(0, min_open=True),
@@ -106,7 +106,7 @@ class _TakesTheRest(click.Command):
 @gateway_option
 @token_option
 @ca_file_option
-@click.option("--label", default="", help="What people read in the list of simulators. [the build and this host]")
+@click.option("--label", default="", help="Label in the list of simulators. [the build and this host]")
 @patience_option
 def unity(
     *,
@@ -135,11 +135,11 @@ def unity(
     label: str,
     patience: float,
 ) -> None:
-    """Have Unity games play in RUN (an id or a name) until it ends: copies of a build, or the Editor.
+    """Connect Unity games to RUN (an id or a name) until it ends: copies of a build, or the Editor.
 
     For instance `ludus unity soccer --env builds/Soccer --num-envs 4 --no-graphics`. The games need nothing but their
     ML-Agents package: they dial a port of this machine, as they would dial mlagents-learn. When the run pauses or its
-    server restarts they wait, and go on. Ctrl-C tells them to quit; a second one ends them at once.
+    server restarts they wait. Ctrl-C asks them to quit; a second one ends them at once.
 
     \b
     Exit codes:
@@ -153,7 +153,7 @@ def unity(
     """
     if env is None and num_envs > 1:
         raise click.UsageError("--num-envs counts copies of a build: name it with --env")
-    settings = UnitySettings(
+    settings = GameSettings(
         Target(server, run, token, label, ca_file, patience),
         env=env,
         num_envs=num_envs,
@@ -172,10 +172,10 @@ def unity(
     sys.exit(_play(settings))
 
 
-def _play(settings: UnitySettings) -> int:
+def _play(settings: GameSettings) -> int:
     """Play, say how that went, and return the exit code."""
     handler = _Echo()
-    logger = logging.getLogger("ludus.games.unity")
+    logger = logging.getLogger("ludus.games")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

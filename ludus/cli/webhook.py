@@ -1,4 +1,4 @@
-"""`ludus webhook`: addresses that are told of events, and what was sent to them."""
+"""`ludus webhook`: addresses that receive events, and the messages sent to them."""
 
 from datetime import UTC, datetime
 
@@ -9,14 +9,14 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import json_option
 from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, span
 from ludus.client import Client
-from ludus.schemas import Delivery, Webhook
+from ludus.schemas import Delivery, DeliveryWithPayload, Webhook
 
 webhook_argument = click.argument("webhook_id", metavar="WEBHOOK")
 
 
 @click.group()
 def webhook() -> None:
-    """Have your own services told of what happens to runs. WEBHOOK is the id that `create` prints."""
+    """Send events of runs to your own services. WEBHOOK is the id that `create` prints."""
 
 
 @webhook.command()
@@ -39,11 +39,11 @@ def create(
     description: str,
     as_json: bool,
 ) -> None:
-    """Have URL told of events from now on. Prints the webhook's id, and the secret with which messages are signed.
+    """Send future events to URL. Prints the webhook's id, and the secret with which messages are signed.
 
     The secret is not shown again: the receiver needs it to verify that messages come from this server.
     """
-    made = client.create_webhook(url, events or ("*",), description=description, run=run, tag=tag)
+    made = client.webhooks.create(url, events or ("*",), description=description, run=run, tag=tag)
     if as_json:
         print_json(made)
         return
@@ -56,7 +56,7 @@ def create(
 @connected
 def list_(client: Client, *, filter_: str, as_json: bool) -> None:
     """List webhooks, newest first."""
-    found = list(client.list_webhooks(filter_))
+    found = list(client.webhooks.list(filter_))
     if as_json:
         print_json(found)
         return
@@ -70,7 +70,7 @@ def list_(client: Client, *, filter_: str, as_json: bool) -> None:
 @connected
 def show(client: Client, *, webhook_id: str, as_json: bool) -> None:
     """Show WEBHOOK, without its secret."""
-    _show(client.get_webhook(webhook_id), as_json=as_json)
+    _show(client.webhooks.get(webhook_id), as_json=as_json)
 
 
 @webhook.command()
@@ -78,7 +78,7 @@ def show(client: Client, *, webhook_id: str, as_json: bool) -> None:
 @click.option("--url", help="Where messages are sent from now on.")
 @click.option("--event", "events", multiple=True, help="Types of events from now on; several times.")
 @click.option("--run", help="Only events of this run; '' for all runs.")
-@click.option("--tag", help="Only events of runs with this tag; '' whatever the tags.")
+@click.option("--tag", help="Only events of runs with this tag; '' for all.")
 @click.option("--description", help="A sentence for people.")
 @click.option("--enable/--disable", "enabled", default=None, help="Whether messages are sent.")
 @json_option
@@ -95,8 +95,8 @@ def update(
     enabled: bool | None,
     as_json: bool,
 ) -> None:
-    """Change WEBHOOK. Enabled again, it is told of what happens from then on, and of what was waiting."""
-    changed = client.update_webhook(
+    """Change WEBHOOK. When it is enabled again, it gets future events and the waiting messages."""
+    changed = client.webhooks.update(
         webhook_id, url=url, events=events or None, description=description, run=run, tag=tag, enabled=enabled
     )
     _show(changed, as_json=as_json)
@@ -107,7 +107,7 @@ def update(
 @connected
 def delete(client: Client, *, webhook_id: str) -> None:
     """Delete WEBHOOK with the log of its deliveries."""
-    client.delete_webhook(webhook_id)
+    client.webhooks.delete(webhook_id)
 
 
 @webhook.command()
@@ -123,8 +123,8 @@ def delete(client: Client, *, webhook_id: str) -> None:
 @connected
 def rotate(client: Client, *, webhook_id: str, overlap_hours: float, as_json: bool) -> None:
     """Give WEBHOOK a new secret, and print it."""
-    rotated = client.rotate_webhook_secret(webhook_id, overlap_hours * 3600)
-    print_result(rotated, rotated.secret or "", as_json=as_json)
+    rotated = client.webhooks.rotate_secret(webhook_id, overlap_hours * 3600)
+    print_result(rotated, rotated.secret, as_json=as_json)
 
 
 @webhook.command()
@@ -132,8 +132,8 @@ def rotate(client: Client, *, webhook_id: str, overlap_hours: float, as_json: bo
 @json_option
 @connected
 def test(client: Client, *, webhook_id: str, as_json: bool) -> None:
-    """Send a test message to WEBHOOK now, and show what the receiver said. Exits with 1 if it did not arrive."""
-    sent = client.test_webhook(webhook_id)
+    """Send a test message to WEBHOOK now, and show the receiver's answer. Exits with 1 if the delivery fails."""
+    sent = client.webhooks.test(webhook_id)
     if as_json:
         print_json(sent)
     else:
@@ -145,22 +145,28 @@ def test(client: Client, *, webhook_id: str, as_json: bool) -> None:
 @webhook.command()
 @webhook_argument
 @click.option("--filter", "filter_", default="", help="As in 'state = failed AND type = run_*'.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most deliveries, the newest.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number of deliveries, the newest.",
+)
 @click.option("--delivery", help="Id of one of them: with its attempts and what was sent.")
 @json_option
 @connected
 def deliveries(
     client: Client, *, webhook_id: str, filter_: str, limit: int, delivery: str | None, as_json: bool
 ) -> None:
-    """List what was sent to WEBHOOK, newest first, and what became of it."""
+    """List the messages to WEBHOOK and their results, newest first."""
     if delivery is not None:
-        one = client.get_delivery(webhook_id, delivery)
+        one = client.webhooks.get_delivery(webhook_id, delivery)
         if as_json:
             print_json(one)
         else:
             _show_delivery(one)
         return
-    found = list(client.list_deliveries(webhook_id, filter_, limit))
+    found = list(client.webhooks.list_deliveries(webhook_id, filter_, limit))
     if as_json:
         print_json(found)
         return
@@ -179,7 +185,7 @@ def deliveries(
 @connected
 def redeliver(client: Client, *, webhook_id: str, delivery_id: str, as_json: bool) -> None:
     """Send DELIVERY of WEBHOOK again, with the same id and all its retries."""
-    again = client.redeliver(webhook_id, delivery_id)
+    again = client.webhooks.redeliver(webhook_id, delivery_id)
     if as_json:
         print_json(again)
     else:
@@ -228,7 +234,7 @@ def _until(each: Delivery) -> str | None:
     return f"in {span(seconds)}" if seconds > 0 else "now"
 
 
-def _show_delivery(each: Delivery) -> None:
+def _show_delivery(each: DeliveryWithPayload) -> None:
     print_facts(
         [
             ("id", each.id),

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, Literal
 
-from ludus.client.transport import Transport, segment
+from ludus.client.transport import Resource, segment
 from ludus.schemas import Alias
 
 
 class _Anything(Enum):
-    """Stands for whatever an alias stands for."""
+    """Type of ANYTHING, which `None` (no alias yet) must differ from."""
 
     ANYTHING = "anything"
 
@@ -17,28 +17,29 @@ class _Anything(Enum):
 ANYTHING: Final = _Anything.ANYTHING
 
 
-class Aliases(Transport):
+class Aliases(Resource):
     """Requests about aliases."""
 
-    def list_aliases(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Alias]:  # noqa: A002
+    def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Alias]:
         """Iterate over aliases, by name unless `order_by` says otherwise."""
-        return self._items(Alias, "/v1/aliases", "aliases", {"filter": filter, "order_by": order_by}, limit)
+        parameters = {"filter": filter, "order_by": order_by}
+        return self._transport.pages(Alias, "/v1/aliases", "aliases", parameters, limit)
 
-    def get_alias(self, name: str) -> Alias:
-        """Return one alias: which checkpoint it stands for."""
-        return self._read(Alias, self._get(f"/v1/aliases/{segment(name)}"))
+    def get(self, name: str) -> Alias:
+        """Return one alias, with the checkpoint that it names."""
+        return self._transport.get(Alias, f"/v1/aliases/{segment(name)}")
 
-    def set_alias(
+    def set(
         self, name: str, checkpoint: str, *, expected: str | Literal[_Anything.ANYTHING] | None = ANYTHING
     ) -> Alias:
-        """Let an alias stand for a checkpoint of a run; it need not exist.
+        """Point an alias to a checkpoint of a run; the alias is created if there is none.
 
-        With `expected` it is moved only if it stands for that checkpoint now (None: only if there is none yet); else
-        the answer is a `ProblemAnswer` with the code `alias_moved`.
+        With `expected` it is moved only if it names that checkpoint now (None: only if there is no such alias yet);
+        otherwise a `ProblemAnswer` with the code `alias_moved` is raised.
         """
         body = {"checkpoint_id": checkpoint} | ({} if expected is ANYTHING else {"expected": expected})
-        return self._read(Alias, self._put(f"/v1/aliases/{segment(name)}", body))
+        return self._transport.put(Alias, f"/v1/aliases/{segment(name)}", body)
 
-    def delete_alias(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Remove an alias; the checkpoint stays."""
-        self._delete(f"/v1/aliases/{segment(name)}")
+        self._transport.delete(f"/v1/aliases/{segment(name)}")

@@ -1,88 +1,119 @@
-"""Checkpoints: of runs, and of other programs."""
+"""Checkpoints: of runs, and uploaded ones."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
-from ludus.client.transport import Transport, segment, without_none
+from ludus.client.backoff import ServerBackoff
+from ludus.client.errors import Busy, NotSaved, ServerUnreachable
+from ludus.client.transport import Resource, segment, without_none
 from ludus.paths import AnyPath
-from ludus.schemas import Checkpoint, CheckpointVerified, Pruned, UploadedCheckpoint
+from ludus.schemas import Checkpoint, CheckpointRequest, CheckpointVerified, Pruned, UploadedCheckpoint
+
+POLL_SECONDS: Final = 0.5
+"""Pause of `save` between two requests."""
 
 
-class Checkpoints(Transport):
-    """Requests about checkpoints."""
+class Checkpoints(Resource):
+    """Requests about checkpoints of runs. `checkpoint` is an id, `latest` or `best`."""
 
-    def checkpoints(self, run: str) -> list[Checkpoint]:
+    def list(self, run: str) -> Sequence[Checkpoint]:
         """Return a run's checkpoints, newest first."""
-        return list(self._items(Checkpoint, f"/v1/runs/{segment(run)}/checkpoints", "checkpoints"))
+        path = f"/v1/runs/{segment(run)}/checkpoints"
+        return [*self._transport.pages(Checkpoint, path, "checkpoints")]
 
-    def get_checkpoint(self, run: str, checkpoint: str = "latest") -> Checkpoint:
-        """Return one checkpoint by its id, or the `latest` or the `best`."""
-        return self._read(Checkpoint, self._get(_path(run, checkpoint)))
+    def get(self, run: str, checkpoint: str = "latest") -> Checkpoint:
+        """Return one checkpoint."""
+        return self._transport.get(Checkpoint, _path(run, checkpoint))
 
-    def pin_checkpoint(self, run: str, checkpoint: str) -> Checkpoint:
-        """Keep a checkpoint whatever the rules of retention say."""
-        return self._read(Checkpoint, self._post(f"{_path(run, checkpoint)}:pin"))
+    def pin(self, run: str, checkpoint: str) -> Checkpoint:
+        """Exempt a checkpoint from retention."""
+        return self._transport.post(Checkpoint, f"{_path(run, checkpoint)}:pin")
 
-    def unpin_checkpoint(self, run: str, checkpoint: str) -> Checkpoint:
-        """Let the rules decide again whether a checkpoint is kept."""
-        return self._read(Checkpoint, self._post(f"{_path(run, checkpoint)}:unpin"))
+    def unpin(self, run: str, checkpoint: str) -> Checkpoint:
+        """Subject a checkpoint to retention again."""
+        return self._transport.post(Checkpoint, f"{_path(run, checkpoint)}:unpin")
 
-    def score_checkpoint(
-        self, run: str, checkpoint: str, metric: str, value: float, *, behavior: str = ""
-    ) -> Checkpoint:
-        """Enter what an evaluation says of a checkpoint; `checkpoint_settings.keep_best.metric` may name it."""
+    def score(self, run: str, checkpoint: str, metric: str, value: float, *, behavior: str = "") -> Checkpoint:
+        """Store a metric of an evaluation with a checkpoint; `checkpoint_settings.keep_best.metric` may name it."""
         body = {"metric": metric, "value": value, "behavior": behavior}
-        return self._read(Checkpoint, self._post(f"{_path(run, checkpoint)}:score", body))
+        return self._transport.post(Checkpoint, f"{_path(run, checkpoint)}:score", body)
 
-    def verify_checkpoint(self, run: str, checkpoint: str = "latest") -> CheckpointVerified:
-        """Have the server read all files of a checkpoint and compare their checksums. One that is damaged is marked."""
-        return self._read(CheckpointVerified, self._make(f"{_path(run, checkpoint)}:verify", {}, None))
+    def verify(self, run: str, checkpoint: str = "latest") -> CheckpointVerified:
+        """Compare the checksums of all files of a checkpoint, on the server. A damaged checkpoint is marked."""
+        return self._transport.post(CheckpointVerified, f"{_path(run, checkpoint)}:verify", {}, slow=True)
 
-    def prune_checkpoints(
+    def prune(
         self, *, older_than_seconds: float | None = None, max_bytes: int | None = None, dry_run: bool = False
     ) -> Pruned:
-        """Delete checkpoints of runs that are too old or too much; the server's settings say what is not given here.
+        """Delete checkpoints of runs by age and total size; the server's settings replace limits that are None.
 
-        The newest good one of every run stays, and the best, the pinned and the used ones.
+        The newest good checkpoint of every run stays, and the best, the pinned and the used ones.
         """
-        body = without_none({"older_than_seconds": older_than_seconds, "max_bytes": max_bytes})
-        return self._read(Pruned, self._make("/v1/checkpoints:prune", {**body, "dry_run": dry_run}, None))
+        body = without_none(older_than_seconds=older_than_seconds, max_bytes=max_bytes, dry_run=dry_run)
+        return self._transport.post(Pruned, "/v1/checkpoints:prune", body, slow=True)
 
     def download(self, run: str, checkpoint: str, name: str, target: AnyPath) -> Path:
         """Download one file of a checkpoint to `target` and return it.
 
         A download that breaks off is resumed, and the checksum is verified at the end: `target` is either the complete
-        file or what it was before.
+        file or unchanged.
         """
-        return self._download(f"{_path(run, checkpoint)}/files/{segment(name)}", name, target)
+        return self._transport.download(f"{_path(run, checkpoint)}/files/{segment(name)}", name, target)
 
-    def upload_checkpoint(
+    def request(self, run: str) -> CheckpointRequest:
+        """Ask a running run for a checkpoint now; returns at once. `save` waits for it."""
+        return self._transport.post(CheckpointRequest, f"/v1/runs/{segment(run)}:checkpoint")
+
+    def get_request(self, run: str, seq: int) -> CheckpointRequest:
+        """Return a request for a checkpoint, with the checkpoint's id once it is stored."""
+        return self._transport.get(CheckpointRequest, f"/v1/runs/{segment(run)}/checkpoint_requests/{seq}")
+
+    def save(self, run: str, timeout: float | None = 60.0) -> str:
+        """Ask a running run for a checkpoint now, wait until it is stored, and return its id.
+
+        `timeout` is in seconds; None is no limit. Raises NotSaved when there is no checkpoint, or none in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        backoff = ServerBackoff()
+        request = self.request(run)
+        while request.answered_at is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise NotSaved(run, f"there is none after {timeout:g} s; the trainer still owes request {request.seq}")
+            time.sleep(POLL_SECONDS)
+            try:
+                request = self.get_request(request.run_id, request.seq)
+                backoff.reset()
+            except (ServerUnreachable, Busy) as error:
+                backoff.wait(error)
+        if request.checkpoint_id is None:
+            raise NotSaved(run, request.problem or "the server does not say why")
+        return request.checkpoint_id
+
+
+class UploadedCheckpoints(Resource):
+    """Requests about checkpoints that were uploaded, for configurations to name in `initialize_from`."""
+
+    def upload(
         self, file: AnyPath, *, name: str | None = None, behavior: str | None = None, idempotency_key: str | None = None
     ) -> UploadedCheckpoint:
-        """Store a `checkpoint.pt` of ML-Agents, for configurations to name its id in `initialize_from`.
+        """Store a `checkpoint.pt` of ML-Agents. `behavior` is a note for people: which one it was trained for."""
+        parameters = without_none(name=name, behavior=behavior)
+        return self._transport.upload(UploadedCheckpoint, "/v1/checkpoints", file, parameters, idempotency_key)
 
-        `behavior` is a note for people: which one it was trained for.
-        """
-        parameters = without_none({"name": name, "behavior": behavior})
-        return self._read(UploadedCheckpoint, self._upload("/v1/checkpoints", file, parameters, idempotency_key))
-
-    def list_uploaded_checkpoints(
-        self,
-        filter: str = "",  # noqa: A002
-        order_by: str = "",
-        limit: int | None = None,
-    ) -> Iterator[UploadedCheckpoint]:
+    def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[UploadedCheckpoint]:
         """Iterate over uploaded checkpoints, newest first unless `order_by` says otherwise."""
         parameters = {"filter": filter, "order_by": order_by}
-        return self._items(UploadedCheckpoint, "/v1/checkpoints", "checkpoints", parameters, limit)
+        return self._transport.pages(UploadedCheckpoint, "/v1/checkpoints", "checkpoints", parameters, limit)
 
-    def get_uploaded_checkpoint(self, checkpoint: str) -> UploadedCheckpoint:
+    def get(self, checkpoint: str) -> UploadedCheckpoint:
         """Return one uploaded checkpoint."""
-        return self._read(UploadedCheckpoint, self._get(f"/v1/checkpoints/{segment(checkpoint)}"))
+        return self._transport.get(UploadedCheckpoint, f"/v1/checkpoints/{segment(checkpoint)}")
 
-    def delete_uploaded_checkpoint(self, checkpoint: str) -> None:
+    def delete(self, checkpoint: str) -> None:
         """Delete an uploaded checkpoint. Refused while a run that has not ended begins with it."""
-        self._delete(f"/v1/checkpoints/{segment(checkpoint)}")
+        self._transport.delete(f"/v1/checkpoints/{segment(checkpoint)}")
 
 
 def _path(run: str, checkpoint: str) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ludus.client.transport import Transport, segment, without_none
+from ludus.client.transport import Resource, segment, without_none
 from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion
 
 
-class Configs(Transport):
+class Configs(Resource):
     """Requests about stored configurations."""
 
-    def create_config(
+    def create(
         self,
         name: str,
         config: Mapping[str, Any] | str,
@@ -18,38 +18,38 @@ class Configs(Transport):
         description: str = "",
         idempotency_key: str | None = None,
     ) -> ConfigVersion:
-        """Store a configuration under a name. Storing an equal one again returns the version that exists."""
+        """Store a configuration under a name. If its newest version is equal, that version is returned."""
         body = {"config": config, "description": description}
-        return self._read(ConfigVersion, self._post(f"/v1/configs/{segment(name)}/versions", body, idempotency_key))
+        return self._transport.post(ConfigVersion, f"/v1/configs/{segment(name)}/versions", body, idempotency_key)
 
-    def list_configs(self) -> Iterator[ConfigSummary]:
+    def list(self) -> Iterator[ConfigSummary]:
         """Iterate over the names of stored configurations."""
-        return self._items(ConfigSummary, "/v1/configs", "configs")
+        return self._transport.pages(ConfigSummary, "/v1/configs", "configs")
 
-    def list_config_versions(self, name: str) -> Iterator[ConfigSummary]:
+    def list_versions(self, name: str) -> Iterator[ConfigSummary]:
         """Iterate over the versions of a stored configuration, newest first."""
-        return self._items(ConfigSummary, f"/v1/configs/{segment(name)}/versions", "versions")
+        return self._transport.pages(ConfigSummary, f"/v1/configs/{segment(name)}/versions", "versions")
 
-    def get_config(self, name: str, version: int | None = None) -> ConfigVersion:
-        """Return one version of a stored configuration, the newest unless `version` says another."""
+    def get(self, name: str, version: int | None = None) -> ConfigVersion:
+        """Return one version of a stored configuration; None is the newest one."""
         which = "latest" if version is None else str(version)
-        return self._read(ConfigVersion, self._get(f"/v1/configs/{segment(name)}/versions/{which}"))
+        return self._transport.get(ConfigVersion, f"/v1/configs/{segment(name)}/versions/{which}")
 
-    def diff_configs(self, name: str, old: int, new: int) -> ConfigDiff:
+    def diff(self, name: str, old: int, new: int) -> ConfigDiff:
         """Compare the resolved forms of two versions of a stored configuration."""
         parameters = {"old": str(old), "new": str(new)}
-        return self._read(ConfigDiff, self._get(f"/v1/configs/{segment(name)}:diff", parameters))
+        return self._transport.get(ConfigDiff, f"/v1/configs/{segment(name)}:diff", parameters)
 
-    def upgrade_config(
+    def upgrade(
         self,
         config: Mapping[str, Any] | str,
         *,
         curriculum: Mapping[str, Any] | str | None = None,
         sampler: Mapping[str, Any] | str | None = None,
     ) -> ConfigUpgrade:
-        """Bring a configuration of an older ML-Agents into the format of today; nothing is stored.
+        """Convert a configuration of an older ML-Agents to the present format; nothing is stored.
 
-        `curriculum` (by behavior) and `sampler` are the files that releases up to 0.16 had beside it.
+        `curriculum` (by behavior) and `sampler` are the separate files of releases up to 0.16.
         """
-        body = {"config": config} | without_none({"curriculum": curriculum, "sampler": sampler})
-        return self._read(ConfigUpgrade, self._post("/v1/configs:upgrade", body))
+        body = without_none(config=config, curriculum=curriculum, sampler=sampler)
+        return self._transport.post(ConfigUpgrade, "/v1/configs:upgrade", body)

@@ -1,4 +1,4 @@
-"""Files that arrive, perhaps in several goes: what breaks off is asked for again from there (RFC 9110, section 14)."""
+"""Downloads that can be resumed: the rest of a file is requested with `Range` and `If-Range` (RFC 9110, section 14)."""
 
 import hashlib
 from typing import BinaryIO
@@ -6,20 +6,20 @@ from typing import BinaryIO
 import httpx
 
 
-class Arriving:
-    """A file on its way, as far as it has arrived."""
+class PartialDownload:
+    """A file being downloaded: the bytes received so far, and their checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.etag = ""
-        """Which file it is: its SHA-256 in quotes. Empty: nothing has arrived."""
+        """The server's name of the file: its SHA-256 in quotes. Empty until something was received."""
         self.size = 0
-        """Bytes that are there."""
+        """Bytes received."""
         self._file = file
         self._digest = hashlib.sha256()
 
     @property
     def headers(self) -> dict[str, str]:
-        """Ask for the rest of it; for all of another file if the server has that one by now."""
+        """Headers that request the missing rest, or all of the file if the server has another one by now."""
         whole = {"Accept-Encoding": "identity"}
         return whole if not self.size else whole | {"Range": f"bytes={self.size}-", "If-Range": self.etag}
 
@@ -30,20 +30,17 @@ class Arriving:
 
     @property
     def actual(self) -> str:
-        """The SHA-256 of what has arrived."""
+        """The SHA-256 of the received bytes."""
         return self._digest.hexdigest()
 
-    def take(self, answer: httpx.Response) -> None:
-        """Take in what an answer brings, until it ends or breaks off. Raises httpx.TransportError."""
-        if answer.status_code != httpx.codes.PARTIAL_CONTENT:
-            self._begin(answer.headers.get("etag", ""))
+    def receive(self, answer: httpx.Response) -> None:
+        """Write the body of an answer to the file. Raises httpx.TransportError if the connection breaks."""
+        if answer.status_code != httpx.codes.PARTIAL_CONTENT:  # the server sends the file from its start
+            self._file.seek(0)
+            self._file.truncate()
+            self._digest = hashlib.sha256()
+            self.etag, self.size = answer.headers.get("etag", ""), 0
         for block in answer.iter_bytes():
             self._file.write(block)
             self._digest.update(block)
             self.size += len(block)
-
-    def _begin(self, etag: str) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._digest = hashlib.sha256()
-        self.etag, self.size = etag, 0

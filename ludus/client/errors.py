@@ -1,4 +1,4 @@
-"""Everything that the client raises on purpose; the tree of it stands in `ludus.client`."""
+"""The exceptions of the client; `ludus.client` draws their tree."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,15 +6,15 @@ from typing import Final
 from ludus.schemas import ProblemDetail, Run
 
 ANOTHER_SERVER: Final = "start one with `ludus up`, or name another with --server or LUDUS_SERVER"
-"""What to do where nobody answers."""
+"""Advice for a server that does not answer."""
 
 
 class ApiError(Exception):
-    """Parent of everything that the client raises on purpose."""
+    """Parent of the client's exceptions."""
 
 
 class ServerUnreachable(ApiError):
-    """Nobody answers at the server's address, or what answers is no Ludus server."""
+    """The server's address does not answer, or the answer is not from a Ludus server."""
 
     def __init__(self, server: str, reason: str, advice: str = ANOTHER_SERVER) -> None:
         self.server = server
@@ -50,7 +50,7 @@ class ProblemAnswer(ApiError):
 
 
 class NotFound(ProblemAnswer):
-    """What was asked for does not exist."""
+    """The requested resource does not exist."""
 
 
 class Busy(ProblemAnswer):
@@ -77,7 +77,7 @@ class WaitTimedOut(ApiError):
 
 
 class RunStalled(ApiError):
-    """The run that was waited for does not go on by itself. `run` is its last known form."""
+    """The run that was waited for does not continue by itself. `run` is its last known form."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -85,9 +85,9 @@ class RunStalled(ApiError):
             why = run.stop_detail or run.stop_reason or "no reason was given"
             sentence = f"({why})"
             if run.stop_reason != "simulators_lost":  # the detail of that one says by itself what to do
-                sentence += f"; `ludus run resume {run.id}` lets it go on"
+                sentence += f"; `ludus run resume {run.id}` resumes it"
         else:
-            sentence = f"and does not go on by itself. It waits for: {run.waits_for}"
+            sentence = f"and does not continue by itself. It waits for: {run.waits_for}"
         super().__init__(f"run {run.id} is {run.state} {sentence}")
 
 

@@ -1,4 +1,4 @@
-"""Events of runs, page by page or as they happen."""
+"""Events of runs: those that exist, or each as it happens."""
 
 import json
 from collections.abc import Iterator
@@ -6,64 +6,74 @@ from typing import Final
 
 import httpx
 
+from ludus.client.backoff import ServerBackoff
 from ludus.client.errors import Busy, ServerUnreachable
-from ludus.client.patience import Patience
-from ludus.client.streams import server_sent
-from ludus.client.transport import Transport, segment, unreachable
+from ludus.client.transport import Resource, segment
 from ludus.schemas import Event
 
 STREAM_SILENCE_SECONDS: Final = 45.0
-"""An event stream that says nothing for so long (the server pings every 15 s) is taken for dead."""
+"""An event stream without a byte for so long is broken: the server sends a ping every 15 s."""
 
 
-class Events(Transport):
+class Events(Resource):
     """Requests about events."""
 
-    def list_events(self, run: str, after: int = 0) -> Iterator[Event]:
-        """Iterate over the events that exist now, those with a sequence number above `after`."""
+    def list(self, run: str, after: int = 0) -> Iterator[Event]:
+        """Iterate over the existing events with a sequence number above `after`."""
         while True:
-            page = self._get(f"/v1/runs/{segment(run)}/events", {"after_seq": str(after)})
-            yield from self._all(Event, page, "events")
+            page = self._transport.document(f"/v1/runs/{segment(run)}/events", {"after_seq": str(after)})
+            yield from self._transport.read_all(Event, page, "events")
             if page.get("next_after_seq") is None:
                 return
             after = page["next_after_seq"]
 
-    def follow_events(self, run: str, after: int = 0) -> Iterator[Event]:
+    def follow(self, run: str, after: int = 0) -> Iterator[Event]:
         """Iterate over events as they happen, from the one after `after` to the run's last.
 
-        Reconnects where a connection breaks, and goes on exactly after the last event it gave out. Raises ProblemAnswer
-        when the token holds no longer.
+        Reconnects after a broken connection and continues with the event after the last one that it yielded. Raises
+        ProblemAnswer when the token is revoked or expires.
         """
-        patience = Patience()
+        backoff = ServerBackoff()
         while True:
             try:
-                for event in self._stream_once(run, after):
+                for event in self._stream(run, after):
                     if event is None:
                         return
-                    patience.reset()
+                    backoff.reset()
                     after = event.seq
                     yield event
             except (ServerUnreachable, Busy) as error:
-                patience.bear(error)
+                backoff.wait(error)
 
-    def _stream_once(self, run: str, after: int) -> Iterator[Event | None]:
-        """Yield events of one connection, and None where the server says that the run has ended."""
+    def _stream(self, run: str, after: int) -> Iterator[Event | None]:
+        """Yield the events of one connection, and None where the server says that the run has ended."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-        limits = httpx.Timeout(self._http.timeout.connect, read=STREAM_SILENCE_SECONDS)
         path = f"/v1/runs/{segment(run)}/events:stream"
-        try:
-            with self._http.stream("GET", path, headers=headers, timeout=limits) as answer:
-                if answer.status_code == httpx.codes.NO_CONTENT:
+        with self._transport.stream(path, headers, silence_seconds=STREAM_SILENCE_SECONDS) as answer:
+            if answer.status_code == httpx.codes.NO_CONTENT:
+                yield None
+                return
+            for kind, data in server_sent(answer.iter_lines()):
+                if kind == "end":
                     yield None
                     return
-                self._raise_for_problem(answer)
-                for kind, data in server_sent(answer.iter_lines()):
-                    if kind == "end":
-                        yield None
-                        return
-                    if kind == "error":
-                        raise self._problem_of(data, httpx.codes.UNAUTHORIZED)
-                    yield self._read(Event, json.loads(data))
-        except httpx.TransportError as error:
-            raise unreachable(self.server, error) from error
-        raise ServerUnreachable(self.server, "the event stream ended early")
+                if kind == "error":
+                    raise self._transport.problem(data, httpx.codes.UNAUTHORIZED)
+                yield self._transport.read(Event, json.loads(data))
+        raise ServerUnreachable(self._transport.server, "the event stream ended early")
+
+
+def server_sent(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Parse a stream of server-sent events into (event, data). Comments, the pings of the server, are skipped."""
+    kind, data = "message", list[str]()
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield kind, "\n".join(data)
+            kind, data = "message", []
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)

@@ -1,45 +1,31 @@
-"""Metrics and logs of runs: what was measured, and what was written."""
+"""Metrics of runs."""
 
-from pathlib import Path
+from collections.abc import Sequence
 
-from ludus.client.transport import Transport, segment
-from ludus.paths import AnyPath
-from ludus.schemas import Log, LogText, Metric, Series
+from ludus.client.transport import Resource, segment, without_none
+from ludus.schemas import Metric, Series
 
 
-class Metrics(Transport):
-    """Requests about metrics and logs."""
+class Metrics(Resource):
+    """Requests about metrics."""
 
-    def metrics(self, run: str) -> list[Metric]:
+    def list(self, run: str) -> Sequence[Metric]:
         """Return the newest value of every metric of a run."""
-        return self._all(Metric, self._get(f"/v1/runs/{segment(run)}/metrics"), "metrics")
+        return self._transport.read_all(Metric, self._transport.document(_path(run)), "metrics")
 
     def series(
         self, run: str, key: str, behavior: str | None = None, points: int = 500, after_step: int | None = None
-    ) -> list[Series]:
+    ) -> Sequence[Series]:
         """Return a metric over time, one series per behavior, down-sampled by the server to at most `points` each.
 
-        With `after_step` nothing is thinned: they are the first `points` (at most 5000) points beyond that step.
+        With `after_step` nothing is down-sampled: the result is the first `points` (at most 5000) points beyond it.
         """
-        parameters = {"key": key, "points": str(points)} | ({} if behavior is None else {"behavior": behavior})
-        parameters |= {} if after_step is None else {"after_step": str(after_step)}
-        answer = self._get(f"/v1/runs/{segment(run)}/metrics/series", parameters)
-        return self._all(Series, answer, "series")
-
-    def logs(self, run: str) -> list[Log]:
-        """Return the log files of all attempts of a run, oldest attempt first."""
-        return self._all(Log, self._get(f"/v1/runs/{segment(run)}/logs"), "logs")
-
-    def read_log(
-        self, run: str, epoch: int, name: str, *, offset: int = 0, limit: int | None = None, tail: int | None = None
-    ) -> LogText:
-        """Read a part of a log: at most `limit` bytes from `offset`, or the last `tail` bytes."""
-        parameters = {"tail": str(tail)} if tail is not None else {"offset": str(offset)}
-        parameters |= {} if limit is None else {"limit": str(limit)}
-        return self._read(
-            LogText, self._get(f"/v1/runs/{segment(run)}/attempts/{epoch}/logs/{segment(name)}", parameters)
+        parameters = without_none(key=key, points=points, behavior=behavior, after_step=after_step)
+        answer = self._transport.document(
+            f"{_path(run)}/series", {key: str(value) for key, value in parameters.items()}
         )
+        return self._transport.read_all(Series, answer, "series")
 
-    def download_log(self, run: str, epoch: int, name: str, target: AnyPath) -> Path:
-        """Download a log as it is now to `target` and return it; one that grows meanwhile is begun anew."""
-        return self._download(f"/v1/runs/{segment(run)}/attempts/{epoch}/logs/{segment(name)}/file", name, target)
+
+def _path(run: str) -> str:
+    return f"/v1/runs/{segment(run)}/metrics"

@@ -1,22 +1,26 @@
-"""Runs: ask for one, look at it, wait for it, end it; who trained it, and who plays in it."""
+"""Runs: create, read, wait for, change and end them."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ludus.client.backoff import ServerBackoff
+from ludus.client.checkpoints import Checkpoints
 from ludus.client.errors import Busy, RunStalled, ServerUnreachable, WaitTimedOut
-from ludus.client.patience import Patience
-from ludus.client.transport import Transport, segment, without_none
-from ludus.schemas import Attempt, PlannedRun, Run, Simulator, Worker
+from ludus.client.transport import Resource, segment, without_none
+from ludus.schemas import Amendments, Assessment, Attempt, EvaluationResult, MatchResult, PlannedRun, Run, RunListed
 
 TERMINAL_STATES: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 LONG_POLL_SECONDS: Final = 20.0
-"""How long one request of `wait` may stay open; below the idle time-out of common proxies."""
-STALL_LOOK_SECONDS: Final = 5.0
-"""The same where a run that stalls shall be noticed: time alone, and no change of state, may make it one."""
-PAUSED_LOOK_SECONDS: Final = 1.0
-"""Pause between two looks at a run that is PAUSED."""
+"""How long the server may hold one request of `wait`; below the idle time-out of common proxies."""
+STALL_POLL_SECONDS: Final = 5.0
+"""The same with `unless_stalled`: a run may stall by the passing of time, without a change of state."""
+PAUSED_POLL_SECONDS: Final = 1.0
+"""Pause between two requests of `wait` about a run that is PAUSED."""
+
+Changes = Mapping[str, Mapping[str, Any]]
+"""Parts of behaviors' sections by the behaviors' names: `{"Walker": {"max_steps": 800_000}}`."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +32,13 @@ class StoredConfig:
 
 
 Config = Mapping[str, Any] | str | StoredConfig
-"""Where a run's configuration comes from: a document, its YAML or JSON text, or a stored one."""
+"""The source of a run's configuration: a document, its YAML or JSON text, or a stored one."""
 
 
-def run_body(config: Config, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what a request says of a configuration."""
-    if isinstance(config, StoredConfig):
-        source = without_none({"config_name": config.name, "config_version": config.version})
-    else:
-        source = {"config": config}
-    return {**source, "overrides": dict(overrides or {})}
+class Runs(Resource):
+    """Requests about runs. `run` is an id, or a name, which stands for the newest run of that name."""
 
-
-class Runs(Transport):
-    """Requests about runs."""
-
-    def create_run(
+    def create(
         self,
         config: Config,
         *,
@@ -60,11 +55,10 @@ class Runs(Transport):
         (`behaviors.CartPole.max_steps`) to values. Of a project's runs, those with a higher priority
         are trained first; `owner` is a label: of one token's runs, those of the owner with fewer in training go first.
         """
-        said = {"name": name, "tags": list(tags), "priority": priority, "owner": owner}
-        body = run_body(config, overrides) | without_none(said)
-        return self._read(Run, self._post("/v1/runs", body, idempotency_key))
+        body = _body(config, overrides, name, tags, priority, owner)
+        return self._transport.post(Run, "/v1/runs", body, idempotency_key)
 
-    def plan_run(
+    def plan(
         self,
         config: Config,
         *,
@@ -74,54 +68,88 @@ class Runs(Transport):
         priority: int = 0,
         owner: str = "",
     ) -> PlannedRun:
-        """Check what `create_run` would queue, without queuing it; returns the resolved configuration."""
-        said = {"name": name, "tags": list(tags), "priority": priority, "owner": owner}
-        body = run_body(config, overrides) | without_none(said)
-        return self._read(PlannedRun, self._post("/v1/runs", body | {"validate_only": True}))
+        """Check what `create` would queue, without queuing it; returns the resolved configuration."""
+        body = _body(config, overrides, name, tags, priority, owner)
+        return self._transport.post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
 
-    def get_run(self, run: str) -> Run:
-        """Return a run by its id, or the newest run of a name."""
-        return self._read(Run, self._get(f"/v1/runs/{segment(run)}"))
+    def get(self, run: str) -> Run:
+        """Return a run."""
+        return self._transport.get(Run, _path(run))
 
-    def list_runs(
-        self,
-        filter: str = "",  # noqa: A002
-        order_by: str = "",
-        limit: int | None = None,
-        metrics: Sequence[str] = (),
-    ) -> Iterator[Run]:
+    def list(
+        self, filter: str = "", order_by: str = "", limit: int | None = None, metrics: Sequence[str] = ()
+    ) -> Iterator[RunListed]:
         """Iterate over runs, newest first unless `order_by` says otherwise. Pages are fetched as needed.
 
-        `metrics` are `[BEHAVIOR:]KEY`, with `@max` or `@min` for the extremes; each run has them as `Run.metrics`, and
+        `metrics` are `[BEHAVIOR:]KEY`, with `@max` or `@min` for the extremes; each run has them as `metrics`, and
         `order_by="metric desc"`, with the word `metric` itself, sorts by the first one.
         """
-        parameters = {"filter": filter, "order_by": order_by, "metrics": list(metrics)}
-        return self._items(Run, "/v1/runs", "runs", parameters, limit)
+        parameters = {"filter": filter, "order_by": order_by, "metrics": [*metrics]}
+        return self._transport.pages(RunListed, "/v1/runs", "runs", parameters, limit)
+
+    def attempts(self, run: str) -> Sequence[Attempt]:
+        """Return all attempts of a run, oldest first."""
+        return self._transport.read_all(Attempt, self._transport.document(f"{_path(run)}/attempts"), "attempts")
+
+    def amendments(self, run: str) -> Amendments:
+        """Return the configuration that a run was created with, the present one, and the changes between them."""
+        return self._transport.get(Amendments, f"{_path(run)}/amendments")
+
+    def result(self, run: str) -> MatchResult | EvaluationResult:
+        """Return the result so far of a run of kind `match` or `evaluate`. Raises NotFound before its first one."""
+        return self._transport.get(Assessment, f"{_path(run)}/result").result
 
     def rename(self, run: str, name: str) -> Run:
-        """Give a run another name, whatever its state."""
-        return self._read(Run, self._patch(f"/v1/runs/{segment(run)}", {"name": name}))
+        """Give a run another name, in any state."""
+        return self._transport.patch(Run, _path(run), {"name": name})
 
     def tag(self, run: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Run:
-        """Add and remove tags of a run, whatever its state."""
-        body = {"add_tags": list(add), "remove_tags": list(remove)}
-        return self._read(Run, self._patch(f"/v1/runs/{segment(run)}", body))
+        """Add and remove tags of a run, in any state."""
+        return self._transport.patch(Run, _path(run), {"add_tags": [*add], "remove_tags": [*remove]})
 
-    def delete_run(self, run_id: str) -> None:
+    def change(
+        self,
+        run: str,
+        behaviors: Changes | None = None,
+        environment_parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Run:
+        """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended.
+
+        `behaviors` has parts of their sections. Returns the run with its present configuration; the event
+        `hyperparameters_changed` says when the trainer uses it.
+        """
+        changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters)
+        return self._transport.patch(Run, _path(run), changes)
+
+    def delete(self, run_id: str) -> None:
         """Delete a run that has ended, by its id, with its metrics, events, logs and checkpoints.
 
         Refused while something outside the run needs it; the problem's `detail` names what. Deleting it again changes
         nothing.
         """
-        self._delete(f"/v1/runs/{segment(run_id)}")
+        self._transport.delete(_path(run_id))
+
+    def pause(self, run: str) -> Run:
+        """Ask a run to write a checkpoint and free its worker. `wait(run, ["PAUSED"])` waits for it."""
+        return self._transport.post(Run, f"{_path(run)}:pause")
+
+    def resume(
+        self,
+        run: str,
+        behaviors: Changes | None = None,
+        environment_parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Run:
+        """Continue a paused run from its newest checkpoint, with changes as `change` makes them."""
+        changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters)
+        return self._transport.post(Run, f"{_path(run)}:resume", changes or None)
 
     def stop(self, run: str) -> Run:
         """Ask a run to end with a final checkpoint and its models."""
-        return self._read(Run, self._post(f"/v1/runs/{segment(run)}:stop"))
+        return self._transport.post(Run, f"{_path(run)}:stop")
 
     def cancel(self, run: str) -> Run:
         """Ask a run to end at once, without a checkpoint."""
-        return self._read(Run, self._post(f"/v1/runs/{segment(run)}:cancel"))
+        return self._transport.post(Run, f"{_path(run)}:cancel")
 
     def wait(
         self,
@@ -133,43 +161,85 @@ class Runs(Transport):
     ) -> Run:
         """Block until a run is in one of `states` (`terminal` stands for all final ones) or has ended, and return it.
 
-        Bears with a server that is away for up to a minute. `timeout` is in seconds; raises WaitTimedOut after it, and
-        with `unless_stalled` RunStalled as soon as the run goes on only when somebody acts (`Run.needs_action`).
+        Tolerates a server that is away for up to a minute. `timeout` is in seconds; raises WaitTimedOut after it, and
+        with `unless_stalled` RunStalled as soon as the run continues only after somebody acts (`Run.needs_action`).
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         wanted = {name for state in states for name in (TERMINAL_STATES if state == "terminal" else {state})}
         asked = [*states, "PAUSED"] if unless_stalled else states
         longest = 0.0 if unless_stalled else LONG_POLL_SECONDS  # it may have stalled long ago
-        patience = Patience()
+        backoff = ServerBackoff()
         while True:
             left = LONG_POLL_SECONDS if deadline is None else deadline - time.monotonic()
             parameters = {"wait": ",".join(asked), "timeout": f"{max(0.0, min(left, longest)):.3f}"}
             try:
-                record = self._read(Run, self._get(f"/v1/runs/{segment(run)}", parameters))
+                record = self._transport.get(Run, _path(run), parameters)
             except (ServerUnreachable, Busy) as error:
-                patience.bear(error)
+                backoff.wait(error)
                 continue
-            patience.reset()
+            backoff.reset()
             if record.state in wanted or record.state in TERMINAL_STATES:
                 return record
             if unless_stalled and record.needs_action:
                 raise RunStalled(record)
-            longest = STALL_LOOK_SECONDS if unless_stalled else LONG_POLL_SECONDS
+            longest = STALL_POLL_SECONDS if unless_stalled else LONG_POLL_SECONDS
             if deadline is not None and time.monotonic() >= deadline:
                 assert timeout is not None
                 raise WaitTimedOut(record, timeout)
             if unless_stalled and record.state == "PAUSED":  # answered at once; its simulators may be waking it
-                time.sleep(PAUSED_LOOK_SECONDS)
+                time.sleep(PAUSED_POLL_SECONDS)
 
-    def attempts(self, run: str) -> list[Attempt]:
-        """Return all attempts of a run, oldest first."""
-        return self._all(Attempt, self._get(f"/v1/runs/{segment(run)}/attempts"), "attempts")
+    def branch(
+        self,
+        run: str,
+        checkpoint: str = "latest",
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        go_on: bool = False,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        priority: int = 0,
+    ) -> Run:
+        """Queue another run that begins with a checkpoint of this one, and is configured like it.
 
-    def simulators(self, run: str, state: str | None = None) -> list[Simulator]:
-        """Return the simulators of a run, connected and past, newest first; only those in `state` if it is given."""
-        parameters = {} if state is None else {"filter": f'state = "{state}"'}
-        return list(self._items(Simulator, f"/v1/runs/{segment(run)}/simulators", "simulators", parameters))
+        It begins at step 0 with the checkpoint's networks, or with `go_on` exactly where the checkpoint was taken.
+        `overrides` maps dotted paths to values, as for `create`.
+        """
+        found = Checkpoints(self._transport).get(run, checkpoint)
+        origin = self.get(found.run_id)
+        config = branched(origin.config, found.id, found.steps, go_on=go_on)
+        return self.create(config, overrides=overrides, name=name, tags=tags, priority=priority)
 
-    def workers(self) -> list[Worker]:
-        """Return the slots of all worker hosts."""
-        return list(self._items(Worker, "/v1/workers", "workers"))
+
+def branched(
+    config: Mapping[str, Any], checkpoint_id: str, behaviors: Sequence[str] | Mapping[str, int], *, go_on: bool
+) -> dict[str, Any]:
+    """Return a run's configuration for another one that begins with a checkpoint, which holds these behaviors."""
+    whole = {**config.get("checkpoint_settings", {}), "resume_from": checkpoint_id if go_on else None, "run_id": "ppo"}
+    branch = {**config, "checkpoint_settings": whole}
+    branch["behaviors"] = {
+        name: {**section, "initialize_from": None if go_on or name not in behaviors else checkpoint_id}
+        for name, section in config["behaviors"].items()
+    }
+    return branch
+
+
+def _body(
+    config: Config,
+    overrides: Mapping[str, Any] | None,
+    name: str | None,
+    tags: Sequence[str],
+    priority: int,
+    owner: str,
+) -> dict[str, Any]:
+    """Return the body of a request to create a run."""
+    if isinstance(config, StoredConfig):
+        source = without_none(config_name=config.name, config_version=config.version)
+    else:
+        source = {"config": config}
+    described = without_none(name=name, tags=[*tags], priority=priority, owner=owner)
+    return {**source, "overrides": dict(overrides or {}), **described}
+
+
+def _path(run: str) -> str:
+    return f"/v1/runs/{segment(run)}"

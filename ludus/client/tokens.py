@@ -1,15 +1,15 @@
-"""Tokens: who may do what; and the audit log: who did."""
+"""Tokens and the audit log."""
 
 from collections.abc import Iterator, Sequence
 
-from ludus.client.transport import Transport, segment, without_none
-from ludus.schemas import AuditEntry, Identity, Token
+from ludus.client.transport import Resource, segment, without_none
+from ludus.schemas import AuditEntry, Identity, NewToken, Token
 
 
-class Tokens(Transport):
-    """Requests about tokens and the audit log."""
+class Tokens(Resource):
+    """Requests about tokens."""
 
-    def create_token(
+    def create(
         self,
         name: str,
         scopes: Sequence[str],
@@ -18,38 +18,44 @@ class Tokens(Transport):
         run: str | None = None,
         expires_in_seconds: float | None = None,
         idempotency_key: str | None = None,
-    ) -> Token:
-        """Make a token: `scopes` of `read`, `run`, `admin` and `simulate`. Its text, `token`, is told this once.
+    ) -> NewToken:
+        """Create a token with scopes of `read`, `run`, `admin` and `simulate`. Only this answer has its secret.
 
-        `project` is this client's unless given (`*`: all); `run` binds a token for `simulate` alone to one run.
+        `project` is this client's by default (`*`: all); `run` binds a token that has only `simulate` to one run.
         """
-        optional = without_none({"project": project, "run": run, "expires_in_seconds": expires_in_seconds})
-        body = {"name": name, "scopes": list(scopes), **optional}
-        return self._read(Token, self._post("/v1/tokens", body, idempotency_key))
+        body = without_none(
+            name=name, scopes=list(scopes), project=project, run=run, expires_in_seconds=expires_in_seconds
+        )
+        return self._transport.post(NewToken, "/v1/tokens", body, idempotency_key)
 
-    def create_simulator_token(
+    def create_for_simulators(
         self, run: str, *, name: str | None = None, expires_in_seconds: float | None = None
-    ) -> Token:
-        """Make a token with which simulators can play in one run, and do nothing else."""
-        body = without_none({"name": name, "expires_in_seconds": expires_in_seconds})
-        return self._read(Token, self._post(f"/v1/runs/{segment(run)}/simulator_tokens", body))
+    ) -> NewToken:
+        """Create a token with which simulators can play in one run, and do nothing else."""
+        body = without_none(name=name, expires_in_seconds=expires_in_seconds)
+        return self._transport.post(NewToken, f"/v1/runs/{segment(run)}/simulator_tokens", body)
 
-    def list_tokens(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Token]:  # noqa: A002
-        """Iterate over the project's tokens, newest first, also over those that don't hold any more."""
-        return self._items(Token, "/v1/tokens", "tokens", {"filter": filter, "order_by": order_by}, limit)
+    def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[Token]:
+        """Iterate over the project's tokens, newest first, with the revoked and expired ones."""
+        return self._transport.pages(Token, "/v1/tokens", "tokens", {"filter": filter, "order_by": order_by}, limit)
 
-    def get_token(self, token_id: str) -> Token:
+    def get(self, token_id: str) -> Token:
         """Return one token, without its secret."""
-        return self._read(Token, self._get(f"/v1/tokens/{segment(token_id)}"))
+        return self._transport.get(Token, f"/v1/tokens/{segment(token_id)}")
 
-    def own_token(self) -> Identity:
-        """Return who this client is to the server, and what it may do."""
-        return self._read(Identity, self._get("/v1/tokens/self"))
+    def current(self) -> Identity:
+        """Return the identity and the permissions that the server sees in this client's requests."""
+        return self._transport.get(Identity, "/v1/tokens/self")
 
-    def revoke_token(self, token_id: str) -> None:
-        """Let a token hold no longer."""
-        self._delete(f"/v1/tokens/{segment(token_id)}")
+    def revoke(self, token_id: str) -> None:
+        """Revoke a token."""
+        self._transport.delete(f"/v1/tokens/{segment(token_id)}")
 
-    def audit(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[AuditEntry]:  # noqa: A002
+
+class AuditLog(Resource):
+    """Requests about the audit log."""
+
+    def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[AuditEntry]:
         """Iterate over the requests that changed something in the project, newest first."""
-        return self._items(AuditEntry, "/v1/audit", "entries", {"filter": filter, "order_by": order_by}, limit)
+        parameters = {"filter": filter, "order_by": order_by}
+        return self._transport.pages(AuditEntry, "/v1/audit", "entries", parameters, limit)

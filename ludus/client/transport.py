@@ -1,4 +1,4 @@
-"""The way to the server and back: requests, answers as records or as errors, pages, files."""
+"""Requests to the server: JSON in both directions, pages, files, event streams, and problems as exceptions."""
 
 import json
 import math
@@ -6,14 +6,15 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from ludus.client.downloads import Arriving
+from ludus.client.backoff import ServerBackoff
+from ludus.client.downloads import PartialDownload
 from ludus.client.errors import (
     ANOTHER_SERVER,
     ApiError,
@@ -24,78 +25,44 @@ from ludus.client.errors import (
     ProblemAnswer,
     ServerUnreachable,
 )
-from ludus.client.patience import Patience
 from ludus.paths import AnyPath
-from ludus.protocol.credentials import CLIENT_TOKEN, Credential, credential
-from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, ClientTls
+from ludus.protocol.credentials import CLIENT_TOKEN, Credential
+from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from ludus.schemas import ProblemDetail, read_record
 
 Record = TypeVar("Record")
 
-PROJECT_HEADER: Final = "Ludus-Project"
-DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 WORK_SECONDS: Final = 600.0
-"""How long the server may take to read, merge or thin a demonstration."""
-_WRITE_IT_SO: Final = "write it as https://ludus.example.org or http://127.0.0.1:8080 into --server or LUDUS_SERVER"
-_CALL_IT_SO: Final = "write a name into --server or LUDUS_SERVER that the certificate is for (its subjectAltName)"
+"""Read time-out of requests for which the server reads or writes large files before it answers."""
+_USE_NAME: Final = "write a name into --server or LUDUS_SERVER that the certificate is for (its subjectAltName)"
 
 
 class Transport:
-    """Connection to one server. Thread-safe; close it, or use it as a context manager."""
+    """HTTP connection to one server. Thread-safe."""
 
-    def __init__(
-        self,
-        server: str | None = None,
-        token: str | None = None,
-        *,
-        project: str | None = None,
-        tls: ClientTls | None = None,
-        timeout: float = 30.0,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        """Connect to `server` (default: `LUDUS_SERVER`, else port 8080 of this machine) with `token` (`LUDUS_TOKEN`).
-
-        `project` (`LUDUS_PROJECT`) is the one to act in, where the token is bound to none; `*` reads all of them. `tls`
-        (`LUDUS_CA_FILE`, `LUDUS_CLIENT_CERTIFICATE`, `LUDUS_CLIENT_KEY`) has the files for an https server of one's own
-        authority. `timeout` is in seconds, per network operation. `transport` replaces the network.
-        """
-        self.server = (server or os.environ.get("LUDUS_SERVER") or DEFAULT_SERVER).rstrip("/")
-        if not self.server.lower().startswith(("http://", "https://")):
-            # Refused at once: httpx would say so with each request, and `wait` would bear with that for a minute.
-            raise ServerUnreachable(self.server, "the address has no http:// or https://", _WRITE_IT_SO)
-        self._credential = credential(token or None, (CLIENT_TOKEN,))
-        project = project or os.environ.get("LUDUS_PROJECT")
-        headers = {"User-Agent": "ludus"} | (
-            {"Authorization": f"Bearer {self._credential.token}"} if self._credential else {}
-        )
-        headers |= {PROJECT_HEADER: project} if project else {}
-        tls = tls or ClientTls.from_environment()
-        try:
-            trusted = tls.context()
-        except ValueError as error:
-            raise ServerUnreachable(self.server, "TLS cannot be spoken", str(error)) from error
-        try:
-            self._http = httpx.Client(
-                base_url=self.server, headers=headers, timeout=timeout, transport=transport, verify=trusted
-            )
-        except (httpx.InvalidURL, ValueError) as error:
-            raise ServerUnreachable(self.server, f"not a URL: {error}") from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def __init__(self, server: str, http: httpx.Client, credential: Credential | None) -> None:
+        """`server` and `credential` (the token that `http` sends) are named in errors."""
+        self.server = server
+        self._http = http
+        self._credential = credential
 
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
 
-    # For the resources
+    def document(self, path: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -> dict[str, Any]:
+        """Get a JSON object. A parameter `timeout` (seconds of a long poll) extends the read time-out."""
+        read = self._http.timeout.read
+        announced = (parameters or {}).get("timeout", "0")
+        held = float(announced) if isinstance(announced, str) else 0.0
+        timeout = httpx.Timeout(self._http.timeout.connect, read=None if read is None else read + held)
+        return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
-    def _items(
+    def get(self, kind: type[Record], path: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -> Record:
+        """Get one resource."""
+        return self.read(kind, self.document(path, parameters))
+
+    def pages(
         self,
         kind: type[Record],
         path: str,
@@ -103,94 +70,72 @@ class Transport:
         parameters: Mapping[str, str | Sequence[str]] | None = None,
         limit: int | None = None,
     ) -> Iterator[Record]:
+        """Iterate over at most `limit` resources, which are in `field` of each page. Empty parameters are omitted."""
         token = ""
         left = limit
         while left is None or left > 0:
             query = {key: value for key, value in (parameters or {}).items() if value}
             query |= {"page_token": token} if token else {}
             query |= {} if left is None else {"page_size": str(min(left, 1000))}
-            page = self._get(path, query)
-            items = self._all(kind, page, field)
+            page = self.document(path, query)
+            items = self.read_all(kind, page, field)
             yield from items
             token = page.get("next_page_token", "")
             if not token:
                 return
             left = None if left is None else left - len(items)
 
-    def _all(self, kind: type[Record], answer: Mapping[str, Any], field: str) -> list[Record]:
-        return [self._read(kind, item) for item in answer.get(field, ())]
-
-    def _read(self, kind: type[Record], data: Any) -> Record:
-        try:
-            return read_record(kind, data)
-        except ValueError as error:
-            raise ServerUnreachable(self.server, f"it does not answer as a Ludus server: {error}") from error
-
-    def _get(self, path: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -> dict[str, Any]:
-        seconds = self._http.timeout.read
-        announced = (parameters or {}).get("timeout", "0")
-        waits = float(announced) if isinstance(announced, str) else 0.0
-        timeout = httpx.Timeout(self._http.timeout.connect, read=None if seconds is None else seconds + waits)
-        return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
-
-    def _post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
-        return self._send(self._with_body("POST", path, body, key))
-
-    def _patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._send(self._with_body("PATCH", path, body))
-
-    def _put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._send(self._with_body("PUT", path, body))
-
-    def _make(self, path: str, body: Mapping[str, Any], key: str | None) -> dict[str, Any]:
-        """Post what takes the server a while."""
-        return self._send(self._with_body("POST", path, body, key, timeout=self._patient()))
-
-    def _with_body(
+    def post(
         self,
-        method: str,
+        kind: type[Record],
         path: str,
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None = None,
         key: str | None = None,
         *,
-        timeout: httpx.Timeout | None = None,
-    ) -> httpx.Request:
-        check_finite(body)
-        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
-        return self._http.build_request(method, path, json=body, headers=headers, timeout=timeout or self._http.timeout)
+        slow: bool = False,
+    ) -> Record:
+        """Post a JSON object. `key` is the idempotency key; `slow` allows the server WORK_SECONDS for its answer."""
+        return self._write(kind, "POST", path, body, key, timeout=self._slow() if slow else None)
 
-    def _upload(self, path: str, file: AnyPath, parameters: Mapping[str, str], key: str | None) -> dict[str, Any]:
+    def patch(self, kind: type[Record], path: str, body: Mapping[str, Any]) -> Record:
+        """Change a resource."""
+        return self._write(kind, "PATCH", path, body)
+
+    def put(self, kind: type[Record], path: str, body: Mapping[str, Any]) -> Record:
+        """Create or replace a resource."""
+        return self._write(kind, "PUT", path, body)
+
+    def delete(self, path: str) -> None:
+        """Delete a resource."""
+        with self._unreachable():
+            answer = self._http.send(self._http.build_request("DELETE", path))
+        self._raise_for_problem(answer)
+
+    def upload(
+        self, kind: type[Record], path: str, file: AnyPath, parameters: Mapping[str, str], key: str | None
+    ) -> Record:
         """Post a file as it is, streamed."""
         headers = {"Idempotency-Key": key or str(uuid.uuid4()), "Content-Type": "application/octet-stream"}
         with Path(file).open("rb") as content:
             request = self._http.build_request(
-                "POST", path, params=parameters, content=content, headers=headers, timeout=self._patient()
+                "POST", path, params=parameters, content=content, headers=headers, timeout=self._slow()
             )
-            return self._send(request)
+            return self.read(kind, self._send(request))
 
-    def _delete(self, path: str) -> None:
-        try:
-            answer = self._http.send(self._http.build_request("DELETE", path))
-        except httpx.TransportError as error:
-            raise unreachable(self.server, error) from error
-        self._raise_for_problem(answer)
+    def download(self, path: str, name: str, target: AnyPath) -> Path:
+        """Download a file to `target`, which is replaced when all of it has arrived with the announced checksum.
 
-    def _patient(self) -> httpx.Timeout:
-        """Return time-outs for a request that the server works on before it answers."""
-        given = self._http.timeout
-        read = None if given.read is None else max(given.read, WORK_SECONDS)
-        return httpx.Timeout(given.connect, read=read, write=given.write)
-
-    def _download(self, path: str, name: str, target: AnyPath) -> Path:
+        Once it has begun to arrive, a download that breaks off is resumed, until RETRY_SECONDS pass without a byte.
+        """
         target = Path(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
-                arriving = Arriving(file)
-                self._fetch(path, arriving)
-                if arriving.actual != arriving.expected:
-                    raise DownloadDamaged(name, arriving.expected, arriving.actual)
+                download = PartialDownload(file)
+                self._receive_all(path, download)
+                if download.actual != download.expected:
+                    raise DownloadDamaged(name, download.expected, download.actual)
                 file.flush()
                 os.fsync(file.fileno())
             Path(temporary).replace(target)
@@ -198,35 +143,86 @@ class Transport:
             Path(temporary).unlink(missing_ok=True)
         return target
 
-    def _fetch(self, path: str, arriving: Arriving) -> None:
-        """Get all of a file. Once it has begun to arrive, what breaks off is resumed, for as long as patience lasts."""
-        patience = Patience()
+    @contextmanager
+    def stream(
+        self, path: str, headers: Mapping[str, str], *, silence_seconds: float | None = None
+    ) -> Iterator[httpx.Response]:
+        """Get an answer whose body is read by the caller. `silence_seconds` replaces the read time-out."""
+        timeout = self._http.timeout
+        if silence_seconds is not None:
+            timeout = httpx.Timeout(timeout.connect, read=silence_seconds)
+        with self._unreachable(), self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
+            self._raise_for_problem(answer)
+            yield answer
+
+    def read(self, kind: type[Record], data: Any) -> Record:
+        """Build a resource from its JSON form. Raises ServerUnreachable if it is none."""
+        try:
+            return read_record(kind, data)
+        except ValueError as error:
+            raise ServerUnreachable(self.server, f"it does not answer as a Ludus server: {error}") from error
+
+    def read_all(self, kind: type[Record], answer: Mapping[str, Any], field: str) -> list[Record]:
+        """Build the resources of one field of an answer."""
+        return [self.read(kind, item) for item in answer.get(field, ())]
+
+    def problem(self, document: bytes | str, status: int, retry_after: float | None = None) -> ApiError:
+        """Return the exception for a problem document (RFC 9457)."""
+        try:
+            problem = json.loads(document)
+            code, detail = problem["code"], problem["detail"]
+        except (ValueError, KeyError, TypeError):
+            return ServerUnreachable(self.server, f"it answers {status}, and not as a Ludus server")
+        kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(status, ProblemAnswer)
+        if status == httpx.codes.UNAUTHORIZED:
+            shown = self._credential
+            detail += (
+                f" None was given: set {CLIENT_TOKEN}." if shown is None else f" It was shown the token {shown.origin}."
+            )
+        errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
+        return kind(status, code, detail, errors, retry_after)
+
+    def _write(
+        self,
+        kind: type[Record],
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        key: str | None = None,
+        *,
+        timeout: httpx.Timeout | None = None,
+    ) -> Record:
+        check_finite(body)
+        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+        timeout = timeout or self._http.timeout
+        request = self._http.build_request(method, path, json=body, headers=headers, timeout=timeout)
+        return self.read(kind, self._send(request))
+
+    def _slow(self) -> httpx.Timeout:
+        """Return time-outs for a request that the server works on before it answers."""
+        given = self._http.timeout
+        read = None if given.read is None else max(given.read, WORK_SECONDS)
+        return httpx.Timeout(given.connect, read=read, write=given.write)
+
+    def _receive_all(self, path: str, download: PartialDownload) -> None:
+        backoff = ServerBackoff()
         while True:
-            there = arriving.size
+            before = download.size
             try:
-                self._fetch_on(path, arriving)
+                with self.stream(path, download.headers) as answer:
+                    download.receive(answer)
             except (ServerUnreachable, Busy) as error:
-                if not arriving.etag:
+                if not download.etag:
                     raise
-                if arriving.size > there:
-                    patience.reset()
-                patience.bear(error)
+                if download.size > before:
+                    backoff.reset()
+                backoff.wait(error)
             else:
                 return
 
-    def _fetch_on(self, path: str, arriving: Arriving) -> None:
-        try:
-            with self._http.stream("GET", path, headers=arriving.headers) as answer:
-                self._raise_for_problem(answer)
-                arriving.take(answer)
-        except httpx.TransportError as error:
-            raise unreachable(self.server, error) from error
-
     def _send(self, request: httpx.Request) -> dict[str, Any]:
-        try:
+        with self._unreachable():
             answer = self._http.send(request)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise unreachable(self.server, error) from error
         self._raise_for_problem(answer)
         try:
             data = answer.json()
@@ -236,29 +232,41 @@ class Transport:
             raise ServerUnreachable(self.server, "it does not answer as a Ludus server")
         return data
 
+    @contextmanager
+    def _unreachable(self) -> Iterator[None]:
+        """Raise ServerUnreachable for errors of the network."""
+        try:
+            yield
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise unreachable(self.server, error) from error
+
     def _raise_for_problem(self, answer: httpx.Response) -> None:
-        """Raise what the server answers, if that is a problem."""
         if answer.is_success:
             return
         pause = float(seconds) if (seconds := answer.headers.get("retry-after", "")).isdecimal() else None
-        raise self._problem_of(answer.read(), answer.status_code, pause)
-
-    def _problem_of(self, document: bytes | str, status: int, retry_after: float | None = None) -> ApiError:
-        return problem_of(document, status, self.server, retry_after=retry_after, shown=self._credential)
+        raise self.problem(answer.read(), answer.status_code, pause)
 
 
-def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given."""
+class Resource:
+    """The requests about one kind of resource."""
+
+    def __init__(self, transport: Transport) -> None:
+        """Send requests through `transport`."""
+        self._transport = transport
+
+
+def without_none(**values: Any) -> dict[str, Any]:
+    """Return the arguments that are not None."""
     return {key: value for key, value in values.items() if value is not None}
 
 
 def segment(text: str) -> str:
-    """Return a text as one segment of a path."""
+    """Return a text quoted as one segment of a path."""
     return quote(text, safe="")
 
 
 def check_finite(body: Any, path: str = "") -> None:
-    """Raise NotFinite for a number that JSON cannot hold, with the way to it."""
+    """Raise NotFinite, with the path to it, for a number that JSON cannot hold."""
     if isinstance(body, float) and not math.isfinite(body):
         raise NotFinite(path, body)
     if isinstance(body, Mapping):
@@ -270,11 +278,11 @@ def check_finite(body: Any, path: str = "") -> None:
 
 
 def unreachable(server: str, error: Exception) -> ServerUnreachable:
-    """Say what a failed request means, and what to do. OpenSSL tells it in prose alone, so this reads the prose."""
+    """Return the exception for a network error, with advice. OpenSSL names the cause only in its message."""
     reason = str(error) or type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         named = "not valid for" in reason
-        return ServerUnreachable(server, reason, _CALL_IT_SO if named else f"name its authority in {CA_VARIABLE}")
+        return ServerUnreachable(server, reason, _USE_NAME if named else f"name its authority in {CA_VARIABLE}")
     if "WRONG_VERSION_NUMBER" in reason:
         return ServerUnreachable(server, reason, "it speaks no TLS: write http://")
     if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError) and not server.startswith("https:"):
@@ -283,26 +291,3 @@ def unreachable(server: str, error: Exception) -> ServerUnreachable:
         wanted = f"it may want a certificate of this client, which {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} name"
         return ServerUnreachable(server, reason, wanted)
     return ServerUnreachable(server, reason)
-
-
-def problem_of(
-    document: bytes | str,
-    status: int,
-    server: str,
-    *,
-    retry_after: float | None = None,
-    shown: Credential | None = None,
-) -> ApiError:
-    """Return what a problem document says, as the error to raise. `shown` is the token that the request had."""
-    try:
-        problem = json.loads(document)
-        code, detail = problem["code"], problem["detail"]
-    except (ValueError, KeyError, TypeError):
-        return ServerUnreachable(server, f"it answers {status}, and not as a Ludus server")
-    kind: type[ProblemAnswer] = {404: NotFound, 429: Busy, 503: Busy}.get(status, ProblemAnswer)
-    if status == httpx.codes.UNAUTHORIZED:
-        detail += (
-            f" None was given: set {CLIENT_TOKEN}." if shown is None else f" It was shown the token {shown.origin}."
-        )
-    errors = [read_record(ProblemDetail, item) for item in problem.get("errors", [])]
-    return kind(status, code, detail, errors, retry_after)

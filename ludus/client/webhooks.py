@@ -1,15 +1,15 @@
-"""Webhooks: addresses that are told of events, and what was sent to them."""
+"""Webhooks: URLs that receive events, and the deliveries to them."""
 
 from collections.abc import Iterator, Sequence
 
-from ludus.client.transport import Transport, segment, without_none
-from ludus.schemas import Delivery, Webhook
+from ludus.client.transport import Resource, segment, without_none
+from ludus.schemas import Delivery, DeliveryWithPayload, Webhook, WebhookWithSecret
 
 
-class Webhooks(Transport):
+class Webhooks(Resource):
     """Requests about webhooks."""
 
-    def create_webhook(
+    def create(
         self,
         url: str,
         events: Sequence[str] = ("*",),
@@ -18,23 +18,23 @@ class Webhooks(Transport):
         run: str | None = None,
         tag: str | None = None,
         idempotency_key: str | None = None,
-    ) -> Webhook:
-        """Have an address told of what happens from now on. The answer has the `secret`, and no later one does.
+    ) -> WebhookWithSecret:
+        """Send events to a URL from now on. Only this answer has the `secret`.
 
-        `events` are types, in which `*` stands for anything; `run` (id or name) and `tag` narrow it down.
+        `events` are types, in which `*` stands for any text; `run` (id or name) and `tag` select runs.
         """
-        body = without_none({"url": url, "events": list(events), "description": description, "run": run, "tag": tag})
-        return self._read(Webhook, self._post("/v1/webhooks", body, idempotency_key))
+        body = without_none(url=url, events=list(events), description=description, run=run, tag=tag)
+        return self._transport.post(WebhookWithSecret, "/v1/webhooks", body, idempotency_key)
 
-    def list_webhooks(self, filter: str = "", limit: int | None = None) -> Iterator[Webhook]:  # noqa: A002
+    def list(self, filter: str = "", limit: int | None = None) -> Iterator[Webhook]:
         """Iterate over webhooks, newest first."""
-        return self._items(Webhook, "/v1/webhooks", "webhooks", {"filter": filter}, limit)
+        return self._transport.pages(Webhook, "/v1/webhooks", "webhooks", {"filter": filter}, limit)
 
-    def get_webhook(self, webhook: str) -> Webhook:
+    def get(self, webhook: str) -> Webhook:
         """Return a webhook by its id."""
-        return self._read(Webhook, self._get(f"/v1/webhooks/{segment(webhook)}"))
+        return self._transport.get(Webhook, _path(webhook))
 
-    def update_webhook(
+    def update(
         self,
         webhook: str,
         *,
@@ -45,40 +45,36 @@ class Webhooks(Transport):
         tag: str | None = None,
         enabled: bool | None = None,
     ) -> Webhook:
-        """Change a webhook; what is None stays, and an empty `run` or `tag` means all."""
-        changes = {
-            "url": url,
-            "events": None if events is None else list(events),
-            "description": description,
-            "run": run,
-            "tag": tag,
-            "enabled": enabled,
-        }
-        return self._read(Webhook, self._patch(f"/v1/webhooks/{segment(webhook)}", without_none(changes)))
+        """Change a webhook. None leaves a field unchanged; an empty `run` or `tag` selects all runs."""
+        types = None if events is None else list(events)
+        body = without_none(url=url, events=types, description=description, run=run, tag=tag, enabled=enabled)
+        return self._transport.patch(Webhook, _path(webhook), body)
 
-    def delete_webhook(self, webhook: str) -> None:
+    def delete(self, webhook: str) -> None:
         """Delete a webhook with the log of its deliveries."""
-        self._delete(f"/v1/webhooks/{segment(webhook)}")
+        self._transport.delete(_path(webhook))
 
-    def rotate_webhook_secret(self, webhook: str, overlap_seconds: float = 86400.0) -> Webhook:
-        """Give a webhook a new `secret`; for so long messages are signed with the old one, too."""
-        body = {"overlap_seconds": overlap_seconds}
-        return self._read(Webhook, self._post(f"/v1/webhooks/{segment(webhook)}:rotate", body))
+    def rotate_secret(self, webhook: str, overlap_seconds: float = 86400.0) -> WebhookWithSecret:
+        """Give a webhook a new `secret`; messages are signed with the old one, too, for `overlap_seconds`."""
+        return self._transport.post(WebhookWithSecret, f"{_path(webhook)}:rotate", {"overlap_seconds": overlap_seconds})
 
-    def test_webhook(self, webhook: str) -> Delivery:
-        """Send a test message now, and return what the receiver said, in the `log` of the delivery."""
-        return self._read(Delivery, self._post(f"/v1/webhooks/{segment(webhook)}:test"))
+    def test(self, webhook: str) -> DeliveryWithPayload:
+        """Send a test message now, and return the delivery with the receiver's answer in its `log`."""
+        return self._transport.post(DeliveryWithPayload, f"{_path(webhook)}:test")
 
-    def list_deliveries(self, webhook: str, filter: str = "", limit: int | None = None) -> Iterator[Delivery]:  # noqa: A002
-        """Iterate over what was sent to a webhook, newest first, without the payloads."""
-        path = f"/v1/webhooks/{segment(webhook)}/deliveries"
-        return self._items(Delivery, path, "deliveries", {"filter": filter}, limit)
+    def list_deliveries(self, webhook: str, filter: str = "", limit: int | None = None) -> Iterator[Delivery]:
+        """Iterate over the deliveries to a webhook, newest first, without the payloads."""
+        path = f"{_path(webhook)}/deliveries"
+        return self._transport.pages(Delivery, path, "deliveries", {"filter": filter}, limit)
 
-    def get_delivery(self, webhook: str, delivery: str) -> Delivery:
+    def get_delivery(self, webhook: str, delivery: str) -> DeliveryWithPayload:
         """Return a delivery with its attempts and its payload."""
-        return self._read(Delivery, self._get(f"/v1/webhooks/{segment(webhook)}/deliveries/{segment(delivery)}"))
+        return self._transport.get(DeliveryWithPayload, f"{_path(webhook)}/deliveries/{segment(delivery)}")
 
-    def redeliver(self, webhook: str, delivery: str) -> Delivery:
-        """Have a message sent again, with all its retries, whatever came of it before."""
-        path = f"/v1/webhooks/{segment(webhook)}/deliveries/{segment(delivery)}:redeliver"
-        return self._read(Delivery, self._post(path))
+    def redeliver(self, webhook: str, delivery: str) -> DeliveryWithPayload:
+        """Send a message again, with all its retries, whether it was delivered or not."""
+        return self._transport.post(DeliveryWithPayload, f"{_path(webhook)}/deliveries/{segment(delivery)}:redeliver")
+
+
+def _path(webhook: str) -> str:
+    return f"/v1/webhooks/{segment(webhook)}"

@@ -1,1 +1,1 @@
-"""Collectors: processes that serve simulators over gRPC, act for their agents and cut the experience into segments."""
+"""The collector process: serves simulators over gRPC, computes actions, cuts experience into segments."""

@@ -1,4 +1,4 @@
-"""Agents: a table of all agents of one behavior in one collector, and what runs for each: its episode, its segment.
+"""A table of all agents of one behavior in one collector, with the running episode and segment of each.
 
 Agents live in *slots*: indices into columns of state, so that a message of many agents is a few numpy operations
 whatever their number. Sessions find theirs by a *roster*.
@@ -35,7 +35,7 @@ KEPT = (
 """The columns that say where agents are, beside the steps of their open segments."""
 
 
-class Roster:
+class AgentIndex:
     """The agents of one session in one behavior: agent id -> slot."""
 
     def __init__(self, number: int, simulator: int, behavior: str) -> None:
@@ -92,7 +92,7 @@ class Roster:
 
 
 class Agents:
-    """See the module's text. All `slots` arguments hold each slot once."""
+    """Table of the agents of one behavior. All `slots` arguments hold each slot once."""
 
     def __init__(self, layout: ArenaLayout, longest: int) -> None:
         """`longest` is how many blocks an open segment can have."""
@@ -130,7 +130,7 @@ class Agents:
 
     # Slots ------------------------------------------------------------------------------------------------------
 
-    def slots(self, roster: Roster, agent_ids: Ints) -> Slots:
+    def slots(self, roster: AgentIndex, agent_ids: Ints) -> Slots:
         """Return the slots of some agents, making room for those that are new."""
         key = agent_ids.tobytes()
         known = roster.cache.get(key)
@@ -150,7 +150,7 @@ class Agents:
         roster.cache[key] = slots
         return slots
 
-    def drop(self, roster: Roster) -> None:
+    def drop(self, roster: AgentIndex) -> None:
         """Forget a session's agents."""
         slots = roster.slots
         roster.former_steps += self.steps_of(slots)
@@ -171,7 +171,7 @@ class Agents:
             self._grow(len(places))
         self._free = list(places)
 
-    def _join(self, roster: Roster, agent: int) -> int:
+    def _join(self, roster: AgentIndex, agent: int) -> int:
         if len(roster.table) >= MAX_AGENTS:
             raise too_many_agents()
         if not self._free:
@@ -192,7 +192,7 @@ class Agents:
         self.told[slot] = roster.parameter_set
         return slot
 
-    def _forget_idle(self, roster: Roster, keep: set[int]) -> None:
+    def _forget_idle(self, roster: AgentIndex, keep: set[int]) -> None:
         """Give the slots of idle agents back: some games never use an id twice."""
         idle = [agent for agent, slot in roster.table.items() if self.state[slot] == IDLE and agent not in keep]
         for agent in idle:
@@ -244,7 +244,7 @@ class Agents:
         in_episode: npt.NDArray[np.bool_] = (states == WAITING) | (states == ACTING)
         return in_episode
 
-    def acting(self, rosters: Sequence[Roster], round_number: int | None = None) -> Slots:
+    def acting(self, rosters: Sequence[AgentIndex], round_number: int | None = None) -> Slots:
         """Return the agents of some sessions that are answered and not back: all, or those of one round."""
         out = self.state == ACTING
         if round_number is not None:
@@ -255,7 +255,7 @@ class Agents:
         """Return the numbers of the rosters whose steps of this round are out."""
         return frozenset(self.owner[(self.state == ACTING) & (self.round == round_number)].tolist())
 
-    def is_at_rest(self, roster: Roster) -> bool:
+    def is_at_rest(self, roster: AgentIndex) -> bool:
         """Whether no agent of a session is out, and some wait."""
         states = self.state[roster.slots]
         return ACTING not in states and WAITING in states
@@ -280,12 +280,12 @@ class Agents:
         self.began[newborn] = version
         self.newborn -= len(newborn)
 
-    def tell(self, roster: Roster, parameter_set: int) -> None:
-        """Take note that a simulator was told other parameters: its episodes that begin from now on begin with them."""
+    def tell(self, roster: AgentIndex, parameter_set: int) -> None:
+        """Record that a simulator was told other parameters: its later episodes begin with them."""
         roster.parameter_set = parameter_set
         self.told[roster.slots] = parameter_set
 
-    def began_under(self, roster: Roster, agent_ids: Ints) -> int | None:
+    def began_under(self, roster: AgentIndex, agent_ids: Ints) -> int | None:
         """Return the oldest parameters under which one of some agents' running episodes began; None if none runs."""
         slots = [roster.table[agent] for agent in agent_ids.tolist() if agent in roster.table]
         running = [slot for slot in slots if self.state[slot] in {WAITING, ACTING}]
@@ -297,8 +297,8 @@ class Agents:
         """Return what `take_over` needs of some agents."""
         return {name: getattr(self, name)[slots] for name in KEPT}
 
-    def take_over(self, roster: Roster, slots: Sequence[int], copies: Mapping[str, Array]) -> Slots:
-        """Let a session have the agents of some `copies`, in the slots that they had as far as those are free."""
+    def take_over(self, roster: AgentIndex, slots: Sequence[int], copies: Mapping[str, Array]) -> Slots:
+        """Restore the agents of a session from `copies`, in the slots that they had if those are free."""
         taken = self._take_places(slots)
         for name in KEPT:
             getattr(self, name)[taken] = copies[name]
@@ -340,7 +340,7 @@ class Agents:
         living: npt.NDArray[np.bool_] = (members > alive[slots]) & (self.group[slots] != 0)
         return living
 
-    def plays_on(self, roster: Roster, group: int, ending: Slots) -> bool:
+    def plays_on(self, roster: AgentIndex, group: int, ending: Slots) -> bool:
         """Whether others of a session's group than those that end are in an episode."""
         mates = np.setdiff1d(roster.slots, ending)
         return bool((self.running(mates) & (self.group[mates] == group)).any())

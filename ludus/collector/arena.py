@@ -15,7 +15,6 @@ The learner creates an arena and gathers rollouts from it; collectors attach to 
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Self
@@ -23,7 +22,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector.segments import Segment, blocks_of, lengths_of
+from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
 
 DEFAULT_ROWS = 64
@@ -59,7 +58,7 @@ class ArenaLayout:
     rows: int
     """Steps per block."""
     blocks: int
-    """Blocks that can be handed out. One more exists behind them, as a scratch pad for steps that nobody wants."""
+    """Blocks that can be handed out. One more exists behind them, as a scratch pad for steps that are not recorded."""
     memory_size: int = 0
     """Floats of an actor's recurrent memory; 0 without one."""
 
@@ -70,7 +69,7 @@ class ArenaLayout:
 
     @property
     def scratch_row(self) -> int:
-        """Row that may be written by anybody and is read by nobody."""
+        """Row that every process may write and none reads."""
         return self.blocks * self.stride
 
     def columns(self) -> tuple[Column, ...]:
@@ -173,18 +172,19 @@ class Arena:
             os.close(self.fd)
             self.fd = -1
 
-    def rows_of(self, segments: Sequence[Segment]) -> npt.NDArray[np.int64]:
+    def rows_of(self, segments: Segments) -> npt.NDArray[np.int64]:
         """Return the row index of every step (N,), segment by segment."""
         rows, stride = self.layout.rows, self.layout.stride
-        lengths = lengths_of(segments)
+        lengths = segments.column("length")
         blocks_per_segment = -(-lengths // rows)
         steps_per_block = np.full(int(blocks_per_segment.sum()), rows, np.int64)
         steps_per_block[np.cumsum(blocks_per_segment) - 1] = (lengths - 1) % rows + 1
         ends = np.cumsum(steps_per_block)
-        bases = blocks_of(segments) * stride - (ends - steps_per_block)
+        bases = segments.blocks.astype(np.int64) * stride - (ends - steps_per_block)
         return np.repeat(bases, steps_per_block) + np.arange(int(ends[-1]) if len(ends) else 0)
 
-    def successor_rows_of(self, segments: Sequence[Segment]) -> npt.NDArray[np.int64]:
+    def successor_rows_of(self, segments: Segments) -> npt.NDArray[np.int64]:
         """Return the row index of each segment's successor observation (B,)."""
-        last = np.fromiter((segment.blocks[-1] for segment in segments), np.int64, len(segments))
-        return last * self.layout.stride + (lengths_of(segments) - 1) % self.layout.rows + 1
+        last = segments.blocks[segments.column("blocks").cumsum() - 1].astype(np.int64)
+        rows: npt.NDArray[np.int64] = last * self.layout.stride + (segments.column("length") - 1) % self.layout.rows + 1
+        return rows

@@ -1,18 +1,18 @@
-"""Behaviors: what the simulators of a collector announce, what the learner decides about it, and who answers whom."""
+"""Behaviors in a collector: announced by simulators, decided by the learner, and answered by policies."""
 
 from dataclasses import dataclass, field
 
 from ludus.collector import messages
 from ludus.collector.arena import Arena, ArenaLayout
-from ludus.collector.assessment import AssessmentLane
-from ludus.collector.batcher import Lane
-from ludus.collector.holding import Holding
-from ludus.collector.lanes import LaneBuilder
-from ludus.collector.link import Link
-from ludus.collector.matches import Referee
-from ludus.collector.opponents import OppositionLane
-from ludus.collector.session import LaneOf, Session
-from ludus.collector.turns import Turns
+from ludus.collector.checkpoint_barrier import CheckpointBarrier
+from ludus.collector.evaluation import EvaluationRunner
+from ludus.collector.learner_connection import LearnerConnection
+from ludus.collector.matches import MatchRecorder
+from ludus.collector.opponents import OpponentRunner
+from ludus.collector.runner_factory import RunnerFactory
+from ludus.collector.runners import LearningRunner
+from ludus.collector.session import RunnerOf, Session
+from ludus.collector.ticks import BatchTicks
 from ludus.collector.weights import WeightBuffers, WeightsLayout, thaw
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import conflict, same_spec
@@ -21,10 +21,10 @@ from ludus.protocol.spec import BehaviorSpec
 
 
 @dataclass(slots=True)
-class Side:
-    """Who of a behavior in self-play learns, and who answers the others."""
+class TeamAssignment:
+    """The learning team of a behavior in self-play, and the runner of its opponents."""
 
-    opposition: OppositionLane
+    opposition: OpponentRunner
     known: bool = False
     """Whether the learner has said which team learns, and what the others play."""
     learning: int | None = None
@@ -35,48 +35,50 @@ class Behavior:
     """A behavior that some session announced."""
 
     spec: BehaviorSpec
-    lane: Lane | None = None
-    side: Side | None = None
+    runner: LearningRunner | None = None
+    side: TeamAssignment | None = None
     """In self-play, once the behavior is admitted."""
-    assessment: AssessmentLane | None = None
-    """In an assessment, once the behavior is admitted; there is no other lane then."""
+    assessment: EvaluationRunner | None = None
+    """In an assessment, once the behavior is admitted; there is no other runner then."""
     refusal: tuple[str, str] | None = None
     """Code and reason."""
     sessions: set[Session] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     """With teams, as the learner was told of them."""
 
-    def lanes(self) -> LaneOf | None:
+    def runners(self) -> RunnerOf | None:
         """Return who answers each team; None while the learner decides."""
-        lane, side, assessment = self.lane, self.side, self.assessment
+        runner, side, assessment = self.runner, self.side, self.assessment
         if assessment is not None:
             return lambda _: assessment
-        if lane is None or (side is not None and not side.known):
+        if runner is None or (side is not None and not side.known):
             return None
-        return lambda team: lane if side is None or team == side.learning else side.opposition
+        return lambda team: runner if side is None or team == side.learning else side.opposition
 
 
 class Behaviors:
     """The behaviors of one collector process."""
 
-    def __init__(self, link: Link, builder: LaneBuilder, turns: Turns, holding: Holding) -> None:
-        self.lanes: dict[int, Lane] = {}
+    def __init__(
+        self, link: LearnerConnection, builder: RunnerFactory, turns: BatchTicks, barrier: CheckpointBarrier
+    ) -> None:
+        self.runners: dict[int, LearningRunner] = {}
         """Of agents that learn, by number."""
         self._link = link
         self._builder = builder
-        self._turns = turns
-        self._holding = holding
+        self._ticks = turns
+        self._barrier = barrier
         self._behaviors: dict[str, Behavior] = {}
         self._weights: dict[int, WeightBuffers] = {}
-        """By the number of the lane."""
-        self._sides: dict[int, Side] = {}
-        """By the number of the lane, of behaviors in self-play."""
-        self._assessed: dict[int, AssessmentLane] = {}
+        """By the number of the runner."""
+        self._sides: dict[int, TeamAssignment] = {}
+        """By the number of the runner, of behaviors in self-play."""
+        self._assessed: dict[int, EvaluationRunner] = {}
         """By number."""
 
     # Sessions ---------------------------------------------------------------------------------------------------
 
-    def announced(self, session: Session, spec: BehaviorSpec) -> LaneOf | None:
+    def announced(self, session: Session, spec: BehaviorSpec) -> RunnerOf | None:
         """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         if behavior.refusal is not None:
@@ -88,24 +90,24 @@ class Behaviors:
         if spec.name not in behavior.names:
             behavior.names.add(spec.name)
             self._link.tell(messages.Announced(messages.spec_to_text(spec)))
-        return behavior.lanes()
+        return behavior.runners()
 
     def ended(self, session: Session) -> None:
         """Forget a session."""
         for behavior in list(self._behaviors.values()):
             behavior.sessions.discard(session)
-            if (behavior.lane or behavior.assessment or behavior.refusal) is None and not behavior.sessions:
-                # Nobody waits for a decision any more: the next simulator may bring another spec.
+            if (behavior.runner or behavior.assessment or behavior.refusal) is None and not behavior.sessions:
+                # No session waits for a decision any more: the next simulator may bring another spec.
                 del self._behaviors[behavior.spec.behavior]
 
     def _admit_sessions(self, behavior: Behavior) -> None:
-        """Let sessions that wait for the learner's decision play."""
-        lane_of = behavior.lanes()
-        if lane_of is None:
+        """Admit the sessions that wait for the learner's decision."""
+        runner_of = behavior.runners()
+        if runner_of is None:
             return
         for session in list(behavior.sessions):
             try:
-                session.admit(behavior.spec, lane_of)
+                session.admit(behavior.spec, runner_of)
             except ProtocolError as error:
                 session.end(error.code.value, error.message, rejoin=error.code.rejoin)
 
@@ -115,73 +117,73 @@ class Behaviors:
         """End the sessions that have announced the behavior."""
         behavior = self._behaviors.get(message.behavior)
         if behavior is None:
-            return  # whoever announced it has left; it will be announced again
+            return  # the simulator that announced it has left; it will be announced again
         behavior.refusal = (message.code, message.reason)
         for session in list(behavior.sessions):
             session.end(message.code, message.reason, rejoin=False)
 
     def admit(self, message: messages.Admit, descriptors: tuple[int, ...]) -> None:
-        """Make the lanes of a behavior, and let those play who wait for it."""
+        """Make the runners of a behavior, and let those play who wait for it."""
         arena_fd, *weights_fds = descriptors
         spec = messages.spec_from_text(message.spec)
         arena = Arena(arena_fd, ArenaLayout(spec, message.rows, message.blocks, message.memory_size))
         arena.close()  # the mapping stays
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         behavior.spec = spec
-        if message.assessment:
-            lane = self._builder.assessment(message, spec, arena, [thaw(fd) for fd in weights_fds])
-            behavior.assessment = self._assessed[message.lane] = lane
+        if message.policy.evaluated:
+            runner = self._builder.assessment(message, spec, arena, [thaw(fd) for fd in weights_fds])
+            behavior.assessment = self._assessed[message.runner] = runner
         else:
             self._admit_learning(behavior, message, arena, *weights_fds)
         self._admit_sessions(behavior)
 
     def _admit_learning(self, behavior: Behavior, message: messages.Admit, arena: Arena, weights_fd: int) -> None:
-        weights = WeightBuffers(weights_fd, WeightsLayout(message.weights_size, message.weight_buffers))
+        weights = WeightBuffers(weights_fd, WeightsLayout(message.policy.weights_size, message.weight_buffers))
         weights.close()
-        self._weights[message.lane] = weights
-        behavior.lane = self.lanes[message.lane] = self._builder.learning(message, behavior.spec, arena)
-        behavior.lane.peers = self.lanes.values()
-        if message.self_play:
-            behavior.lane.observer = referee = Referee()
+        self._weights[message.runner] = weights
+        behavior.runner = self.runners[message.runner] = self._builder.learning(message, behavior.spec, arena)
+        behavior.runner.peers = self.runners.values()
+        if message.policy.self_play:
+            behavior.runner.observer = referee = MatchRecorder()
             opposition = self._builder.opposition(message, behavior.spec, arena)
-            self._turns.oppose(behavior.lane, opposition, referee)
-            behavior.side = self._sides[message.lane] = Side(opposition)
+            self._ticks.oppose(behavior.runner, opposition, referee)
+            behavior.side = self._sides[message.runner] = TeamAssignment(opposition)
         else:
-            self._holding.restore(behavior.lane)
+            self._barrier.restore(behavior.runner)
 
     def load(self, message: messages.Weights) -> None:
-        """Let newer weights act."""
-        lane = self.lanes[message.lane]
-        lane.policy.load(self._weights[message.lane].read(message.index, message.version))
-        lane.version = message.version
-        self._link.tell(messages.WeightsRead(message.lane, message.index))
-        lane.schedule()
+        """Load newer weights."""
+        runner = self.runners[message.runner]
+        runner.policy.load(self._weights[message.runner].read(message.index, message.version))
+        runner.version = message.version
+        self._link.tell(messages.WeightsRead(message.runner, message.index))
+        runner.schedule()
 
     def take_opponent(self, message: messages.FrozenPolicy, fd: int) -> None:
         """Take the weights of a frozen policy."""
-        self._sides[message.lane].opposition.opponents.take(message.key, thaw(fd))
+        self._sides[message.runner].opposition.opponents.take(message.key, thaw(fd))
 
     def oppose(self, message: messages.Opponents) -> None:
-        """Let a team learn, and the others play these policies from their next episodes on."""
-        side, behavior = self._sides[message.lane], self._behaviors[self.lanes[message.lane].behavior]
+        """Set the learning team, and the policies of the others from their next episodes on."""
+        side, behavior = self._sides[message.runner], self._behaviors[self.runners[message.runner].behavior]
         opposition = side.opposition
-        opposition.opponents.assign(opposition.tracker.agents, dict(message.teams), message.others)
+        opposition.opponents.assign(opposition.recorder.agents, message.assignment.teams, message.assignment.others)
         opposition.version = 0
-        changed = side.known and side.learning != message.learning
-        side.known, side.learning = True, message.learning
-        lane_of = behavior.lanes()
-        assert lane_of is not None
+        changed = side.known and side.learning != message.assignment.learning
+        side.known, side.learning = True, message.assignment.learning
+        runner_of = behavior.runners()
+        assert runner_of is not None
         if changed:
             for session in behavior.sessions:
-                session.change_sides(behavior.spec.behavior, lane_of)
+                session.change_sides(behavior.spec.behavior, runner_of)
         self._admit_sessions(behavior)
 
-    def sit(self, session: Session, message: messages.Sit) -> None:
-        """Let a simulator begin a sitting of an assessment."""
-        assessment = self._assessed[message.lane]
-        rosters = {roster.team: roster for lane, roster in session.rosters.values() if lane is assessment}
+    def sit(self, session: Session, message: messages.BeginEvaluation) -> None:
+        """Begin an evaluation batch on a simulator."""
+        assessment = self._assessed[message.runner]
+        rosters = {roster.team: roster for runner, roster in session.rosters.values() if runner is assessment}
         if not rosters or (message.team is not None and message.team not in rosters):
             return  # another one has taken its place, and has not begun to play
         session.own_parameters = from_plain(message.parameters)
         session.reset()
-        assessment.sit(rosters, message.incarnation, message.sitting, message.team)
+        assessment.sit(rosters, message.session_id, message.sitting, message.team)

@@ -1,4 +1,4 @@
-"""Join at a collector itself, for a trainer that runs alone: there is no gateway, and nobody needs a ticket.
+"""Joining at a collector itself, for a trainer that runs alone: no gateway, no tickets.
 
 The answer is a relay to the same address, so that a client needs to know nothing about this way of running.
 """
@@ -13,7 +13,7 @@ PROTOCOL_VERSION = 1
 
 
 class DirectJoinHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
-    """Gives everybody a place in the one run that there is, whatever name was asked for."""
+    """Assigns every simulator to the only run, whatever name it asked for."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id

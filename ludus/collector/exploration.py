@@ -21,7 +21,7 @@ OCTAVES = 10
 
 
 class PinkNoise:
-    """The noise of all agents of a lane, each with a state of its own. Rows are slots (`ludus.collector.agents`)."""
+    """The noise of all agents of a runner, each with a state of its own. Rows are slots (`ludus.collector.agents`)."""
 
     def __init__(self, columns: int) -> None:
         kept = 1.0 - 0.5 ** np.arange(OCTAVES)  # (OCTAVES,) of the state at each step: none, a half, three quarters ...

@@ -66,7 +66,7 @@ class BodyLayout:
     num_layers: int
     """Hidden layers; at least one is built (ML-Agents' `LinearEncoder`)."""
     activation: str
-    """Of the hidden layers: `swish`, `tanh` or `relu`."""
+    """Of the hidden layers (`ludus.collector.activations`)."""
     normalize: bool
     """Whether vectors are normalised; false where there are none."""
     visual_encoder: str

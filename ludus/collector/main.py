@@ -1,4 +1,4 @@
-"""The main function of a collector process: `--channel FD --parent PID`. `CollectorPool` starts it."""
+"""The main function of a collector process: `--channel FD`. `CollectorPool` starts it."""
 
 import argparse
 import faulthandler
@@ -10,21 +10,21 @@ import sys
 import structlog
 import uvloop
 
+from ludus.child_process import end_with_parent
 from ludus.collector.acting import PolicyFactory
 from ludus.collector.channel import Channel
-from ludus.collector.process import die_with_parent, say_why, serve, wait_for_settings
+from ludus.collector.process import say_why, serve, wait_for_settings
 from ludus.logging import configure_logging
 
 log = structlog.get_logger()
 
 
 def main(policies: PolicyFactory) -> None:
-    """Wait for settings, then serve. Whoever starts it has imported everything."""
+    """Wait for settings, then serve. The caller has imported everything."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the Unix socket to the learner")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the learner")
     arguments = parser.parse_args()
-    die_with_parent(arguments.parent)
+    end_with_parent()
     configure_logging("collector")
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the learner too, which decides

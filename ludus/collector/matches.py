@@ -4,52 +4,23 @@ A match is what one group lives through, from the first of its members' episodes
 without a group it is one episode. Its outcome is what the simulator reports, or else, as in ML-Agents, the sign of the
 last reward plus the last group reward (of several members that end in the last message: of their mean).
 
-Whether the opponents were the same all along is decided by the numbers of the session's messages, since lanes take
+Whether the opponents were the same all along is decided by the numbers of the session's messages, since runners take
 their turns apart: what changes in the message that ends a match belongs to the next one.
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector.agents import ACTING, Agents, Roster
-from ludus.collector.batcher import Member, Staged
-from ludus.collector.opponents import NOBODY, OppositionLane
+from ludus.collector.agents import ACTING, AgentIndex, Agents
+from ludus.collector.messages import EndedMatch
+from ludus.collector.opponents import NOBODY, OpponentRunner
+from ludus.collector.runners import SessionCallbacks, Staged
 from ludus.protocol.batches import TerminalBatch
 from ludus.protocol.codec import Outcome
 
-Opposition = list[tuple[str, int, int]]
-"""Behavior, team and key of the policy (`ludus.collector.opponents`) of each opposing side."""
 
-
-@dataclass(frozen=True, slots=True)
-class EndedMatch:
-    """One match, as a collector tells of it."""
-
-    simulator: int
-    team: int
-    """That learns."""
-    outcome: int
-    """Of the team that learns: a value of `ludus.v1.Outcome`, never UNSPECIFIED."""
-    truncated: bool
-    settled: bool
-    """Whether every opposing side played one and the same policy from the beginning to the end."""
-    opponents: Opposition
-    """Those that played; where they changed, with the newest policy."""
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Self:
-        """Read the fields in order, as they travel in JSON."""
-        simulator, team, outcome, truncated, settled, opponents = row
-        sides = [(behavior, other, key) for behavior, other, key in opponents]
-        return cls(simulator, team, outcome, truncated, settled, sides)
-
-
-class Referee:
-    """Notes the matches of one lane. Its observer."""
+class MatchRecorder:
+    """Notes the matches of one runner. Its observer."""
 
     def __init__(self) -> None:
         self._began = np.zeros(0, np.int64)
@@ -94,7 +65,7 @@ class Referee:
                 began = self._groups.pop((staged.roster.number, group), int(self._began[slots[groups == group]].min()))
                 self._judge(staged, began, np.flatnonzero(lived & (groups == group)))
 
-    def dropped(self, roster: Roster) -> None:
+    def dropped(self, roster: AgentIndex) -> None:
         """Forget the matches of a session's agents."""
         self._groups = {key: began for key, began in self._groups.items() if key[0] != roster.number}
 
@@ -102,16 +73,16 @@ class Referee:
         """Note a match that ends with some rows of a message."""
         batch = staged.batch.terminals
         assert batch is not None
-        opponents: Opposition = []
+        opponents: list[tuple[str, int, int]] = []
         settled = True
-        for lane, roster in _opposing(staged.member):
-            history = lane.opponents.history(roster)
+        for runner, roster in _opposing(staged.member):
+            history = runner.opponents.history(roster)
             key = history.during(began, staged.step_id)
             settled = settled and key is not None
             if key is None:
                 key = history.newest_policy
             if key != NOBODY:
-                opponents.append((lane.behavior, roster.team, key))
+                opponents.append((runner.behavior, roster.team, key))
         outcome = reported_outcome(batch, rows) or outcome_by_reward(batch, rows)
         self._matches.append(
             EndedMatch(
@@ -120,14 +91,14 @@ class Referee:
                 outcome=int(outcome),
                 truncated=bool(batch.truncated[rows].all()),
                 settled=settled and bool(opponents),
-                opponents=opponents,
+                opponents=tuple(opponents),
             )
         )
 
 
-def _opposing(member: Member) -> list[tuple[OppositionLane, Roster]]:
+def _opposing(member: SessionCallbacks) -> list[tuple[OpponentRunner, AgentIndex]]:
     """Return the sides of a simulator that do not learn."""
-    return [(lane, roster) for lane, roster in member.rosters.values() if isinstance(lane, OppositionLane)]
+    return [(runner, roster) for runner, roster in member.rosters.values() if isinstance(runner, OpponentRunner)]
 
 
 def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:

@@ -1,19 +1,24 @@
-"""What learner and collector say to each other: one frozen dataclass per message, on `ludus.collector.channel`.
+"""Messages between learner and collector, on `ludus.collector.channel`: one frozen class each, used on both sides.
 
-Control travels as JSON, since there is little of it; segments and episodes travel packed. A behavior is named by its
-*lane*, a number that the pool gives out at admission.
+Control travels as JSON, since there is little of it; segments and episodes travel packed. Messages that the pool
+handles name a behavior by the number of its *runner*. Messages that the pool passes on to the trainer as they are
+(`worker.collectors.events`) name it by its name.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
+from ludus.collector.channel import Frame
 from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import Aggregation
 from ludus.protocol.codec import spec_from_message, spec_to_message
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas.reading import read_record
 
 
 class Kind(IntEnum):
@@ -24,7 +29,7 @@ class Kind(IntEnum):
     REFUSE = 3
     WEIGHTS = 4
     GRANT = 5
-    RECALL = 6
+    END_ROUND = 6
     UNRECORDED = 7
     BLOCKS = 8
     END_SESSION = 9
@@ -36,7 +41,7 @@ class Kind(IntEnum):
     RELEASE = 18
     FORGET = 19
     KEPT = 20
-    SIT = 21
+    EVALUATE = 21
     LISTENING = 64
     FAILED = 65
     ANNOUNCED = 66
@@ -46,15 +51,14 @@ class Kind(IntEnum):
     SEGMENTS = 70
     EPISODES = 71
     STATS = 72
-    WANT = 73
-    RETURNED = 74
+    QUOTA_PROGRESS = 73
     WEIGHTS_READ = 75
     WANT_BLOCKS = 76
-    BORROWED = 77
-    TROUBLE = 78
-    OPPOSED = 79
+    PROBLEM = 78
+    GHOST_STEPS = 79
+    MATCHES = 80
     HANDED_OVER = 81
-    SAT = 82
+    EVALUATED = 82
     ALIVE = 90
 
 
@@ -75,8 +79,56 @@ class Message:
     @classmethod
     def unpack(cls, payload: bytes) -> Self:
         """Read what `pack` wrote."""
-        values = json.loads(payload)
-        return cls(**{item.name: values[item.name] for item in fields(cls)})
+        return read_record(cls, json.loads(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """How a collector builds one network."""
+
+    network_settings: Mapping[str, Any]
+    """`NetworkSettings.model_dump(mode="json")`."""
+    squashed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """How a collector builds the acting policy of a behavior."""
+
+    network_settings: Mapping[str, Any]
+    """`NetworkSettings.model_dump(mode="json")`."""
+    weights_size: int
+    """Length of the flat weight vector."""
+    time_horizon: int
+    """Longest segment, in steps."""
+    squashed: bool = False
+    """Whether continuous actions are squashed samples (SAC)."""
+    pink_noise: bool = False
+    """Whether the noise of continuous actions is pink (`ludus.collector.exploration`)."""
+    device: str = "cpu"
+    """Where policies act that need torch: `cpu`, `cuda` or `cuda:N`."""
+    self_play: bool = False
+    """Whether one team learns and the others play frozen policies: no agent is answered before `Opponents` came."""
+    evaluated: tuple[NetworkSpec, ...] = ()
+    """The policies of an evaluation, which answer all agents: the candidate, then the champion. Weights are not
+    published and steps are not granted; what simulators play before `BeginEvaluation` does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpponentAssignment:
+    """Which team of a behavior learns, and which policies the others play. Keys as in `ludus.collector.opponents`."""
+
+    learning: int | None
+    """None: no team of this behavior."""
+    teams: Mapping[int, Sequence[int]]
+    """The draws of each team: simulator `n` plays draw `n mod k`."""
+    others: Sequence[int]
+    """Draws of teams that are not among them."""
+
+    @property
+    def keys(self) -> set[int]:
+        """All policies that are named."""
+        return {key for keys in (*self.teams.values(), self.others) for key in keys}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +155,17 @@ class Admit(Message):
     """
 
     kind: ClassVar = Kind.ADMIT
-    lane: int
+    runner: int
     spec: str
     """`spec_to_text`."""
-    network_settings: dict[str, Any]
-    squashed: bool
-    pink_noise: bool
-    device: str
-    time_horizon: int
+    policy: PolicySpec
     rows: int
+    """Steps of a block of the arena."""
     blocks: int
     memory_size: int
-    weights_size: int
     weight_buffers: int
     low_blocks: int
     """Ask for blocks when fewer than this are free."""
-    self_play: bool
-    """Whether one team learns and the others play frozen policies; nobody is answered before `Opponents` came."""
-    assessment: list[dict[str, Any]]
-    """Of an assessment: the networks of its policies (`network_settings` and `squashed` each); else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +183,7 @@ class Weights(Message):
     """A newer version lies in a buffer. Answered by WeightsRead."""
 
     kind: ClassVar = Kind.WEIGHTS
-    lane: int
+    runner: int
     index: int
     version: int
 
@@ -149,7 +193,7 @@ class FrozenPolicy(Message):
     """A policy that `Opponents` names from now on. Carries the descriptor of its weights (`weights.freeze`)."""
 
     kind: ClassVar = Kind.FROZEN_POLICY
-    lane: int
+    runner: int
     key: int
     """As in `ludus.collector.opponents`."""
 
@@ -159,22 +203,17 @@ class Opponents(Message):
     """Which team learns, and what the others play; a change of the former is followed by a reset (`Parameters`)."""
 
     kind: ClassVar = Kind.OPPONENTS
-    lane: int
-    learning: int | None
-    """None: no team of this behavior."""
-    teams: list[tuple[int, list[int]]]
-    """Team, and the keys of its draws: simulator n plays draw n mod k."""
-    others: list[int]
-    """Draws of teams that are not among them."""
+    runner: int
+    assignment: OpponentAssignment
 
 
 @dataclass(frozen=True, slots=True)
-class Sit(Message):
-    """A simulator begins anew, with a sitting of an assessment. Answered by Sat, unless it leaves before the end."""
+class BeginEvaluation(Message):
+    """A simulator begins new episodes, with an evaluation batch. Answered by EvaluationEnded if it stays."""
 
-    kind: ClassVar = Kind.SIT
-    lane: int
-    incarnation: str
+    kind: ClassVar = Kind.EVALUATE
+    runner: int
+    session_id: str
     sitting: int
     team: int | None
     """Number of the team that the candidate plays; None: all of them."""
@@ -184,24 +223,24 @@ class Sit(Message):
 
 @dataclass(frozen=True, slots=True)
 class GrantSteps(Message):
-    """Permits; the fields but the last are those of `Rounds.grant`."""
+    """Quota of a round; the fields but the last are those of `StepQuota.grant`."""
 
     kind: ClassVar = Kind.GRANT
-    lane: int
+    runner: int
     round: int
     steps: int
     size: int
-    closed: bool
+    report_every: int
     version: int
     """No decision is answered by weights older than this."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecallSteps(Message):
-    """Give back permits of this round that are not needed here. Answered by Returned."""
+class EndRound(Message):
+    """A round is complete: answer no more of it. Steps that are outstanding are delivered as they return."""
 
-    kind: ClassVar = Kind.RECALL
-    lane: int
+    kind: ClassVar = Kind.END_ROUND
+    runner: int
     round: int
 
 
@@ -210,7 +249,7 @@ class Unrecorded(Message):
     """Answer this behavior without limits and without recording."""
 
     kind: ClassVar = Kind.UNRECORDED
-    lane: int
+    runner: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +257,7 @@ class EndSession(Message):
     """End one simulator's session."""
 
     kind: ClassVar = Kind.END_SESSION
-    incarnation: str
+    session_id: str
     code: str
     reason: str
 
@@ -238,7 +277,7 @@ class Parameters(Message):
 
 @dataclass(frozen=True, slots=True)
 class Hold(Message):
-    """Answer nobody until Release, and hand over. Answered by a frame of kind HANDED_OVER (`handover.pack`)."""
+    """Answer no agent until Release, and send snapshots. Answered by a frame of kind HANDED_OVER (`handover.pack`)."""
 
     kind: ClassVar = Kind.HOLD
     patience: float
@@ -257,7 +296,7 @@ class Forget(Message):
     """A simulator plays at another collector: it does not come back to where it was in a former attempt."""
 
     kind: ClassVar = Kind.FORGET
-    incarnation: str
+    session_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,111 +341,156 @@ class Announced(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Connected(Message):
-    """As `notices.SimulatorConnected`."""
+class SimulatorConnected(Message):
+    """A simulator was welcomed."""
 
     kind: ClassVar = Kind.CONNECTED
-    incarnation: str
+    session_id: str
     number: int
+    collector: int
+    """Index of the collector."""
     peer: str
     client: str
-    behaviors: list[str]
+    """Name and version of its client library."""
+    behaviors: tuple[str, ...]
+    """Names in its Hello; more may be announced later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Started(Message):
-    """As `notices.SimulatorStarted`."""
+class SimulatorStarted(Message):
+    """A simulator's first step arrived; again whenever it announces another behavior later."""
 
     kind: ClassVar = Kind.STARTED
-    incarnation: str
-    behaviors: list[str]
+    session_id: str
+    behaviors: tuple[str, ...]
+    """All names that it has announced."""
     agents: int
+    """Agents that asked for an action in the first step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left(Message):
-    """As `notices.SimulatorLeft`."""
+class SimulatorLeft(Message):
+    """A session ended, or one was refused (then no `SimulatorConnected` came before)."""
 
     kind: ClassVar = Kind.LEFT
-    incarnation: str
+    session_id: str
+    """Empty when it ended before the simulator had said who it is."""
     number: int
+    """-1 before Welcome."""
     code: str
+    """A `CloseCode`, or `left` (it half-closed), `disconnected` (its stream broke), `collector_died`."""
     reason: str
     steps: int
+    """Steps that it had delivered."""
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble(Message):
-    """As `notices.SimulatorTrouble`."""
+class SimulatorProblem(Message):
+    """Something is probably not meant so; the session goes on. Once per session and code."""
 
-    kind: ClassVar = Kind.TROUBLE
-    incarnation: str
+    kind: ClassVar = Kind.PROBLEM
+    session_id: str
     number: int
     code: str
     sentence: str
+    """The problem, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsReported:
+    """Numbers that simulators of a collector reported under one key since its last message."""
+
+    key: str
+    aggregation: Aggregation
+    count: int
+    total: float
+    """Their sum: AVERAGE = total / count over the messages of the period, SUM = total."""
+    last: float
+    values: tuple[float, ...]
+    """The values themselves for HISTOGRAM (at most 1,000 a message), else empty."""
+    parameter_set: int = 0
+    """Number of the environment parameters that they belong to: of those under which the episodes began that ended in
+    the same message, else of those that the simulator had been told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
-    """Reported numbers: rows of (parameter set, key, aggregation, count, total, last, values)."""
+    """Reported numbers, one entry per parameter set, key and aggregation."""
 
     kind: ClassVar = Kind.STATS
-    rows: list[tuple[int, str, int, int, float, float, list[float]]]
+    stats: tuple[StatsReported, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Want(Message):
-    """Agents wait, or soon will, for permits of this round."""
+class QuotaProgress(Message):
+    """Progress of a collector in a round. Answered by GrantSteps if the quota is used and the round lacks steps."""
 
-    kind: ClassVar = Kind.WANT
-    lane: int
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Returned(Message):
-    """Permits that are not needed here."""
-
-    kind: ClassVar = Kind.RETURNED
-    lane: int
+    kind: ClassVar = Kind.QUOTA_PROGRESS
+    runner: int
     round: int
     steps: int
-    idle: bool = False
-    """Nobody waits here any more: what was wanted before is not."""
+    """Steps of the round that have returned."""
+    used: bool
+    """Whether the whole quota is used, and all steps of it are delivered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Borrowed(Message):
-    """What was answered in advance, of which later rounds. Comes before what is delivered of the same messages."""
+class GhostStepsPlayed(Message):
+    """Decisions that were answered for the teams of a behavior that do not learn, since the last such message."""
 
-    kind: ClassVar = Kind.BORROWED
-    lane: int
-    steps: list[tuple[int, int]]
-    """Round, steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opposed(Message):
-    """What teams that do not learn have played since the last such message."""
-
-    kind: ClassVar = Kind.OPPOSED
-    lane: int
+    kind: ClassVar = Kind.GHOST_STEPS
+    behavior: str
     steps: int
-    """Decisions that were answered for them."""
-    matches: list[tuple[int, int, int, bool, bool, list[tuple[str, int, int]]]]
-    """Those that ended: the fields of each `ludus.collector.matches.EndedMatch`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sat(Message):
-    """A sitting is complete: the fields of each `ludus.collector.assessment.EndedGame`."""
+class EndedMatch:
+    """One match in self-play."""
 
-    kind: ClassVar = Kind.SAT
-    lane: int
-    incarnation: str
+    simulator: int
+    team: int
+    """Number of the learning team."""
+    outcome: int
+    """Of the team that learns: a value of `ludus.v1.Outcome`, never UNSPECIFIED."""
+    truncated: bool
+    settled: bool
+    """Whether every opposing team played one and the same policy from the beginning to the end."""
+    opponents: tuple[tuple[str, int, int], ...]
+    """Behavior, team and key of the policy (`ludus.collector.opponents`) of each opposing team. Where the policy
+    changed during the match, it is the newest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchesEnded(Message):
+    """Matches of the learning team that ended, in order."""
+
+    kind: ClassVar = Kind.MATCHES
+    behavior: str
+    matches: tuple[EndedMatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedGame:
+    """One game of an evaluation."""
+
+    outcome: int
+    """Of the watched team: a value of `ludus.v1.Outcome`, never UNSPECIFIED."""
+    episode_return: float
+    length: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationEnded(Message):
+    """A simulator has played all games of its evaluation batch (`BeginEvaluation`)."""
+
+    kind: ClassVar = Kind.EVALUATED
+    behavior: str
+    session_id: str
     sitting: int
-    games: list[tuple[int, float, int, bool]]
+    games: tuple[EndedGame, ...]
+    """In the order of their agents, or groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +498,7 @@ class WeightsRead(Message):
     """The buffer is no longer needed."""
 
     kind: ClassVar = Kind.WEIGHTS_READ
-    lane: int
+    runner: int
     index: int
 
 
@@ -423,7 +507,15 @@ class WantBlocks(Message):
     """Free blocks run low."""
 
     kind: ClassVar = Kind.WANT_BLOCKS
-    lane: int
+    runner: int
+
+
+MESSAGES: Final[Mapping[int, type[Message]]] = {each.kind: each for each in Message.__subclasses__()}
+
+
+def read(frame: Frame) -> Message:
+    """Read a control message. Raises KeyError for a frame of a kind that is packed in another way."""
+    return MESSAGES[frame.kind].unpack(frame.payload)
 
 
 def spec_to_text(spec: BehaviorSpec) -> str:
@@ -436,12 +528,12 @@ def spec_from_text(text: str) -> BehaviorSpec:
     return spec_from_message(pb.BehaviorSpec.FromString(bytes.fromhex(text)))
 
 
-def pack_lane(lane: int, payload: bytes) -> bytes:
-    """Prefix a packed payload with its lane."""
-    return lane.to_bytes(4, "little") + payload
+def pack_numbered(runner: int, payload: bytes) -> bytes:
+    """Prefix a packed payload with its runner."""
+    return runner.to_bytes(4, "little") + payload
 
 
-def unpack_lane(payload: bytes) -> tuple[int, memoryview]:
+def unpack_numbered(payload: bytes) -> tuple[int, memoryview]:
     """Read what `pack_lane` wrote."""
     view = memoryview(payload)
     return int.from_bytes(view[:4], "little"), view[4:]

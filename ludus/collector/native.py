@@ -1,16 +1,16 @@
 """The native protocol, `ludus.v1`: the state machine of one simulator's stream, without the transport.
 
-`receive` takes a message's bytes and raises `ProtocolError` when the simulator breaks the contract; whoever carries the
+`receive` takes a message's bytes and raises `ProtocolError` when the simulator breaks the contract; the owner of the
 stream then calls `end`.
 """
 
 from collections.abc import Callable
 
-from ludus.collector.agents import Roster
+from ludus.collector.agent_snapshots import keep
+from ludus.collector.agents import AgentIndex
 from ludus.collector.answers import encode_answer
-from ludus.collector.handover import KeptSession
-from ludus.collector.keeping import keep
-from ludus.collector.session import Collector, Session
+from ludus.collector.session import Session, SessionHost
+from ludus.collector.session_snapshots import SessionSnapshot
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints
 from ludus.protocol.codec import BehaviorLayout, CloseCode, ProtocolError, decode_stats, decode_step, spec_from_message
@@ -26,7 +26,7 @@ from ludus.protocol.contract import (
 )
 from ludus.protocol.parameters import samplers_to_messages
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.parameter_draws import ParameterDraws
+from ludus.sdk.environment_parameters import ParameterDraws
 
 BEFORE_RESET = -1
 """Stands for the environment parameters of episodes that a reset has ended."""
@@ -35,7 +35,7 @@ BEFORE_RESET = -1
 class NativeSession(Session):
     """One simulator on a stream of its own."""
 
-    def __init__(self, collector: Collector, peer: str, send: Callable[[bytes], None]) -> None:
+    def __init__(self, collector: SessionHost, peer: str, send: Callable[[bytes], None]) -> None:
         super().__init__(collector, peer)
         self._send = send
         self._layouts: dict[str, BehaviorLayout] = {}
@@ -65,7 +65,7 @@ class NativeSession(Session):
         else:
             self._saved(request.saved)
 
-    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         """Send actions (called by the batcher)."""
         self.last_activity = self._collector.now()
         ids = b"" if agents is None else agents.tobytes()
@@ -110,7 +110,7 @@ class NativeSession(Session):
         self._told = self._draws.next()
         return self._told, samplers_to_messages(newest)
 
-    def _former_parameters(self, kept: KeptSession) -> tuple[dict[str, float], dict[str, pb.Sampler]]:
+    def _former_parameters(self, kept: SessionSnapshot) -> tuple[dict[str, float], dict[str, pb.Sampler]]:
         """Return the environment parameters as the simulator had been told them where it was."""
         newest = self._collector.settings.environment_parameters
         self._draws.change(newest)
@@ -128,9 +128,9 @@ class NativeSession(Session):
 
     def _hello(self, hello: pb.Hello) -> None:
         check_hello(hello, greeted=self.number >= 0)
-        self.incarnation, self.resumes = hello.incarnation, hello.resumes
-        kept = self._collector.kept(hello.incarnation) if hello.resumes else None
-        number = self._take_number(hello.ticket, hello.incarnation, None if kept is None else kept.number)
+        self.session_id, self.resumes = hello.session_id, hello.resumes
+        kept = self._collector.kept(hello.session_id) if hello.resumes else None
+        number = self._take_number(hello.ticket, hello.session_id, None if kept is None else kept.number)
         self.kept = kept if kept is not None and kept.number == number else None
         specs = [spec_from_message(message) for message in hello.behaviors]
         self.number = number
@@ -172,7 +172,7 @@ class NativeSession(Session):
         self._position = None
         kept, self.kept = self.kept, self.kept if step.resumed else None
         if kept is not None:
-            self._collector.forget(self.incarnation)
+            self._collector.forget(self.session_id)
         stats = decode_stats(step) if step.stats else []
         batches = decode_step(step, self._layouts)
         self._note_start(batches)
@@ -187,7 +187,7 @@ class NativeSession(Session):
             self._stage(step_id, batches)
 
     def _resume(self, step_id: int, batches: list[BehaviorBatch]) -> bool:
-        """Let the agents go on where they were; False if they can't, and begin anew."""
+        """Restore the agents from the snapshot; False if they can't, and begin new episodes."""
         if self.kept is not None and self._goes_on(batches):
             self._go_on_where_it_was(step_id, batches)
             return True
@@ -218,19 +218,19 @@ class NativeSession(Session):
             self._send(pb.ConnectResponse(save=pb.Save(save_id=self._asked)).SerializeToString())
         return self._position is not None
 
-    def keep(self) -> KeptSession | None:
+    def keep(self) -> SessionSnapshot | None:
         """Return the session for a checkpoint; None where it has not told where it is."""
         if self._position is None or not self.is_at_rest:
             return None
-        return KeptSession(
-            incarnation=self.incarnation,
+        return SessionSnapshot(
+            session_id=self.session_id,
             number=self.number,
             position=self._position,
             parameter_set=self._parameter_set,
             has_heard=self._has_heard,
             parameters=self._told,
             draws=self._draws.state,
-            agents={name: keep(lane.tracker, roster) for name, (lane, roster) in self.rosters.items()},
+            agents={name: keep(runner.recorder, roster) for name, (runner, roster) in self.rosters.items()},
         )
 
     def _expect_hello(self) -> None:

@@ -1,6 +1,6 @@
 """Opponents: the frozen policies of a behavior in this collector, and which of them each agent plays.
 
-In self-play the teams that do not learn are answered by a lane of their own, which records nothing. The learner draws
+In self-play the teams that do not learn are answered by a runner of their own, which records nothing. The learner draws
 the policies of each team, as many at a time as there are simulators (eight at most), and simulator `n` plays draw
 `n mod k`. An agent adopts what is drawn for its team when an episode of it begins, never in the middle.
 
@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ludus.collector.agents import Agents, Roster, Slots
-from ludus.collector.batcher import BaseLane, Batch, Staged
-from ludus.collector.policy import Acted, FloatArray
+from ludus.collector.activations import FloatArray
+from ludus.collector.agents import AgentIndex, Agents, Slots
+from ludus.collector.policy import Acted
+from ludus.collector.runners import Batch, PolicyRunner, Staged
 from ludus.collector.stacked import StackedPolicies
 from ludus.protocol.batches import Array, Bytes, Floats
 
@@ -34,7 +35,7 @@ class History:
         """(message, key): what was played from that message on."""
 
     def note(self, message: int, key: int) -> None:
-        """Take note of what is played from a message on; a pause between two episodes of one policy is none."""
+        """Record the policy from a message on; a pause between two episodes of one policy is none."""
         states = self._states
         if states and states[-1][0] == message:
             states.pop()
@@ -64,7 +65,7 @@ class History:
 
 
 class Opponents:
-    """The frozen policies of one behavior, and who plays which. The observer of its lane."""
+    """The frozen policies of one behavior, and who plays which. The observer of its runner."""
 
     def __init__(self, policies: StackedPolicies) -> None:
         self._policies = policies
@@ -106,12 +107,12 @@ class Opponents:
         self._keys = np.array(kept, np.int64)
         self._policies.load([self._weights[key] for key in kept])
 
-    def drawn_for(self, roster: Roster) -> int:
+    def drawn_for(self, roster: AgentIndex) -> int:
         """Return the policy that agents of a roster adopt."""
         draws = self._teams.get(roster.team, self._others)
         return draws[roster.simulator % len(draws)]
 
-    def history(self, roster: Roster) -> History:
+    def history(self, roster: AgentIndex) -> History:
         """Return what the agents of a roster played."""
         return self._histories.setdefault(roster.number, History())
 
@@ -135,7 +136,7 @@ class Opponents:
             self._note(agents, staged, staged.terminals, leave=True)
 
     def beginning(self, agents: Agents, staged: Staged) -> None:
-        """Let agents whose episode begins adopt a policy."""
+        """Assign a policy to agents whose episode begins."""
         if staged.decisions is None:
             return
         newborn = staged.decisions[~agents.running(staged.decisions)]
@@ -147,7 +148,7 @@ class Opponents:
         self._plays[newborn] = self.drawn_for(staged.roster)
         self._note(agents, staged, newborn, leave=False)
 
-    def dropped(self, roster: Roster) -> None:
+    def dropped(self, roster: AgentIndex) -> None:
         """Forget what a session's agents played."""
         self._histories.pop(roster.number, None)
 
@@ -162,7 +163,7 @@ class Opponents:
 
 
 @dataclass(slots=True, eq=False)
-class OppositionLane(BaseLane):
+class OpponentRunner(PolicyRunner):
     """Agents that do not learn, each answered by the frozen policy that it plays."""
 
     opponents: Opponents = field(kw_only=True)
@@ -176,7 +177,7 @@ class OppositionLane(BaseLane):
 
     @property
     def absorbs_first(self) -> bool:
-        """Whether answers depend on what the tracker notes: agents adopt policies when their episodes begin."""
+        """Whether answers depend on what the recorder notes: agents adopt policies when their episodes begin."""
         return True
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
@@ -185,6 +186,6 @@ class OppositionLane(BaseLane):
 
     def take_steps(self) -> int:
         """Return how many decisions were answered since the last call. Forget them, and the episodes that ended."""
-        self.tracker.take_episodes()
+        self.recorder.take_episodes()
         steps, self.steps = self.steps, 0
         return steps

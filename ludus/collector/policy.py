@@ -19,16 +19,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.layout import ActorLayout
 from ludus.protocol.spec import BehaviorSpec
-
-FloatArray = NDArray[np.float32]
 
 FORBIDDEN = np.float32(-1e30)
 """The logit of a forbidden choice, as in `worker.learning.functional.distributions`; its probability is exactly 0."""
 HALF_LOG_TWO_PI = np.float32(0.9189385332046727)
 LOG_TWO = np.float32(0.6931471805599453)
-HALF, ONE, TWO, THREE, FIVE = [np.float32(number) for number in (0.5, 1.0, 2.0, 3.0, 5.0)]
+TWO, THREE, FIVE = [np.float32(number) for number in (2.0, 3.0, 5.0)]
 LOG_SIGMA_RANGE = np.float32(-20.0), np.float32(2.0)
 """Of squashed actors, as in `worker.learning.networks.actor`."""
 
@@ -91,7 +90,7 @@ class ActingPolicy:
     def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
         self.layout = ActorLayout.of(spec, network_settings, squashed=squashed)
-        self._activate = ACTIVATIONS[self.layout.body.activation]
+        self._activate = numpy_function(self.layout.body.activation)
         self._sections: dict[str, FloatArray] = {}
         self._layers: list[tuple[FloatArray, FloatArray]] = []
         self.flat_size = self.layout.flat_size
@@ -131,14 +130,21 @@ class ActingPolicy:
             hidden = hidden - self._sections["normalizer.mean"]
             hidden /= self._sections["normalizer.std"]
             hidden = clip(hidden, FIVE)
-        *body, (weight, bias) = self._layers
-        for layer_weight, layer_bias in body:
-            hidden = hidden @ layer_weight
-            hidden += layer_bias
-            self._activate(hidden)
-        head: FloatArray = hidden @ weight
-        head += bias
-        return head
+        return dense(hidden, self._layers, self._activate)
+
+
+def dense(
+    hidden: FloatArray, layers: Sequence[tuple[FloatArray, FloatArray]], activate: Callable[[FloatArray], FloatArray]
+) -> FloatArray:
+    """Return the head, of one policy for `(B, in)`, or of `U` policies for `(U, N, in)`; no activation behind it."""
+    *body, (weight, bias) = layers
+    for layer_weight, layer_bias in body:
+        hidden = hidden @ layer_weight
+        hidden += layer_bias
+        hidden = activate(hidden)
+    head: FloatArray = hidden @ weight
+    head += bias
+    return head
 
 
 def sample(
@@ -220,26 +226,6 @@ def _discrete(
         log_probs[:, branch] = shifted[rows, index] - np.log(np.add.reduce(rates, axis=1))
         start += choices
     return chosen, log_probs
-
-
-def _swish(linear: FloatArray) -> None:
-    """Replace `x` by `x * sigmoid(x)`, as `x / 2 * (1 + tanh(x / 2))`: that takes half the time and cannot overflow."""
-    linear *= HALF
-    factor = np.tanh(linear)
-    factor += ONE
-    linear *= factor
-
-
-def _tanh(linear: FloatArray) -> None:
-    np.tanh(linear, out=linear)
-
-
-def _relu(linear: FloatArray) -> None:
-    np.maximum(linear, np.float32(0.0), out=linear)
-
-
-ACTIVATIONS: Mapping[str, Callable[[FloatArray], None]] = {"swish": _swish, "tanh": _tanh, "relu": _relu}
-"""In place, by `network_settings.activation`."""
 
 
 def clip(values: FloatArray, limit: np.float32) -> FloatArray:

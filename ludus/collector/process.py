@@ -6,13 +6,11 @@ control channel queues what its socket does not take, and weights are copied out
 
 A process may be started before anybody needs it (`python -m ludus.collector --channel FD`): it imports everything and
 waits for its settings. It ends when the learner does: by end of file on the channel, and for certain by
-PR_SET_PDEATHSIG.
+the parent-death signal.
 """
 
 import asyncio
 import contextlib
-import ctypes
-import os
 import select
 import signal
 import time
@@ -25,10 +23,10 @@ from ludus.collector import messages
 from ludus.collector.acting import PolicyFactory
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.direct import DirectJoinHandler
-from ludus.collector.handover import State, unpack
-from ludus.collector.hub import TICK_SECONDS, Collector
 from ludus.collector.messages import Kind
+from ludus.collector.server import TICK_SECONDS, CollectorServer
 from ludus.collector.service import SimulationHandler, make_server
+from ludus.collector.session_snapshots import State, unpack
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.unity.service import UnityHandler
 from ludus.logging import bind_process, redirect_output
@@ -42,11 +40,11 @@ LAST_WORD_SECONDS = 1.0
 async def serve(channel: Channel, policies: PolicyFactory, start: messages.Settings, kept: State | None) -> None:
     """Serve until the learner says so or is gone."""
     loop = asyncio.get_running_loop()
-    collector = Collector(channel, policies, start, kept)
+    collector = CollectorServer(channel, policies, start, kept)
     settings = collector.settings
     if settings.log_path is not None:  # this process may be older than the attempt, and write to the worker's log
         redirect_output(Path(settings.log_path))
-    bind_process(run_id=settings.run_id, epoch=settings.epoch, collector=start.index)
+    bind_process(run_id=settings.run_id, attempt=settings.attempt, collector=start.index)
     server = make_server(settings.max_message_bytes)
     simulators = SimulationHandler(collector)
     players = [UnityHandler(collector, tickets=settings.ticket_key is not None)]
@@ -56,7 +54,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: messages.Setti
         server.add_generic_rpc_handlers((DirectJoinHandler(settings.run_id),))
     port = collector.port = _bind(server, settings, start.index)
     if settings.unity_port is not None:
-        # Whoever can dial in there is on this host: no ticket.
+        # Clients of this port are on this host: no ticket.
         players.append(UnityHandler(collector, tickets=False))
         servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
     for each in servers:
@@ -86,7 +84,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: messages.Setti
         raise failure
 
 
-async def _tick_forever(collector: Collector) -> None:
+async def _tick_forever(collector: CollectorServer) -> None:
     try:
         clock = asyncio.get_running_loop().time
         next_alive = 0.0
@@ -131,7 +129,7 @@ def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHand
     """Make a server for players that dial in by themselves, on loopback of either kind.
 
     Several collectors share the port, and the kernel deals the players out; the supervisor holds a lock on it, so that
-    nobody else's collectors are among them.
+    collectors of other attempts are not among them.
     """
     server = make_server(settings.max_message_bytes, share_port=settings.count > 1)
     server.add_generic_rpc_handlers((players,))
@@ -174,11 +172,3 @@ def wait_for_settings(channel: Channel) -> tuple[messages.Settings, State | None
                 # Nothing else is sent before the collector listens.
                 assert [frame.kind for frame in come] == [Kind.SETTINGS, Kind.KEPT][: 1 + settings.kept]
                 return settings, unpack(come[1].payload) if settings.kept else None
-
-
-def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when the learner's thread that started it ends."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before the call above

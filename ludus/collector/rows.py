@@ -24,7 +24,7 @@ def join_observations(columns: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]
 
 
 def join_masks(masks: Sequence[tuple[Bytes | None, int]]) -> Bytes | None:
-    """Concatenate (mask, rows); None where nobody masks any action."""
+    """Concatenate (mask, rows); None where no action is masked."""
     if all(mask is None for mask, _ in masks):
         return None
     width = next(mask.shape[1] for mask, _ in masks if mask is not None)

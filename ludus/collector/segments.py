@@ -1,19 +1,19 @@
 """Segments: consecutive steps of one agent, as rows of arena blocks.
 
 A segment never mixes rounds, is at most `time_horizon` steps long and always carries the observation that follows its
-last step, so that a value can be bootstrapped wherever the episode did not terminate.
+last step, so that a value can be bootstrapped wherever the episode did not terminate. Segments are columns from the
+collector that cuts them to the minibatch: one record each, and the ids of their blocks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 
-class Ending(IntEnum):
+class SegmentEnd(IntEnum):
     """Why a segment ends. Terminated and truncated are never merged."""
 
     CUT = 0
@@ -24,97 +24,74 @@ class Ending(IntEnum):
     """A limit cut the episode, whose future still has value. Bootstrap from the successor (final) observation."""
 
 
-_ENDINGS = tuple(Ending)
-"""By value; looking one up takes a tenth of the time of `Ending(value)`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Consecutive steps of one agent in one round."""
-
-    simulator: int
-    """Number of the simulator in the run."""
-    agent: int
-    """The simulator's id of the agent."""
-    group: int
-    """Group id at the segment's last step; 0 = none."""
-    episode: int
-    """Counts the episodes of this agent from 0, within its session."""
-    sequence: int
-    """Counts the segments of this episode from 0."""
-    length: int
-    """Steps, at least 1."""
-    round: int
-    """The round that every step of it counts into."""
-    ending: Ending
-    blocks: tuple[int, ...]
-    """Arena blocks in order; all but the last are full."""
-    successor_tick: int = 0
-    """Tick of the message that brought what followed the last step (see `Arena`)."""
-    mates_alive: bool = False
-    """Whether at its end some other agent of the same group (not 0) and session was in an episode that went on."""
-
-    @property
-    def starts_episode(self) -> bool:
-        """Whether the first step is the first one of an episode."""
-        return self.sequence == 0
-
-
 SEGMENT_DTYPE = np.dtype(
     [
-        ("simulator", "<i4"),
-        ("agent", "<i4"),
-        ("group", "<i4"),
-        ("episode", "<i4"),
-        ("sequence", "<i4"),
-        ("length", "<i4"),
-        ("round", "<i4"),
-        ("ending", "<i4"),
-        ("blocks", "<i4"),
-        ("mates_alive", "<i4"),
-        ("successor_tick", "<i8"),
+        ("simulator", "<i4"),  # number of the simulator in the run
+        ("agent", "<i4"),  # the simulator's id of the agent
+        ("group", "<i4"),  # group id at the segment's last step; 0 = none
+        ("episode", "<i4"),  # counts the episodes of this agent from 0, within its session
+        ("sequence", "<i4"),  # counts the segments of this episode from 0
+        ("length", "<i4"),  # steps, at least 1
+        ("round", "<i4"),  # the round that every step of it counts into
+        ("ending", "<i4"),  # a value of `SegmentEnd`
+        ("blocks", "<i4"),  # number of its arena blocks; all but the last are full
+        ("mates_alive", "<i4"),  # whether at its end another agent of its group and session was in an episode
+        ("successor_tick", "<i8"),  # tick of the message that brought what followed the last step (`Arena.ticks`)
     ]
 )
-"""One segment on the wire between collector and learner; `blocks` is the number of its blocks, whose ids follow.
+"""One segment, in memory and on the wire between collector and learner.
 
 48 bytes of 32-bit words, but for the tick, which lies on a multiple of 8: collectors keep records as rows of words."""
 RECORD_WORDS = SEGMENT_DTYPE.itemsize // 4
 
 
-def pack_segments(records: npt.NDArray[np.void], blocks: npt.NDArray[np.int32]) -> bytes:
-    """Join segment records and their block ids, concatenated in the order of the records, into one payload."""
-    return len(records).to_bytes(4, "little") + records.tobytes() + blocks.tobytes()
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """Some segments of one behavior."""
 
+    records: npt.NDArray[np.void]
+    """(B,) of `SEGMENT_DTYPE`."""
+    blocks: npt.NDArray[np.int32]
+    """Ids of all their arena blocks, segment by segment."""
 
-def unpack_segments(payload: bytes | memoryview) -> tuple[Segment, ...]:
-    """Read what `pack_segments` wrote."""
-    count = int.from_bytes(payload[:4], "little")
-    records = np.frombuffer(payload, SEGMENT_DTYPE, count, 4)
-    ids = np.frombuffer(payload, "<i4", offset=4 + count * SEGMENT_DTYPE.itemsize).tolist()
-    segments = []
-    begin = 0
-    for simulator, agent, group, episode, sequence, length, number, ending, blocks, alive, tick in records.tolist():
-        end = begin + blocks
-        segments.append(
-            Segment(
-                *(simulator, agent, group, episode, sequence, length, number, _ENDINGS[ending]),
-                *(tuple(ids[begin:end]), tick, bool(alive)),
-            )
-        )
-        begin = end
-    return tuple(segments)
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.records)
 
+    def column(self, name: str) -> npt.NDArray[np.int64]:
+        """Return a field of all records, (B,)."""
+        column: npt.NDArray[np.int64] = self.records[name].astype(np.int64)
+        return column
 
-def total_steps(segments: Iterable[Segment]) -> int:
-    """Count the steps of some segments."""
-    return sum(segment.length for segment in segments)
+    @property
+    def steps(self) -> int:
+        """Sum of their lengths."""
+        return int(self.records["length"].sum())
 
+    def select(self, chosen: npt.NDArray[np.bool_]) -> "Segments":
+        """Return those that a mask (B,) names."""
+        return Segments(self.records[chosen], self.blocks[np.repeat(chosen, self.records["blocks"])])
 
-def lengths_of(segments: Sequence[Segment]) -> npt.NDArray[np.int64]:
-    """Return the lengths as a vector (B,)."""
-    return np.fromiter((segment.length for segment in segments), np.int64, len(segments))
+    def of_rounds(self, rounds: Sequence[int]) -> "Segments":
+        """Return the same segments, each counting into another round."""
+        records = self.records.copy()
+        records["round"] = rounds
+        return Segments(records, self.blocks)
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Segments]") -> "Segments":
+        """Return the segments of all parts, in their order."""
+        records = [np.empty(0, SEGMENT_DTYPE), *(part.records for part in parts)]
+        return cls(np.concatenate(records), np.concatenate([np.empty(0, np.int32), *(part.blocks for part in parts)]))
 
-def blocks_of(segments: Iterable[Segment]) -> npt.NDArray[np.int64]:
-    """Return the ids of all blocks, segment by segment."""
-    return np.fromiter(chain.from_iterable(segment.blocks for segment in segments), np.int64)
+    def pack(self) -> bytes:
+        """Return one payload."""
+        return len(self).to_bytes(4, "little") + self.records.tobytes() + self.blocks.tobytes()
+
+    @classmethod
+    def unpack(cls, payload: bytes | memoryview) -> "Segments":
+        """Copy out of what `pack` returned."""
+        count = int.from_bytes(payload[:4], "little")
+        records = np.frombuffer(payload, SEGMENT_DTYPE, count, 4).copy()
+        blocks = np.frombuffer(payload, "<i4", offset=4 + count * SEGMENT_DTYPE.itemsize)
+        return cls(records, blocks.astype(np.int32))

@@ -3,15 +3,13 @@
 Bytes, because parsing is the session's: garbage then ends one session with a named `Close`, where a deserializer of
 grpc would abort the stream with an unnamed status, and an answer is serialised once, where it is made.
 
-One task per stream reads; it never waits for an answer to be written. Writes are started by whoever has something to
-send (`Outbox`), without a task: grpc hands the bytes to the socket when the operation starts, and the completion only
-allows the next write. That saves two turns of the event loop per answer.
+One task per stream reads; it never waits for an answer to be written. Another one writes (`Outbox`).
 """
 
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import grpc
@@ -50,59 +48,44 @@ class Host(Protocol):
 
 
 class Outbox:
-    """Serial writes to one stream, in order, without a task.
-
-    `context.write` is driven by hand: its coroutine is advanced to the point where grpc has taken the bytes, and again
-    when the operation completes.
-    """
+    """Serial writes to one stream, in order, by a task that lives as long as the stream."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._queue: deque[bytes] = deque()
-        self._busy = False
-        self._broken = False
-        self._idle: asyncio.Future[None] | None = None
+        self._ready = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._writing = asyncio.get_running_loop().create_task(self._write())
 
     def put(self, response: bytes) -> None:
-        """Write a message, or queue it behind those that are being written. Writes to a broken stream vanish."""
-        if self._broken:
-            return
-        if self._busy:
+        """Queue a message. Messages to a broken stream are dropped."""
+        if not self._writing.done():
             self._queue.append(response)
-        else:
-            self._advance(self._context.write(response))
+            self._idle.clear()
+            self._ready.set()
 
     async def drained(self) -> None:
-        """Wait until everything is written."""
-        while self._busy and not self._broken:
-            self._idle = asyncio.get_running_loop().create_future()
-            await self._idle
+        """Wait until everything is written, or the stream is broken."""
+        await self._idle.wait()
 
-    def _advance(self, write: Coroutine[Any, Any, None]) -> None:
-        while True:
-            self._busy = True
-            try:
-                step = write.send(None)
-            except StopIteration:
-                self._busy = False
-                if not self._queue:
-                    break
-                write = self._context.write(self._queue.popleft())
-            except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError):
-                # The peer is gone: reading finds out, and ends the session.
-                self._broken, self._busy = True, False
-                self._queue.clear()
-                break
-            else:
-                # What a task does with a future that its coroutine awaits.
-                step._asyncio_future_blocking = False  # noqa: SLF001
-                step.add_done_callback(functools.partial(self._resume, write))
-                return
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+    def close(self) -> None:
+        """End the task. Messages that are queued are dropped."""
+        self._writing.cancel()
 
-    def _resume(self, write: Coroutine[Any, Any, None], _: "asyncio.Future[Any]") -> None:
-        self._advance(write)
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._ready.wait()
+                self._ready.clear()
+                while self._queue:
+                    await self._context.write(self._queue.popleft())
+                self._idle.set()
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            pass  # the peer is gone: reading finds out, and ends the session
+        finally:
+            self._queue.clear()
+            self._idle.set()
 
 
 class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
@@ -133,7 +116,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             async with asyncio.timeout(DRAIN_SECONDS):
                 await outbox.drained()
         except TimeoutError:
-            log.info("session_drain_timed_out", incarnation=session.incarnation, number=session.number)
+            log.info("session_drain_timed_out", session_id=session.session_id, number=session.number)
         finally:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             self._host.ended(session)
@@ -144,6 +127,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             finally:
                 self.lingering -= 1
                 reading.cancel()
+                outbox.close()
 
     async def _read(self, session: NativeSession, context: Any) -> None:
         """Read to the end of the stream; what comes after the end of the session is ignored."""
@@ -162,7 +146,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
         except ProtocolError as error:
             session.end(error.code.value, error.message, rejoin=error.code.rejoin)
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
-            log.exception("session_failed", incarnation=session.incarnation, number=session.number)
+            log.exception("session_failed", session_id=session.session_id, number=session.number)
             session.end(
                 CloseCode.INTERNAL_ERROR.value,
                 "the collector made a mistake; its log has the details",

@@ -1,4 +1,4 @@
-"""Session: what a simulator is to a collector, whatever protocol it speaks.
+"""A simulator's session in a collector, independent of its protocol.
 
 The state machines of the protocols are in `native` and `unity.session`; neither knows its transport. Whatever happens
 in a session, the others don't notice.
@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from ludus.collector.agents import Roster
-from ludus.collector.batcher import BaseLane
-from ludus.collector.handover import KeptSession
-from ludus.collector.keeping import waiting_of
+from ludus.collector.agent_snapshots import waiting_of
+from ludus.collector.agents import AgentIndex
+from ludus.collector.runners import PolicyRunner
+from ludus.collector.session_snapshots import SessionSnapshot
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
@@ -35,12 +35,12 @@ DISCONNECTED = "disconnected"
 CONNECTION_LOST = "the connection to the simulator was lost"
 
 
-LaneOf: TypeAlias = Callable[[int], BaseLane]
-"""Who answers a team."""
+RunnerOf: TypeAlias = Callable[[int], PolicyRunner]
+"""Returns the runner that answers a team."""
 
 
-class Collector(Protocol):
-    """What a session needs of the process that it lives in."""
+class SessionHost(Protocol):
+    """Callbacks from a session to its collector."""
 
     settings: CollectorSettings
     port: int
@@ -53,7 +53,7 @@ class Collector(Protocol):
         """Return seconds since 1970."""
 
     def welcomed(self, session: "Session", behaviors: list[str], client: str) -> None:
-        """Register a session that has said who it is; an older one of the same incarnation ends."""
+        """Register a session that has said who it is; an older one of the same session id ends."""
 
     def next_number(self) -> int:
         """Return a number for a simulator that comes without a ticket."""
@@ -61,7 +61,7 @@ class Collector(Protocol):
     def spend(self, ticket: str, expires_at: float) -> bool:
         """Take a ticket that opens a session until then; False if one was opened with it before."""
 
-    def announced(self, session: "Session", spec: BehaviorSpec) -> "LaneOf | None":
+    def announced(self, session: "Session", spec: BehaviorSpec) -> "RunnerOf | None":
         """Return who answers each team of a behavior, or None while the learner decides. Raises ProtocolError."""
 
     def started(self, session: "Session", behaviors: list[str], agents: int) -> None:
@@ -79,10 +79,10 @@ class Collector(Protocol):
     def next_roster(self) -> int:
         """Return a number for a roster."""
 
-    def kept(self, incarnation: str) -> "KeptSession | None":
+    def kept(self, session_id: str) -> "SessionSnapshot | None":
         """Return where a simulator was in a former attempt, if it was handed over and has not gone on since."""
 
-    def forget(self, incarnation: str) -> None:
+    def forget(self, session_id: str) -> None:
         """Forget where a simulator was: it goes on from there, or begins anew."""
 
     def came_to_rest(self) -> None:
@@ -92,10 +92,10 @@ class Collector(Protocol):
 class Session(ABC):
     """One simulator."""
 
-    def __init__(self, collector: Collector, peer: str) -> None:
+    def __init__(self, collector: SessionHost, peer: str) -> None:
         self._collector = collector
         self.peer = peer
-        self.incarnation = ""
+        self.session_id = ""
         self.number = -1
         self.started = False
         """Whether a step arrived."""
@@ -104,12 +104,12 @@ class Session(ABC):
         self.closed: tuple[str, str] | None = None
         """Code and reason, once the session has ended."""
         self.on_end: Callable[[], object] = lambda: None
-        """Called once when the session ends, whoever ends it."""
+        """Called once when the session ends."""
         self.last_activity = collector.now()
         """When something was last received or sent."""
         self.specs: dict[str, BehaviorSpec] = {}
         """By announced name."""
-        self.rosters: dict[str, tuple[BaseLane, Roster]] = {}
+        self.rosters: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
         """By announced name, once the behavior is admitted."""
         self.own_parameters: Mapping[str, ParameterValue] = {}
         """Environment parameters of this simulator alone, on top of the run's; told with the next reset."""
@@ -119,10 +119,11 @@ class Session(ABC):
         """Whether the trackers know of them: not before the next step, which is the first that can follow from them."""
         self.resumes = False
         """Whether the simulator can go back to where it was."""
-        self.kept: KeptSession | None = None
+        self.kept: SessionSnapshot | None = None
         """Where it was in a former attempt, until its first step says whether it is there again."""
         self._returning: dict[str, tuple[int, BehaviorBatch | None, Mapping[str, Any]]] = {}
-        """By behavior that is not admitted yet: the step, who asks again in it as then, and the agents (`KeptSession`).
+        """By behavior that is not admitted yet: the step, who asks again in it as then, and the agents
+        (`SessionSnapshot`).
         """
         self._unadmitted: defaultdict[str, list[tuple[int, BehaviorBatch]]] = defaultdict(list)
         self._past_steps = 0
@@ -130,7 +131,7 @@ class Session(ABC):
     # What the protocols differ in -------------------------------------------------------------------------------
 
     @abstractmethod
-    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         """Send actions (called by the batcher): of all agents of the step's decisions, or of `agents` alone."""
 
     @abstractmethod
@@ -142,7 +143,7 @@ class Session(ABC):
         """Return why the session has to end if it has been silent for too long."""
 
     def is_gone(self) -> bool:
-        """Whether the simulator can never be heard of again, although nobody was told that its connection broke."""
+        """Whether the simulator can never be heard of again, although no broken connection was reported."""
         return False
 
     @abstractmethod
@@ -159,30 +160,31 @@ class Session(ABC):
     def steps(self) -> int:
         """Steps that came back from this simulator."""
         return self._past_steps + sum(
-            roster.former_steps + lane.tracker.agents.steps_of(roster.slots) for lane, roster in self.rosters.values()
+            roster.former_steps + runner.recorder.agents.steps_of(roster.slots)
+            for runner, roster in self.rosters.values()
         )
 
-    def admit(self, spec: BehaviorSpec, lane_of: LaneOf) -> None:
-        """Let the agents of a behavior act, and hand over the steps that came before. Raises ProtocolError."""
+    def admit(self, spec: BehaviorSpec, runner_of: RunnerOf) -> None:
+        """Admit the agents of a behavior, and stage the steps that came before. Raises ProtocolError."""
         for name, own in self.specs.items():
             if own.behavior == spec.behavior and name not in self.rosters:
                 if not same_spec(own, spec):
                     raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(spec, own))
-                roster = Roster(self._collector.next_roster(), self.number, name)
+                roster = AgentIndex(self._collector.next_roster(), self.number, name)
                 roster.parameter_set = self._parameter_set
-                lane = lane_of(own.team)
-                self.rosters[name] = (lane, roster)
+                runner = runner_of(own.team)
+                self.rosters[name] = (runner, roster)
                 if name in self._returning:
-                    lane.go_on(self, roster, *self._returning.pop(name))
+                    runner.go_on(self, roster, *self._returning.pop(name))
                 for step_id, batch in self._unadmitted.pop(name, []):
-                    lane.stage(self, roster, step_id, batch)
+                    runner.stage(self, roster, step_id, batch)
 
-    def change_sides(self, behavior: str, lane_of: LaneOf) -> None:
-        """Let other lanes answer the teams of a behavior. The agents that move are forgotten: a reset follows."""
-        for name, (lane, roster) in list(self.rosters.items()):
-            if self.specs[name].behavior == behavior and lane_of(roster.team) is not lane:
-                lane.drop(roster)
-                self.rosters[name] = (lane_of(roster.team), roster)
+    def change_sides(self, behavior: str, runner_of: RunnerOf) -> None:
+        """Change the runners of a behavior's teams. The agents that move are forgotten: a reset follows."""
+        for name, (runner, roster) in list(self.rosters.items()):
+            if self.specs[name].behavior == behavior and runner_of(roster.team) is not runner:
+                runner.drop(roster)
+                self.rosters[name] = (runner_of(roster.team), roster)
 
     def end(self, code: str, reason: str, *, rejoin: bool, tell: bool = True) -> None:
         """End the session: its partial segments are dropped, the simulator is told if it can be."""
@@ -196,7 +198,7 @@ class Session(ABC):
         self.on_end()
 
     def abandon(self, reason: str) -> None:
-        """End the session of a collector that has failed. The simulator is told; the lanes are not, since their state
+        """End the session of a collector that has failed. The simulator is told; the runners are not, since their state
         is unknown and they will not run again."""
         if self.closed is None:
             code = CloseCode.INTERNAL_ERROR
@@ -208,7 +210,7 @@ class Session(ABC):
         """Raise ProtocolError for a message of too many bytes."""
         check_size(size, self._collector.settings.max_message_bytes)
 
-    def _take_number(self, ticket: str, incarnation: str, former: int | None = None) -> int:
+    def _take_number(self, ticket: str, session_id: str, former: int | None = None) -> int:
         """Return the number that the ticket gives; where none is needed its former one, or one of our own.
 
         Raises ProtocolError.
@@ -222,12 +224,12 @@ class Session(ABC):
             raise ProtocolError(CloseCode.TICKET_EXPIRED, str(error)) from None
         except TicketInvalid as error:
             raise ProtocolError(CloseCode.BAD_TICKET, str(error)) from None
-        if (claims.run_id, claims.epoch) != (settings.run_id, settings.epoch):
+        if (claims.run_id, claims.attempt) != (settings.run_id, settings.attempt):
             raise ProtocolError(
                 CloseCode.TICKET_EXPIRED, "the ticket is for another attempt; join again for a fresh one"
             )
-        if claims.incarnation != incarnation:
-            raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another incarnation")
+        if claims.session_id != session_id:
+            raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another session id")
         if claims.endpoint and claims.endpoint.rpartition(":")[2] != str(self._collector.port):
             raise ProtocolError(
                 CloseCode.TICKET_EXPIRED, "the ticket is for another collector; join again for one of this one"
@@ -254,17 +256,17 @@ class Session(ABC):
         return self._parameter_set != self._collector.settings.parameter_set
 
     def _note_told(self) -> None:
-        """Take note that the simulator was just told the newest parameters: its next episodes begin with them."""
+        """Record that the simulator was told the newest parameters: its next episodes begin with them."""
         self._parameter_set = self._collector.settings.parameter_set
         self._has_heard = False  # the step that is just being answered may not be absorbed yet
 
     def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
         """Hand on the numbers of a step, before its agents are. They tell of the episodes that end in it, if any do."""
         began = [
-            lane.tracker.agents.began_under(roster, batch.terminals.agent_ids)
+            runner.recorder.agents.began_under(roster, batch.terminals.agent_ids)
             for batch in batches
             if batch.terminals is not None and batch.behavior in self.rosters
-            for lane, roster in [self.rosters[batch.behavior]]
+            for runner, roster in [self.rosters[batch.behavior]]
         ]
         oldest = min((number for number in began if number is not None), default=self._parameter_set)
         self._collector.reported(stats, oldest)
@@ -274,9 +276,9 @@ class Session(ABC):
         check_introduction(spec, self.specs)
         if spec.name not in self.specs:
             self.specs[spec.name] = spec
-            lane_of = self._collector.announced(self, spec)
-            if lane_of is not None:
-                self.admit(spec, lane_of)
+            runner_of = self._collector.announced(self, spec)
+            if runner_of is not None:
+                self.admit(spec, runner_of)
             if self.started:
                 self._collector.started(self, list(self.specs), self._agents)
 
@@ -299,8 +301,8 @@ class Session(ABC):
         asked: dict[str, BehaviorBatch | None] = {batch.behavior: batch for batch in batches}
         for name, agents in self.kept.agents.items():
             if name in self.rosters:
-                lane, roster = self.rosters[name]
-                lane.go_on(self, roster, step_id, asked.get(name), agents)
+                runner, roster = self.rosters[name]
+                runner.go_on(self, roster, step_id, asked.get(name), agents)
             else:
                 self._returning[name] = (step_id, asked.get(name), agents)
         self.kept = None
@@ -315,18 +317,18 @@ class Session(ABC):
             self._collector.started(self, list(self.specs), self._agents)
 
     def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
-        """Hand a step to the behaviors' lanes. Raises ProtocolError."""
+        """Hand a step to the behaviors' runners. Raises ProtocolError."""
         if not self._has_heard:
             self._has_heard = True
-            for lane, roster in self.rosters.values():
-                lane.tracker.agents.tell(roster, self._parameter_set)
+            for runner, roster in self.rosters.values():
+                runner.recorder.agents.tell(roster, self._parameter_set)
         for batch in batches:
             pair = self.rosters.get(batch.behavior)
             if pair is None:
                 self._keep(step_id, batch)
             else:
-                lane, roster = pair
-                lane.stage(self, roster, step_id, batch)
+                runner, roster = pair
+                runner.stage(self, roster, step_id, batch)
 
     def _keep(self, step_id: int, batch: BehaviorBatch) -> None:
         """Keep a step whose behavior is not admitted yet."""
@@ -347,7 +349,7 @@ class Session(ABC):
         del save_id
         return False
 
-    def keep(self) -> KeptSession | None:
+    def keep(self) -> SessionSnapshot | None:
         """Return the session for a checkpoint; None where it could not go on from there."""
         return None
 
@@ -357,18 +359,18 @@ class Session(ABC):
         if not self.started or self._unadmitted or self._returning or not self.rosters:
             return False
         pairs = self.rosters.values()
-        if any(roster.staged or any(item.roster is roster for item in lane.returning) for lane, roster in pairs):
+        if any(roster.staged or any(item.roster is roster for item in runner.returning) for runner, roster in pairs):
             return False
-        acts = any(len(lane.tracker.agents.acting([roster])) for lane, roster in pairs)
-        return not acts and any(lane.tracker.agents.is_at_rest(roster) for lane, roster in pairs)
+        acts = any(len(runner.recorder.agents.acting([roster])) for runner, roster in pairs)
+        return not acts and any(runner.recorder.agents.is_at_rest(roster) for runner, roster in pairs)
 
     @property
     def _is_owed_a_step(self) -> bool:
-        return any(len(lane.tracker.agents.acting([roster])) for lane, roster in self.rosters.values())
+        return any(len(runner.recorder.agents.acting([roster])) for runner, roster in self.rosters.values())
 
     def _forget_agents(self) -> None:
-        for lane, roster in self.rosters.values():
-            lane.drop(roster)
+        for runner, roster in self.rosters.values():
+            runner.drop(roster)
         self._past_steps = self.steps
         for _, roster in self.rosters.values():
             roster.former_steps = 0

@@ -1,4 +1,4 @@
-"""What a collector is told when it starts. Plain values; they travel as JSON."""
+"""Settings of a collector process: plain values, passed as JSON."""
 
 import base64
 import json
@@ -17,15 +17,15 @@ class CollectorSettings:
     """Settings of all collectors of one attempt."""
 
     run_id: str
-    epoch: int
-    """The attempt's fencing epoch; tickets of other attempts are refused."""
+    attempt: int
+    """The attempt's number, the fencing token; tickets of other attempts are refused."""
     seed: int
     """The run's seed. A simulator's seed is this + its number; each collector samples actions from its own stream."""
     count: int = 1
     """Collector processes."""
     bind_host: str = "127.0.0.1"
     advertise_host: str = "127.0.0.1"
-    """What simulators are told to connect to."""
+    """Host name in the addresses that simulators get."""
     port_range: tuple[int, int] | None = None
     """First and last port, both included; None lets the system choose."""
     ticket_key: bytes | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class CollectorSettings:
     tls_client_ca: str | None = None
     """PEM file of the authority of simulators' certificates; given, they must show one."""
     environment_parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
-    """What simulators are told when they begin; native ones are told values that are drawn for them."""
+    """Environment parameters; native simulators get values that are drawn for them."""
     parameter_set: int = 0
     """Number of these parameters: the learner counts its changes of them."""
     step_timeout: float = 60.0
@@ -51,7 +51,7 @@ class CollectorSettings:
     """Seconds of silence after which an answered step no longer delays its round, if another can take its place."""
     max_message_bytes: int = 64 << 20
     engine: EngineConfiguration = field(default_factory=EngineConfiguration)
-    """What Unity players are told about their engines when they begin."""
+    """Engine settings that Unity players get when they begin."""
     num_areas: int = 1
     """Training areas that Unity players replicate."""
     unity_port: int | None = None

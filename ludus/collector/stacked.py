@@ -15,8 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.layout import ActorLayout
-from ludus.collector.policy import ACTIVATIONS, FIVE, Acted, FloatArray, clip, sample
+from ludus.collector.policy import FIVE, Acted, clip, dense, sample
 from ludus.protocol.spec import BehaviorSpec
 
 Rows = NDArray[np.intp]
@@ -52,7 +53,7 @@ class StackedActing:
     def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
         self.layout = ActorLayout.of(spec, network_settings, squashed=squashed)
-        self._activate = ACTIVATIONS[self.layout.body.activation]
+        self._activate = numpy_function(self.layout.body.activation)
         self._layers: list[tuple[FloatArray, FloatArray]] = []
         """Weights `(P, in, out)` and biases `(P, 1, out)`."""
         self._mean = self._std = self._log_sigma = np.zeros((0, 0), np.float32)
@@ -98,7 +99,7 @@ class StackedActing:
         used = np.flatnonzero(counts)
         if len(used) == 1:
             one = int(used[0])
-            return self._product(hidden, [(weight[one], bias[one]) for weight, bias in self._layers])
+            return dense(hidden, [(weight[one], bias[one]) for weight, bias in self._layers], self._activate)
         layers = self._layers
         if len(used) < len(counts):
             layers = [(weight[used], bias[used]) for weight, bias in layers]
@@ -110,18 +111,7 @@ class StackedActing:
         padded = np.zeros((len(used), int(counts.max()), hidden.shape[1]), np.float32)
         rows = group[which], place
         padded[rows] = hidden
-        return self._product(padded, layers)[rows]
-
-    def _product(self, hidden: FloatArray, layers: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
-        """Return the head of one policy for its rows, or of `U` policies for `(U, N, in)`."""
-        *body, (weight, bias) = layers
-        for layer_weight, layer_bias in body:
-            hidden = hidden @ layer_weight
-            hidden += layer_bias
-            self._activate(hidden)
-        head: FloatArray = hidden @ weight
-        head += bias
-        return head
+        return dense(padded, layers, self._activate)[rows]
 
 
 def rows_of(which: Rows) -> list[tuple[int, Rows]]:

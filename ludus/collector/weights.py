@@ -1,9 +1,9 @@
 """Published weights: rotating buffers in shared memory.
 
-The learner writes a version into a buffer that nobody reads and sends the buffer's index over the control channel; a
+The learner writes a version into a buffer that is not read and sends the buffer's index over the control channel; a
 collector copies it out and acknowledges. A collector is sent one index at a time (the newest, once it has acknowledged
 the last one), so it holds at most one buffer: with one buffer more than collectors for the newest version and one to
-write into, a buffer is always free. Nobody waits for anybody, and no buffer is written while it may be read. The
+write into, a buffer is always free. No side waits for the other, and no buffer is written while it may be read. The
 version stamped before and after each buffer proves it.
 """
 
@@ -27,7 +27,7 @@ class TornReadError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class WeightsLayout:
-    """What both sides must know to address the buffers."""
+    """Layout that both sides need to address the buffers."""
 
     size: int
     """float32 values in one version."""
@@ -69,7 +69,7 @@ class WeightBuffers:
             self.fd = -1
 
     def write(self, version: int, weights: npt.NDArray[np.float32]) -> int:
-        """Learner: store a version in a buffer that nobody holds and return the buffer's index."""
+        """Learner: store a version in a buffer that no collector holds and return the buffer's index."""
         if weights.shape != (self.layout.size,):
             raise ValueError(f"weights have shape {weights.shape}, the policy takes ({self.layout.size},)")
         index = next(i for i in range(self.layout.buffers) if i != self._newest and not self._readers[i])
@@ -98,7 +98,7 @@ class WeightBuffers:
 
 
 def freeze(weights: npt.NDArray[np.float32]) -> int:
-    """Return the descriptor of an anonymous file of weights that nobody can change any more."""
+    """Return the descriptor of an anonymous file of weights that can't be changed any more."""
     fd = os.memfd_create("ludus-frozen-policy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     data = memoryview(weights.tobytes())
     while data:

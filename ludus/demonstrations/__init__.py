@@ -1,10 +1,10 @@
-"""Demonstrations: what somebody showed, as columns, and the files that hold them.
+"""Demonstrations as columns, and the files that hold them (`.demo`, `.npz`).
 
     demonstration = read("expert.demo")              # ML-Agents' recordings, or our own .npz
     print(inspect(demonstration).returns)
     write(demonstration.subsample(30, seed=1), "thirty.npz")
 
-`RecordedSimulation` makes them while a game is played; `ludus simulate ... --record FILE` uses it.
+`ludus.demonstrations.recorded.RecordedSimulation` writes them while a game is played, for `ludus simulate --record`.
 
 Light: numpy and protobuf, no torch. Pictures in ML-Agents' recordings are PNG and need pillow (`ludus[images]`).
 """
@@ -12,14 +12,12 @@ Light: numpy and protobuf, no torch. Pictures in ML-Agents' recordings are PNG a
 from ludus.demonstrations.demonstration import Demonstration, DemonstrationError, check_fit, merge, thin
 from ludus.demonstrations.files import FOLDER_SUFFIXES, load, read, write
 from ludus.demonstrations.journal import Recorder
-from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.demonstrations.summary import Spread, Summary, inspect
 
 __all__ = [
     "FOLDER_SUFFIXES",
     "Demonstration",
     "DemonstrationError",
-    "RecordedSimulation",
     "Recorder",
     "Spread",
     "Summary",

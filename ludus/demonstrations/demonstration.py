@@ -1,4 +1,4 @@
-"""What somebody showed: transitions of one behavior as columns, in the order in which they happened.
+"""A demonstration: transitions of one behavior as columns, in the order in which they happened.
 
 The rows lie in *pieces*, one behind the other: each is an episode, or a part of one. Row t holds the observation s_t
 and the action a_t that was taken there; the observation that followed is the next row's, and for the last row of a

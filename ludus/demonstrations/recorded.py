@@ -20,8 +20,8 @@ from ludus.demonstrations.journal import Recorder
 from ludus.paths import AnyPath
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.simulation import ResetInfo, Simulation
+from ludus.sdk.steps import Actions, StepBuilder
 
 MAX_PIECE_BYTES: Final = 1 << 28
 """An episode whose observations grow beyond this is written in several pieces, so that no game fills the memory."""
@@ -42,17 +42,17 @@ class RecordedSimulation(Simulation):
         """What the agents of the recorded simulation see and do."""
         return self._simulation.behaviors
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Cut all running episodes, and let the game begin new ones."""
         self._log.cut()
-        self._simulation.reset(turn, start)
-        self._look(turn)
+        self._simulation.reset(builder, start)
+        self._look(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Note the actions, let the game play on, note what came of it."""
         self._log.act(actions)
-        self._simulation.step(turn, actions)
-        self._look(turn)
+        self._simulation.step(builder, actions)
+        self._look(builder)
 
     def close(self) -> None:
         """Cut all running episodes, finish the files and close the game."""
@@ -61,8 +61,8 @@ class RecordedSimulation(Simulation):
         finally:
             self._simulation.close()
 
-    def _look(self, turn: Turn) -> None:
-        self._log.look(turn.batches(), {spec.name: spec for spec in (*self.behaviors, *turn.announced)})
+    def _look(self, builder: StepBuilder) -> None:
+        self._log.look(builder.batches(), {spec.name: spec for spec in (*self.behaviors, *builder.announced)})
 
 
 class EpisodeLog:

@@ -1,4 +1,4 @@
-"""What is in a demonstration, in numbers that a person can judge: is this the expert that I meant?"""
+"""Statistics of a demonstration, by which a person can check that it is the right one."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

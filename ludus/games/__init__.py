@@ -1,1 +1,1 @@
-"""Launches builds of games, watches them, and connects them to a run."""
+"""Launches builds of games, watches their processes, and connects them to a run."""

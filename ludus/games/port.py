@@ -1,4 +1,4 @@
-"""The port that a game dials: a gRPC server on this machine's loopback, with one conversation at a time."""
+"""The port to which a game connects: a gRPC server on this machine's loopback, with one session at a time."""
 
 import asyncio
 import socket
@@ -8,10 +8,10 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from ludus.games import doctor
-from ludus.games.unity.bridge import Conversation
+from ludus.games import diagnostics
+from ludus.games.reporter import Tell
+from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE, introduces, outline
-from ludus.games.voice import Tell
 from ludus.protocol.options import EXCHANGE
 
 STOP_SECONDS: Final = 1.0
@@ -28,20 +28,20 @@ _OPTIONS: Final = [
 class GamePort:
     """Serves one game after the other."""
 
-    def __init__(self, converse: Callable[[], Conversation], tell: Tell, *, exclusive: bool) -> None:
+    def __init__(self, converse: Callable[[], BridgeSession], tell: Tell, *, exclusive: bool) -> None:
         self.number = 0
-        self.conversation: Conversation | None = None
-        """The present or last one; None until a game has dialled."""
-        self._converse = converse
+        self.session: BridgeSession | None = None
+        """The present or last session; None until a game has called."""
+        self._new_session = converse
         self._tell = tell
         self._exclusive = exclusive
-        """Whether only one process is expected: then a game that dials while another one plays is a stranger."""
+        """Whether only one process is expected: then a second game that calls during a session is refused."""
         self._server: grpc.aio.Server | None = None
         self._peer = ""
         self._earlier_peer = ""
 
     async def open(self, number: int) -> bool:
-        """Listen on a port of 127.0.0.1, and of ::1 where there is one. False: somebody else does."""
+        """Listen on a port of 127.0.0.1, and of ::1 where there is one. Returns False if the port is taken."""
         if await asyncio.to_thread(_answers, number):
             return False
         server = grpc.aio.server(options=_OPTIONS)
@@ -60,36 +60,36 @@ class GamePort:
 
     async def close(self) -> None:
         """Stop serving."""
-        await self.forget()
+        await self.end_session()
         if self._server is not None:
             await self._server.stop(STOP_SECONDS)
 
-    async def forget(self) -> None:
-        """End the conversation, if there is one: the next game begins another."""
-        conversation, self.conversation = self.conversation, None
-        if conversation is not None:
-            await conversation.leave()
+    async def end_session(self) -> None:
+        """End the present session, if there is one."""
+        session, self.session = self.session, None
+        if session is not None:
+            await session.leave()
 
     async def _exchange(self, request: bytes, context: Any) -> bytes:
         """Answer one call of a game."""
         top, peer = outline(request), str(context.peer())
         if introduces(request, top):
             if self._occupied(peer):
-                self._tell(doctor.foreign_game(self.number))
+                self._tell(diagnostics.foreign_game(self.number))
                 return GOODBYE
-            await self.forget()
+            await self.end_session()
             self._earlier_peer = self._peer if peer != self._peer else ""
             self._peer = peer
-            self.conversation = self._converse()
-        elif self.conversation is None or peer == self._earlier_peer:
+            self.session = self._new_session()
+        elif self.session is None or peer == self._earlier_peer:
             if not top.closes:
-                self._tell(doctor.stray_call(self.number))
+                self._tell(diagnostics.stray_call(self.number))
             return GOODBYE
-        return await self.conversation.answer(request, top)
+        return await self.session.answer(request, top)
 
     def _occupied(self, peer: str) -> bool:
-        """Whether a game plays here that is not the one which dials."""
-        present = self.conversation
+        """Whether another game than the caller has the session."""
+        present = self.session
         return present is not None and not present.over and peer != self._peer and (self._exclusive or present.busy)
 
 

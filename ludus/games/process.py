@@ -1,14 +1,14 @@
-"""Processes of a build: how they are started, what they leave behind, and how often they may be started again."""
+"""Processes of a build: starting them, their logs, and the limits of restarts."""
 
 import os
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
+from ludus.child_process import ChildProcess
 from ludus.games.executable import ExecutableNotFound, own_log
 
 TAIL_LINES: Final = 8
@@ -16,9 +16,6 @@ TAIL_BYTES: Final = 8192
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 EXEMPT_VARIABLES: Final = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 """Which hosts are reached without a proxy: what C, .NET and gRPC read. The last one hides the first one from gRPC."""
-
-# A game must not get the Ctrl-C of our terminal: it is told to end, and gets time for it.
-_NEW_GROUP: Final = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0))
 
 
 @dataclass(frozen=True)
@@ -49,57 +46,32 @@ class PlayerLog:
                 file.rename(aside)
 
 
-class Player:
-    """A running process of a build."""
+class Player(ChildProcess):
+    """A running process of a build. It does not get the Ctrl-C of this terminal, but is told to end."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path | None, output: Path | None) -> None:
-        self.started_at = time.monotonic()
-        self.log = log
-        """Where Unity logs, if that is a file."""
-        self._process = process
-        self._output = output
-
-    @classmethod
-    def launch(cls, executable: Path, arguments: Sequence[str], log: PlayerLog | None) -> Self:
-        """Start a process. Raises ExecutableNotFound if the system refuses."""
+    def __init__(self, executable: Path, arguments: Sequence[str], log: PlayerLog | None) -> None:
+        """Start it. Raises ExecutableNotFound if the system refuses."""
         if log is not None:
             log.make_room()
-        output = None if log is None else log.output
+        self._output = None if log is None else log.output
+        own = own_log(arguments)
+        self.log = None if own in {None, "-"} else Path(str(own))
+        """Where Unity logs, if that is a file."""
+        environment = player_environment(os.environ)
         try:
-            with open(os.devnull if output is None else output, "wb") as sink:  # noqa: PTH123  devnull is no path
-                process = subprocess.Popen(
-                    [str(executable), *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                    env=player_environment(os.environ),
-                    start_new_session=True,
-                    creationflags=_NEW_GROUP,
+            with open(self._output or os.devnull, "wb") as sink:  # noqa: PTH123  devnull is no path
+                super().__init__(
+                    [executable, *arguments], environment=environment, own_group=True, stdout=sink, stderr=sink
                 )
         except OSError as error:
             raise ExecutableNotFound(f"{executable} cannot be started: {error}") from None
-        own = own_log(arguments)
-        return cls(process, None if own in {None, "-"} else Path(str(own)), output)
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal, or None while the process runs."""
-        return self._process.poll()
-
-    def terminate(self) -> None:
-        """Ask the process to end; on Windows, end it."""
-        self._process.terminate()
-
-    def kill(self) -> None:
-        """End the process for certain."""
-        self._process.kill()
-        self._process.wait()
 
     def clear(self) -> None:
-        """Remove the file of what the process printed if that was nothing."""
+        """Remove the file of the process' output if it is empty."""
         if self._output is not None and self._output.exists() and not self._output.stat().st_size:
             self._output.unlink()
 
-    def last_words(self) -> str:
+    def last_lines(self) -> str:
         """Return the last lines of the log and of what the process printed, as far as there are any, for people."""
         said = []
         for title, file in ((f"its log, {self.log}, ends with", self.log), ("it printed", self._output)):

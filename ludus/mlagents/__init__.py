@@ -1,1 +1,1 @@
-"""What ML-Agents says, in Ludus' terms: specs and observations from its messages, pictures from its PNG files."""
+"""Reads specs, observations and pictures from ML-Agents' messages; writes its results folder."""

@@ -1,4 +1,4 @@
-"""What a behavior sees and does, from ML-Agents' messages: of players and of recordings alike.
+"""Behavior specs from ML-Agents' messages, of players and of recordings.
 
 Packages before 3.0 send images as (height, width, channels); they are turned, so that networks see one order. The
 oldest of them do not say what their dimensions mean. Packages before hybrid actions announce only deprecated fields.

@@ -1,1 +1,1 @@
-"""Playing without a server: built-in players, exported models, single episodes and what came of them."""
+"""Plays episodes without a server: scripted players, exported models, results."""

@@ -1,4 +1,4 @@
-"""Single episodes, played to their end by players of one's own choice, and what came of them."""
+"""Plays single episodes to their end with chosen players, and returns their results."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Outcome, Termin
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import BehaviorLayout
 from ludus.sdk.seeds import environment_seed
-from ludus.sdk.simulation import Bystander, GameSimulation, Simulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo, Simulation
+from ludus.sdk.steps import Actions, StepBuilder
 
 SEED_PARAMETER: Final = "seed"
 """The environment parameter that has to seed the episodes of a simulation that is played here."""
@@ -93,8 +93,8 @@ def play_episode(
     layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
     for number, player in enumerate(players.values()):
         player.begin(environment_seed(seed, number))
-    turn = Turn(layouts, {})
-    start = Start(seed=seed, parameters={SEED_PARAMETER: seed}, number=0, run_id="", first=True)
+    turn = StepBuilder(layouts, {})
+    start = ResetInfo(seed=seed, parameters={SEED_PARAMETER: seed}, number=0, run_id="", first=True)
     simulation.reset(turn, start)
     counted = simulation if isinstance(simulation, GameSimulation) else None
     firsts = _FirstEpisodes()
@@ -114,11 +114,11 @@ def play_episode(
         if over:
             if log is not None:
                 log.discard()
-            return tally.parts(counted.bystanders if counted is not None else ())
+            return tally.parts(counted.non_acting_players if counted is not None else ())
         actions = Actions(answer(players, batches))
         if log is not None:
             log.act(actions)
-        turn = Turn(layouts, {})
+        turn = StepBuilder(layouts, {})
         simulation.step(turn, actions)
 
 
@@ -227,15 +227,15 @@ class _Tally:
                     rewards[agent] += reward if lengths[agent] else 0.0
                     lengths[agent] += 1
 
-    def parts(self, bystanders: Iterable[Bystander]) -> dict[str, Part]:
+    def parts(self, non_acting_players: Iterable[NonActingPlayer]) -> dict[str, Part]:
         """Return the whole episode, without behaviors that had nobody in it."""
         rewards = {name: list(own.values()) for name, own in self._rewards.items() if own}
         lengths = {name: [self._lengths[name][agent] for agent in self._rewards[name]] for name in rewards}
-        for bystander in bystanders:
-            rewards.setdefault(bystander.behavior, []).append(bystander.reward)
-            lengths.setdefault(bystander.behavior, []).append(0)
-            if bystander.outcome:
-                self._outcomes.setdefault(bystander.behavior, bystander.outcome)
+        for player in non_acting_players:
+            rewards.setdefault(player.behavior, []).append(player.reward)
+            lengths.setdefault(player.behavior, []).append(0)
+            if player.outcome:
+                self._outcomes.setdefault(player.behavior, player.outcome)
         return {
             name: Part(fmean(own), fmean(lengths[name]), self._outcomes.get(name, Outcome.UNSPECIFIED))
             for name, own in rewards.items()

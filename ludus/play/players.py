@@ -1,4 +1,4 @@
-"""Who can play a part without a server. `ludus.play.model` is the other player there is.
+"""Built-in players without a server. `ludus.play.model` has the player with an exported model.
 
 Legend: N agents, C continuous actions, D discrete branches, K choices of all branches together.
 """

@@ -1,4 +1,4 @@
-"""A simulation some of whose teams are played by built-in players, so that the run meets an opponent it knows.
+"""A simulation in which built-in players play some of the teams.
 
     simulation = ScriptedSimulation(Chess(), {"Chess?team=1": RandomPlayer(Chess.behaviors[1].actions)})
 
@@ -15,8 +15,8 @@ from ludus.protocol.batches import ActionBatch, Outcome, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import MAX_STATS, BehaviorLayout
 from ludus.sdk.seeds import environment_seed
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.simulation import ResetInfo, Simulation
+from ludus.sdk.steps import Actions, StepBuilder
 
 OUTCOME_KEYS: Final[Mapping[Outcome, str]] = {
     Outcome.WIN: "Environment/Win",
@@ -25,7 +25,7 @@ OUTCOME_KEYS: Final[Mapping[Outcome, str]] = {
 }
 
 MOST_REPORTED: Final = MAX_STATS // 2 // len(OUTCOME_KEYS)
-"""Outcomes that are reported in one turn, where more games than that end at once: a step has room for so many stats."""
+"""Most outcomes that are reported in one step: a step has room for so many stats. More games may end at once."""
 
 
 class ScriptedSimulation(Simulation):
@@ -38,7 +38,7 @@ class ScriptedSimulation(Simulation):
         if unknown:
             raise ValueError(f"there is no {unknown[0]!r} to be played, only {', '.join(names)}")
         if players.keys() == set(names):
-            raise ValueError(f"nobody is left to be trained: {', '.join(names)} would all be scripted")
+            raise ValueError(f"no team is left to train: {', '.join(names)} would all be scripted")
         self._simulation = simulation
         self._players = dict(players)
         self._layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
@@ -50,51 +50,51 @@ class ScriptedSimulation(Simulation):
         """Those that the run acts for."""
         return [spec for spec in self._simulation.behaviors if spec.name not in self._players]
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin anew. The first time, built-in players begin to draw from the simulator's seed on."""
         for number, player in enumerate(self._players.values()):
             player.begin(environment_seed(start.seed, number) if start.first else None)
-        inner = self._turn(turn)
+        inner = self._turn(builder)
         self._simulation.reset(inner, start)
-        self._pass_on(inner, turn)
+        self._pass_on(inner, builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Carry out what the run and the built-in players do."""
-        inner = self._turn(turn)
+        inner = self._turn(builder)
         self._simulation.step(inner, Actions([*actions.batches, *self._answers]))
-        self._pass_on(inner, turn)
+        self._pass_on(inner, builder)
 
     def close(self) -> None:
         """Close the game."""
         self._simulation.close()
 
-    def _turn(self, outer: Turn) -> Turn:
+    def _turn(self, outer: StepBuilder) -> StepBuilder:
         # Who waits for the server is the outer turn's to know: built-in players never do.
-        return Turn(self._layouts, {}, outer.parameters)
+        return StepBuilder(self._layouts, {}, outer.parameters)
 
-    def _pass_on(self, inner: Turn, turn: Turn) -> None:
+    def _pass_on(self, inner: StepBuilder, builder: StepBuilder) -> None:
         """Let the built-in players answer, and tell the server the rest."""
         for spec in inner.announced:
             self._layouts[spec.name] = BehaviorLayout(spec)
-            turn.announce(spec)
+            builder.announce(spec)
         for stat in inner.stats:
-            turn.report(*stat)
+            builder.report(*stat)
         batches = inner.batches()
         self._answers = answer(self._players, batches)
         for name, decisions, terminals in batches:
             if name in self._players:
                 continue
             if terminals is not None:
-                _report_outcomes(turn, terminals)
-                turn.end_batch(terminals, name)
+                _report_outcomes(builder, terminals)
+                builder.end_episodes(terminals, name)
             if decisions is not None:
-                turn.decide_batch(decisions, name)
+                builder.request_decisions(decisions, name)
 
 
-def _report_outcomes(turn: Turn, terminals: TerminalBatch) -> None:
+def _report_outcomes(builder: StepBuilder, terminals: TerminalBatch) -> None:
     if terminals.outcomes is None:
         return
     known = terminals.outcomes[terminals.outcomes != Outcome.UNSPECIFIED]
     for value in known[:MOST_REPORTED].tolist():
         for outcome, key in OUTCOME_KEYS.items():
-            turn.report(key, float(value == outcome))
+            builder.report(key, float(value == outcome))

@@ -1,1 +1,1 @@
-"""The wire format of `ludus.v1`: generated stubs, and the codec between messages and numpy arrays."""
+"""The wire format `ludus.v1`: generated stubs, the codec between messages and arrays, TLS and tickets."""

@@ -1,4 +1,4 @@
-"""What travels between simulators and collectors, decoded: batches of agents as columns.
+"""The decoded messages between simulators and collectors: batches of agents as columns.
 
 Legend: N agents that wait for an action, M agents whose episode ended, C continuous actions, D discrete branches,
 K choices of all branches together.

@@ -27,7 +27,7 @@ class CloseCode(StrEnum):
     # The session cannot be opened.
     PROTOCOL_VERSION = "protocol_version", False, "The server does not speak the client's protocol version."
     BAD_HELLO = "bad_hello", False, "A field of Hello is missing or malformed."
-    BAD_TICKET = "bad_ticket", False, "The ticket is no ticket of this installation, or of another incarnation."
+    BAD_TICKET = "bad_ticket", False, "The ticket is no ticket of this installation, or of another session id."
     TICKET_EXPIRED = "ticket_expired", True, "The ticket has expired, or its attempt is over; join again."
     HELLO_TIMEOUT = "hello_timeout", True, "No Hello arrived in time after the stream was opened."
     SECOND_CALL_MISSING = (
@@ -36,7 +36,7 @@ class CloseCode(StrEnum):
         "A Unity player introduced itself, and did not make its second call.",
     )
     NO_AGENTS = "no_agents", False, "A Unity player connected, and none of its agents ever asked for a decision."
-    SUPERSEDED = "superseded", False, "A newer stream of the same incarnation took this one's place."
+    SUPERSEDED = "superseded", False, "A newer stream of the same session id took this one's place."
 
     # The client broke the contract; nothing but this session is affected.
     MALFORMED_MESSAGE = "malformed_message", False, "A message is not a valid ConnectRequest."

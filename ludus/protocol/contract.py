@@ -16,7 +16,7 @@ from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import MAX_BEHAVIORS
 
-INCARNATION: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+SESSION_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 REPORT_CODE: Final = re.compile(r"[0-9a-z_]{1,64}")
 MAX_RUN: Final = 200
 MAX_LABEL: Final = 200
@@ -63,13 +63,13 @@ def report_problem(message: pb.ReportRequest) -> Problem | None:
 
 
 def identity_problem(message: pb.JoinRequest | pb.ReportRequest) -> Problem | None:
-    """Return what is wrong with the run and the incarnation that a request names."""
+    """Return what is wrong with the run and the session id that a request names."""
     if not message.run:
         return "run", "is missing; name a run or give its id"
     if len(message.run.encode()) > MAX_RUN or not message.run.isprintable():
         return "run", f"must be printable and have at most {MAX_RUN} bytes"
-    if not INCARNATION.fullmatch(message.incarnation):
-        return "incarnation", "must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance"
+    if not SESSION_ID.fullmatch(message.session_id):
+        return "session_id", "must have 1 to 64 characters of [0-9A-Za-z_-], a UUID for instance"
     return None
 
 
@@ -109,8 +109,8 @@ def check_hello(hello: pb.Hello, *, greeted: bool) -> None:
             CloseCode.PROTOCOL_VERSION,
             f"the client speaks protocol version {hello.protocol_version}, this server {PROTOCOL_VERSION}",
         )
-    if INCARNATION.fullmatch(hello.incarnation) is None:
-        raise ProtocolError(CloseCode.BAD_HELLO, "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -")
+    if SESSION_ID.fullmatch(hello.session_id) is None:
+        raise ProtocolError(CloseCode.BAD_HELLO, "a session id has 1 to 64 characters of 0-9, A-Z, a-z, _ and -")
     if len(hello.behaviors) > MAX_BEHAVIORS or len(hello.client.encode()) > MAX_CLIENT:
         raise ProtocolError(
             CloseCode.BAD_HELLO, f"at most {MAX_BEHAVIORS} behaviors, and {MAX_CLIENT} bytes of client, are possible"

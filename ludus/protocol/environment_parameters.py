@@ -1,4 +1,4 @@
-"""Values of environment parameters: numbers, and samplers from which a game draws anew whenever it asks.
+"""Values of environment parameters: numbers, and samplers from which a game draws on request.
 
 They are ML-Agents' four kinds. A sampler is sent as a whole; the game draws from it, with the sampler's seed. Ranges
 are checked where they are written, in configurations, not here: ML-Agents sends negative deviations, too.

@@ -18,7 +18,7 @@ DIRECT_SECONDS: Final = 2.0
 TICKET_METADATA: Final = "ludus-ticket"
 """Metadata of Connect that repeats the ticket, so that a gateway can route the stream without decoding it; a Unity
 player's calls carry it here alone."""
-INCARNATION_METADATA: Final = "ludus-incarnation"
+SESSION_ID_METADATA: Final = "ludus-session-id"
 """Metadata of a Unity player's calls: whose they are. Without it they belong to the connection that they come by."""
 CLIENT_METADATA: Final = "ludus-client"
 """Metadata of a Unity player's calls: what speaks for it, such as `ludus-unity/1.0`."""

@@ -38,7 +38,7 @@ class TlsFiles:
             raise _unreadable(self.key, error) from None
 
     def _no_pass_phrase(self) -> NoReturn:
-        raise ValueError(f"{self.key} is encrypted, and nobody can be asked for its pass phrase; name a plain one")
+        raise ValueError(f"{self.key} is encrypted; Ludus cannot ask for a pass phrase: name a file without one")
 
 
 def check_certificates(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""ML-Agents' side channels, as the trainer's end speaks them: what it tells a Unity player, and what it hears from one.
+"""The trainer's end of ML-Agents' side channels: messages to a Unity player and from it.
 
 Beside agents and actions every message of the Unity protocol carries bytes: frames `[channel's UUID, 16 bytes as in
 .NET][int32 length][payload]`, one behind the other, the same in both directions. All numbers are little-endian; a
@@ -68,7 +68,7 @@ class EngineConfiguration:
     time_scale: float = 20.0
     """Game seconds a second; the player raises it to 1, an Editor lowers it to 100."""
     target_frame_rate: int = -1
-    """Frames a second; -1: as many as there can be."""
+    """Frames per second; -1: no limit."""
     capture_frame_rate: int = 60
     """Frames a second of game time; 0: game time follows the clock."""
 

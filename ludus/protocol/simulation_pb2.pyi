@@ -63,32 +63,32 @@ AGGREGATION_SUM: Aggregation
 AGGREGATION_HISTOGRAM: Aggregation
 
 class JoinRequest(_message.Message):
-    __slots__ = ("run", "incarnation", "protocol_version", "relay", "label", "client")
+    __slots__ = ("run", "session_id", "protocol_version", "relay", "label", "client")
     RUN_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     run: str
-    incarnation: str
+    session_id: str
     protocol_version: int
     relay: bool
     label: str
     client: str
-    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[str] = ..., protocol_version: _Optional[int] = ..., relay: _Optional[bool] = ..., label: _Optional[str] = ..., client: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., session_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., relay: _Optional[bool] = ..., label: _Optional[str] = ..., client: _Optional[str] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("run", "incarnation", "code", "sentence")
+    __slots__ = ("run", "session_id", "code", "sentence")
     RUN_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     run: str
-    incarnation: str
+    session_id: str
     code: str
     sentence: str
-    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., session_id: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class ReportResponse(_message.Message):
     __slots__ = ()
@@ -157,20 +157,20 @@ class ConnectResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("ticket", "protocol_version", "incarnation", "behaviors", "client", "resumes")
+    __slots__ = ("ticket", "protocol_version", "session_id", "behaviors", "client", "resumes")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     BEHAVIORS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     RESUMES_FIELD_NUMBER: _ClassVar[int]
     ticket: str
     protocol_version: int
-    incarnation: str
+    session_id: str
     behaviors: _containers.RepeatedCompositeFieldContainer[BehaviorSpec]
     client: str
     resumes: bool
-    def __init__(self, ticket: _Optional[str] = ..., protocol_version: _Optional[int] = ..., incarnation: _Optional[str] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorSpec, _Mapping]]] = ..., client: _Optional[str] = ..., resumes: _Optional[bool] = ...) -> None: ...
+    def __init__(self, ticket: _Optional[str] = ..., protocol_version: _Optional[int] = ..., session_id: _Optional[str] = ..., behaviors: _Optional[_Iterable[_Union[BehaviorSpec, _Mapping]]] = ..., client: _Optional[str] = ..., resumes: _Optional[bool] = ...) -> None: ...
 
 class Announce(_message.Message):
     __slots__ = ("behaviors",)

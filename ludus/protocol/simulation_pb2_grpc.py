@@ -57,21 +57,21 @@ class SimulationServiceServicer:
     """
 
     def Join(self, request, context):
-        """Assigns a simulator to the run's live attempt and says where to stream. Idempotent per incarnation: joining again with
-        the same incarnation returns the same simulator number. Served by the gateway. Bearer token in `authorization` metadata.
-        Errors, each with a stable name in the trailing metadata `ludus-reason`: UNAUTHENTICATED (no token, or a wrong one),
-        INVALID_ARGUMENT (a field of the request), NOT_FOUND (no such run), FAILED_PRECONDITION (the run has ended, or the
-        protocol version is not spoken here), UNAVAILABLE (ask again later). A run that has no live attempt yet is no error: it
-        answers with `wait`.
+        """Assigns a simulator to the run's live attempt and returns the address of its stream. Idempotent per session_id: joining
+        again with the same session id returns the same simulator number. Served by the gateway. Bearer token in `authorization`
+        metadata. Errors, each with a stable name in the trailing metadata `ludus-reason`: UNAUTHENTICATED (no token, or a wrong
+        one), INVALID_ARGUMENT (a field of the request), NOT_FOUND (no such run), FAILED_PRECONDITION (the run has ended, or the
+        server does not speak the protocol version), UNAVAILABLE (ask again later). A run without a live attempt is no error: the
+        answer is `wait`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Leaves word on the run of something that only the game's machine can see: a build that never dialled, that crashed, an
-        Editor that nobody plays in. It becomes an event of the run. Served by the gateway, with the token and the errors of
-        Join; what comes too often is dropped without an error.
+        """Reports a problem that only the game's machine can see: a build that never connected or that crashed, an Editor in which
+        Play was not pressed. It becomes an event of the run. Served by the gateway, with the token and the errors of Join. Reports
+        beyond 30 in a minute of one run are dropped without an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,10 +79,10 @@ class SimulationServiceServicer:
 
     def Connect(self, request_iterator, context):
         """Carries one simulator's session: observations in, actions out. The first message must be Hello. Served by collectors,
-        and byte for byte by the gateway when `relay` was granted. The ticket travels twice: as `ludus-ticket` metadata, by which
-        the gateway finds the collector without decoding the stream, and in Hello, which is what the collector trusts. A session
-        ends with Close from the server or by half-closing from the client. A later stream with the same incarnation and a fresh
-        ticket is a reconnection: it takes the place of an older stream that the server still holds.
+        and byte for byte by the gateway if the assignment has `relay`. The ticket is sent twice: as `ludus-ticket` metadata, by which
+        the gateway finds the collector without decoding the stream, and in Hello, which the collector trusts. A session
+        ends with Close from the server or by half-closing from the client. A later stream with the same session id and a fresh
+        ticket is a reconnection: it replaces an older stream that the server still holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

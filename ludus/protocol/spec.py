@@ -1,4 +1,4 @@
-"""What a behavior sees and does: the vocabulary that simulators, collectors and learners share.
+"""Behavior specs: observations and actions, shared by simulators, collectors and learners.
 
 Plain immutable values without I/O. `ludus.protocol.codec` turns them into protobuf messages and back.
 """

@@ -1,4 +1,4 @@
-"""Behavior specs: their limits, their messages, and what they mean for the bytes of a step."""
+"""Behavior specs: their limits, their messages, and the sizes of a step's columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,7 +4,7 @@ The gateway signs them, collectors verify them without a database, and a gateway
 where the stream goes. Opaque to clients. Format: `1.<claims>.<signature>`, claims as JSON in unpadded base64url,
 signature = HMAC-SHA256 over everything before its dot, under one key that gateways and workers share. Not encrypted: a
 ticket holds no secret but its signature. It does not forbid use by two streams: a collector lets the newer stream of
-an incarnation win.
+a session id win.
 """
 
 import base64
@@ -26,9 +26,9 @@ class TicketClaims:
     """What a ticket says."""
 
     run_id: str
-    epoch: int
+    attempt: int
     """The attempt: after a restart on another worker old tickets are worthless."""
-    incarnation: str
+    session_id: str
     number: int
     """The simulator's number in the run; its seed is the run's seed + number."""
     expires_at: float

@@ -1,4 +1,4 @@
-"""The client's side of TLS: whom it trusts, and the certificate that it shows where a server wants one (mTLS)."""
+"""The client's side of TLS: trusted authorities, and the client certificate for mTLS."""
 
 import ipaddress
 import os
@@ -80,4 +80,4 @@ def _why(error: OSError) -> str:
     if not isinstance(error, ssl.SSLError):
         return error.strerror or str(error)
     mismatch = error.reason == "KEY_VALUES_MISMATCH"
-    return "the key is that of another certificate" if mismatch else "it is not what is needed, in PEM"
+    return "the key is that of another certificate" if mismatch else "it is not the expected kind of PEM file"

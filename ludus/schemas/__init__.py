@@ -1,91 +1,77 @@
-"""What the HTTP API returns, as frozen dataclasses: modules as in `ludus.client`, and all of them importable from here.
+"""The resources of the HTTP API, as frozen dataclasses: the server answers with them, the client reads them.
 
-Times are aware datetimes in UTC. A field that the server adds later is ignored by older clients; a field that is
-missing takes its default.
+Times are aware datetimes in UTC. The text below a field is its description in the API's schema. A client ignores fields
+that it does not know, and gives a missing field its default.
 """
 
-from ludus.schemas.aliases import Alias
-from ludus.schemas.assessments import EvaluationResult, MatchResult
-from ludus.schemas.checkpoints import (
-    Checkpoint,
-    CheckpointFile,
-    CheckpointVerified,
-    Pruned,
-    PrunedCheckpoint,
-    UploadedCheckpoint,
-)
-from ludus.schemas.configs import (
-    ConfigChange,
-    ConfigDiff,
-    ConfigDrop,
-    ConfigRewrite,
-    ConfigSummary,
-    ConfigUpgrade,
-    ConfigVersion,
-)
-from ludus.schemas.demonstrations import Demonstration
-from ludus.schemas.errors import ProblemDetail
-from ludus.schemas.events import Event
-from ludus.schemas.ladders import Ladder, Match, PayoffPlayer, Payoffs, Player, Rating, RatingSeries, Seat
-from ludus.schemas.lifecycle import Amendment, Amendments, Change, CheckpointRequest
-from ludus.schemas.metrics import Log, LogText, Metric, Series
-from ludus.schemas.parameters import EnvironmentParameter, EnvironmentParameters, ParameterEdit
-from ludus.schemas.reading import read_record
-from ludus.schemas.runs import Attempt, ConfigWarning, PlannedRun, Run, SelfPlay, Simulator, Worker
-from ludus.schemas.tokens import AuditEntry, Identity, Token
-from ludus.schemas.webhooks import Delivery, DeliveryAttempt, Webhook
-
-__all__ = [
-    "Alias",
-    "Amendment",
-    "Amendments",
-    "Attempt",
-    "AuditEntry",
-    "Change",
-    "Checkpoint",
-    "CheckpointFile",
-    "CheckpointRequest",
-    "CheckpointVerified",
-    "ConfigChange",
-    "ConfigDiff",
-    "ConfigDrop",
-    "ConfigRewrite",
-    "ConfigSummary",
-    "ConfigUpgrade",
-    "ConfigVersion",
-    "ConfigWarning",
-    "Delivery",
-    "DeliveryAttempt",
-    "Demonstration",
-    "EnvironmentParameter",
-    "EnvironmentParameters",
-    "EvaluationResult",
-    "Event",
-    "Identity",
-    "Ladder",
-    "Log",
-    "LogText",
-    "Match",
-    "MatchResult",
-    "Metric",
-    "ParameterEdit",
-    "PayoffPlayer",
-    "Payoffs",
-    "PlannedRun",
-    "Player",
-    "ProblemDetail",
-    "Pruned",
-    "PrunedCheckpoint",
-    "Rating",
-    "RatingSeries",
-    "Run",
-    "Seat",
-    "SelfPlay",
-    "Series",
-    "Simulator",
-    "Token",
-    "UploadedCheckpoint",
-    "Webhook",
-    "Worker",
-    "read_record",
-]
+from ludus.schemas.aliases import Alias as Alias
+from ludus.schemas.assessments import Assessment as Assessment
+from ludus.schemas.assessments import EvaluationResult as EvaluationResult
+from ludus.schemas.assessments import MatchResult as MatchResult
+from ludus.schemas.checkpoints import Checkpoint as Checkpoint
+from ludus.schemas.checkpoints import CheckpointFile as CheckpointFile
+from ludus.schemas.checkpoints import CheckpointRequest as CheckpointRequest
+from ludus.schemas.checkpoints import CheckpointVerified as CheckpointVerified
+from ludus.schemas.checkpoints import Pruned as Pruned
+from ludus.schemas.checkpoints import PrunedCheckpoint as PrunedCheckpoint
+from ludus.schemas.checkpoints import UploadedCheckpoint as UploadedCheckpoint
+from ludus.schemas.configs import ConfigChange as ConfigChange
+from ludus.schemas.configs import ConfigDiff as ConfigDiff
+from ludus.schemas.configs import ConfigDrop as ConfigDrop
+from ludus.schemas.configs import ConfigProblem as ConfigProblem
+from ludus.schemas.configs import ConfigRewrite as ConfigRewrite
+from ludus.schemas.configs import ConfigSummary as ConfigSummary
+from ludus.schemas.configs import ConfigUpgrade as ConfigUpgrade
+from ludus.schemas.configs import ConfigVersion as ConfigVersion
+from ludus.schemas.configs import ConfigWarning as ConfigWarning
+from ludus.schemas.configs import ResolvedConfig as ResolvedConfig
+from ludus.schemas.demonstrations import Demonstration as Demonstration
+from ludus.schemas.demonstrations import DemonstrationStatistics as DemonstrationStatistics
+from ludus.schemas.demonstrations import DemonstrationSummary as DemonstrationSummary
+from ludus.schemas.demonstrations import RecordedActions as RecordedActions
+from ludus.schemas.demonstrations import RecordedBehavior as RecordedBehavior
+from ludus.schemas.demonstrations import RecordedObservation as RecordedObservation
+from ludus.schemas.demonstrations import Spread as Spread
+from ludus.schemas.environment_parameters import EnvironmentParameter as EnvironmentParameter
+from ludus.schemas.environment_parameters import EnvironmentParameters as EnvironmentParameters
+from ludus.schemas.environment_parameters import ParameterEdit as ParameterEdit
+from ludus.schemas.errors import ProblemDetail as ProblemDetail
+from ludus.schemas.events import Event as Event
+from ludus.schemas.ladders import Ladder as Ladder
+from ludus.schemas.ladders import Match as Match
+from ludus.schemas.ladders import Participant as Participant
+from ludus.schemas.ladders import PayoffPlayer as PayoffPlayer
+from ludus.schemas.ladders import Payoffs as Payoffs
+from ludus.schemas.ladders import Player as Player
+from ludus.schemas.ladders import Rating as Rating
+from ludus.schemas.ladders import RatingHistory as RatingHistory
+from ludus.schemas.ladders import RatingSeries as RatingSeries
+from ludus.schemas.logs import Log as Log
+from ludus.schemas.logs import LogText as LogText
+from ludus.schemas.metrics import Metric as Metric
+from ludus.schemas.metrics import Series as Series
+from ludus.schemas.reading import read_record as read_record
+from ludus.schemas.runs import Amendment as Amendment
+from ludus.schemas.runs import Amendments as Amendments
+from ludus.schemas.runs import Attempt as Attempt
+from ludus.schemas.runs import Change as Change
+from ludus.schemas.runs import PlannedRun as PlannedRun
+from ludus.schemas.runs import Run as Run
+from ludus.schemas.runs import RunListed as RunListed
+from ludus.schemas.runs import RunSummary as RunSummary
+from ludus.schemas.runs import SelfPlay as SelfPlay
+from ludus.schemas.simulators import Simulator as Simulator
+from ludus.schemas.states import RunKind as RunKind
+from ludus.schemas.states import RunState as RunState
+from ludus.schemas.states import StopReason as StopReason
+from ludus.schemas.tokens import AuditEntry as AuditEntry
+from ludus.schemas.tokens import Identity as Identity
+from ludus.schemas.tokens import NewToken as NewToken
+from ludus.schemas.tokens import Scope as Scope
+from ludus.schemas.tokens import Token as Token
+from ludus.schemas.webhooks import Delivery as Delivery
+from ludus.schemas.webhooks import DeliveryAttempt as DeliveryAttempt
+from ludus.schemas.webhooks import DeliveryWithPayload as DeliveryWithPayload
+from ludus.schemas.webhooks import Webhook as Webhook
+from ludus.schemas.webhooks import WebhookWithSecret as WebhookWithSecret
+from ludus.schemas.workers import Worker as Worker

@@ -1,56 +1,89 @@
-"""Results of runs that judge policies."""
+"""Results of runs that evaluate policies."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+Verdict = Literal["pass", "fail", "undecided"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MatchResult:
-    """Where a match stands. `verdict` is `pass`, `fail` or `undecided`, None while it goes on; results are the
-    candidate's.
-    """
+    """Games of a candidate against a champion."""
 
-    kind: str
+    kind: Literal["match"]
+    verdict: Verdict | None = None
+    """Null while the run continues."""
     behavior: str
     candidate: str
+    """Its checkpoint."""
     champion: str
+    """Its checkpoint."""
     games: int
     wins: int
+    """Of the candidate."""
     draws: int
     losses: int
     paired: bool
+    """Games count in pairs with the same seed and swapped sides; otherwise each game counts alone."""
+    pairs: tuple[int, ...] | None = None
+    """Number of pairs in which the candidate got 0, 1, 2, 3 and 4 half points."""
+    score: float | None = None
+    """Mean of 1 for a win and 1/2 for a draw."""
+    elo: float | None = None
+    """Lead of the candidate; null where all games, or none, were won."""
+    elo_low: float | None = None
+    """Lower end of its 95 % score interval; null: unbounded."""
+    elo_high: float | None = None
+    """Upper end; null: unbounded."""
     llr: float
+    """Log-likelihood ratio of a lead of `elo1` against one of `elo0`."""
     llr_lower: float
+    """At or below it the candidate fails."""
     llr_upper: float
+    """At or above it the candidate passes."""
     elo0: float
     elo1: float
     alpha: float
     beta: float
     max_games: int
-    verdict: str | None = None
-    pairs: tuple[int, ...] | None = None
-    score: float | None = None
-    elo: float | None = None
-    elo_low: float | None = None
-    elo_high: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """Where an evaluation stands. `low` and `high` are the ends of the interval of the mean return."""
+    """Episodes of a policy that plays alone."""
 
-    kind: str
+    kind: Literal["evaluate"]
+    verdict: Verdict | None = None
+    """Null while the run continues."""
     behavior: str
     checkpoint: str
     episodes: int
+    """Played so far."""
     wanted: int
     seeded: bool
-    confidence: float
-    verdict: str | None = None
+    """Simulators take the seeds of episodes from the run."""
     mean: float | None = None
+    """Of the undiscounted returns."""
     low: float | None = None
+    """Lower end of the interval of the mean, bootstrapped; null: a single episode has none."""
     high: float | None = None
+    """Upper end of the interval."""
+    confidence: float
     deviation: float | None = None
     least: float | None = None
     most: float | None = None
     mean_length: float | None = None
+    """Decisions per episode."""
     threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assessment:
+    """The result so far of a run that evaluates policies."""
+
+    run_id: str
+    attempt: int
+    """Number of the attempt that reported it."""
+    result: MatchResult | EvaluationResult
+    updated_at: datetime

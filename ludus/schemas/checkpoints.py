@@ -1,82 +1,127 @@
-"""Checkpoints: of runs, and of other programs."""
+"""Checkpoints: of runs, and uploaded ones."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Literal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointFile:
-    """One file of a checkpoint; `size` in bytes."""
+    """One file of a checkpoint."""
 
     name: str
     size: int
+    """Bytes."""
     sha256: str
+    """Lower-case hexadecimal; also the ETag of the download."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A complete state of a run, with its exported models."""
 
     id: str
     run_id: str
-    epoch: int
+    attempt: int
+    """Number of the attempt that saved it."""
     step: int
+    """Agent steps of all behaviors together."""
     steps: dict[str, int]
+    """Agent steps per behavior."""
     reason: str
+    """`interval`, `final` or `requested`."""
     size: int
+    """Bytes of all files."""
     files: tuple[CheckpointFile, ...]
-    created_at: datetime
-    metrics: dict[str, Any] = field(default_factory=dict)
-    deleted_at: datetime | None = None
-    scores: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Per behavior: mean episode return since the previous checkpoint."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Per behavior (empty: the run as a whole): metrics when the checkpoint was saved, and those of evaluations."""
     merit: float | None = None
+    """Value by which `best` is chosen, higher is better: the score that `keep_best` names (negated if less is better),
+    or the mean episode return."""
+    created_at: datetime
     pinned_at: datetime | None = None
+    """Since when it is exempt from retention."""
     damaged_at: datetime | None = None
+    """When a file was found missing or altered."""
     damage: str | None = None
+    """The damaged file, and its problem."""
+    deleted_at: datetime | None = None
+    """When retention deleted it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointVerified:
-    """What became of a look into all files of a checkpoint; `bytes` were read."""
+    """Result of comparing the checksums of all files of a checkpoint."""
 
     checkpoint: Checkpoint
     sound: bool
+    """Whether every file is as it was stored."""
     problems: tuple[str, ...]
+    """One sentence for each file that is not."""
     bytes: int
+    """Bytes that were read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrunedCheckpoint:
-    """A checkpoint that is deleted, or would be: because of its `age`, or of the `size` of all."""
+    """A checkpoint that was deleted, or would be."""
 
     id: str
     run_id: str
     step: int
     size: int
+    """Bytes."""
     created_at: datetime
-    rule: str
+    rule: Literal["age", "size"]
+    """The rule that it violates."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What was deleted, or would be (`dry_run`); `bytes` of all of them together."""
+    """Checkpoints that were deleted, or would be."""
 
     dry_run: bool
     checkpoints: tuple[PrunedCheckpoint, ...]
     bytes: int
+    """Of all of them together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRequest:
+    """A request for a checkpoint now."""
+
+    run_id: str
+    seq: int
+    """Counts 1, 2, 3, ... per run."""
+    created_at: datetime
+    answered_at: datetime | None = None
+    """Null until the trainer has written it."""
+    checkpoint_id: str | None = None
+    """The checkpoint, once it is stored."""
+    problem: str | None = None
+    """Why there is none, as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class UploadedCheckpoint:
-    """A checkpoint of ML-Agents that behaviors can begin with; `modules` are what its file says is in it."""
+    """A checkpoint that was uploaded, for behaviors to begin with (`initialize_from`)."""
 
     id: str
     name: str
-    behavior: str | None
+    """For people; not unique."""
+    behavior: str | None = None
+    """The behavior that it was trained for, if the upload named one."""
     format: str
+    """`mlagents`: a `checkpoint.pt`; `ludus`: the format of `ludus learn`, a whole checkpoint of a run."""
     modules: tuple[str, ...]
+    """Names of the modules in the file, as in `Policy`, `Optimizer:critic`."""
     file: str
+    """Name of the file in the artifact store."""
     size: int
+    """Bytes of the file."""
     sha256: str
+    """Of the file, lower-case hexadecimal."""
+    project: str = "default"
     created_at: datetime

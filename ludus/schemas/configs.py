@@ -1,49 +1,54 @@
-"""Stored configurations, and what became of one of an older release."""
+"""Stored configurations, and the conversion of older ones."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from ludus.schemas.errors import ProblemDetail
+ResolvedConfig = Annotated[dict[str, Any], "RunConfig"]
+"""A configuration with every default filled in; the API's description refers to the schema of this name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfigSummary:
     """One version of a stored configuration, without its content."""
 
     name: str
     version: int
+    """Counts 1, 2, 3, ... per name."""
     description: str
     digest: str
+    """SHA-256 of the resolved form as canonical JSON."""
+    project: str = "default"
     created_at: datetime
 
 
-@dataclass(frozen=True)
-class ConfigVersion:
-    """One immutable version of a stored configuration: as it was sent, and with every default filled in."""
+@dataclass(frozen=True, kw_only=True)
+class ConfigVersion(ConfigSummary):
+    """One immutable version of a stored configuration."""
 
-    name: str
-    version: int
-    description: str
-    digest: str
-    created_at: datetime
     source: str
-    resolved: dict[str, Any]
+    """The document as it was sent."""
+    document: dict[str, Any]
+    """The source, parsed."""
+    resolved: ResolvedConfig
+    """With every default filled in."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfigChange:
-    """One difference: a key was `added`, `removed` (`old` is its value) or `changed`."""
+    """One difference; a whole section that was added or removed is one."""
 
     path: str
-    kind: str
+    kind: Literal["added", "removed", "changed"]
     old: Any = None
+    """Null if added."""
     new: Any = None
+    """Null if removed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfigDiff:
-    """Differences between the resolved forms of two versions."""
+    """The differences between the resolved forms of two versions."""
 
     name: str
     old: int
@@ -51,35 +56,60 @@ class ConfigDiff:
     changes: tuple[ConfigChange, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfigRewrite:
-    """Something of an older configuration that is written otherwise now; `*` in a path stands for each behavior."""
+    """A part of an older configuration that has another form now."""
 
     path: str
+    """The former path; `*` stands for each behavior."""
     to: str
-    why: str
+    """The present path."""
     old: Any = None
-    """None where only the place changed, as `new`."""
+    """Null where only the path changed."""
     new: Any = None
+    why: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfigDrop:
-    """Something of an older configuration that the new one does not have."""
+    """A part of an older configuration that the new one does not have."""
 
     path: str
-    why: str
+    """The former path."""
     value: Any = None
+    why: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class ConfigProblem:
+    """A mistake for which a run of the new document would be refused."""
+
+    path: str
+    code: str
+    """Stable name."""
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConfigUpgrade:
-    """A configuration in the format of today, as YAML, and what was done to it."""
+    """A configuration in the present format, and the changes that were made."""
 
     document: str
+    """YAML; without comments, unless nothing changed."""
     unchanged: bool
-    """It had the format of today already."""
+    """It had the present format already; the document is the one that was sent."""
     changes: tuple[ConfigRewrite, ...]
     dropped: tuple[ConfigDrop, ...]
-    problems: tuple[ProblemDetail, ...]
-    """What is left to do before a run can be made of it."""
+    problems: tuple[ConfigProblem, ...]
+    """To be corrected before a run can be created from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigWarning:
+    """A part of a configuration that is legal but probably not intended."""
+
+    path: str
+    """Dotted keys."""
+    code: str
+    """Stable name."""
+    message: str

@@ -1,14 +1,16 @@
-"""Why a request was refused."""
+"""The problems of a refused request."""
 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProblemDetail:
-    """One mistake of a refused request: where, which (stable code), and what to do, for people."""
+    """One mistake of a refused request."""
 
     path: str
     code: str
+    """Stable name of the mistake."""
     message: str
+    """What is wrong and what would be right, for people."""
     location: str = "body"
     """`config`, `body`, `query`, `path` or `header`: what `path` is a path in."""

@@ -1,53 +1,35 @@
-"""Metrics and logs of runs."""
+"""Metrics of runs. A value that is not a finite number is null."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metric:
-    """The newest value of a metric. `behavior` is empty for metrics of the run as a whole."""
+    """The newest value of a metric."""
 
     behavior: str
+    """Empty for metrics of the run as a whole."""
     key: str
     step: int
-    value: float | None
+    value: float | None = None
     at: datetime
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Series:
-    """A metric over time in columns, ascending by step; where it was thinned, each entry stands for several points."""
+    """A metric over time in columns, ascending by step; after down-sampling an entry stands for several points."""
 
     behavior: str
     key: str
     total: int
-    """Points that the entries stand for."""
+    """Number of points behind each entry."""
     steps: tuple[int, ...]
     """Of each entry's last point, as are the times."""
     times: tuple[datetime, ...]
     values: tuple[float | None, ...]
-    """Means of the entry's points; None where none is a number."""
+    """Means of the entry's points; null where none is a number."""
     minima: tuple[float | None, ...]
     maxima: tuple[float | None, ...]
     counts: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Log:
-    """A log file of an attempt; `size` in bytes."""
-
-    epoch: int
-    name: str
-    size: int
-    updated_at: datetime
-
-
-@dataclass(frozen=True)
-class LogText:
-    """A part of a log. Offsets and sizes are in bytes of the file."""
-
-    text: str
-    offset: int
-    next_offset: int
-    size: int
+    """Number of points of each entry."""

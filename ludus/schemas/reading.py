@@ -1,8 +1,9 @@
-"""Builds records from their JSON form."""
+"""Builds resources from their JSON form."""
 
 import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
+from enum import Enum
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -31,11 +32,23 @@ def _convert(hint: Any, value: Any) -> Any:
     if value is None:
         return None
     if get_origin(hint) in {Union, UnionType}:
-        return _convert(next(member for member in get_args(hint) if member is not type(None)), value)
+        members = [member for member in get_args(hint) if member is not type(None)]
+        return _convert(next((member for member in members[1:] if _is_of_kind(member, value)), members[0]), value)
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_convert(get_args(hint)[0], item) for item in value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    if get_origin(hint) is Mapping and get_args(hint)[0] is int:  # keys of JSON are strings
+        return {int(key): item for key, item in value.items()}
     if hint is datetime:
         return datetime.fromisoformat(str(value))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return read_record(hint, value)
     return value
+
+
+def _is_of_kind(member: Any, value: Any) -> bool:
+    """Return whether a value has the `kind` by which resources of a union are told apart."""
+    if not dataclasses.is_dataclass(member) or not isinstance(value, Mapping):
+        return False
+    return value.get("kind") in get_args(get_type_hints(member).get("kind"))

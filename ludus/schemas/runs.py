@@ -1,136 +1,159 @@
-"""Runs, what a run would be, who executes them, and who plays in them."""
+"""Runs, their attempts and amendments."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-
-@dataclass(frozen=True)
-class SelfPlay:
-    """Where a run's self-play is."""
-
-    learning_team: int
-    elo: dict[str, float]
-    """The present rating of each behavior's policy that learns."""
+from ludus.schemas.configs import ConfigWarning, ResolvedConfig
+from ludus.schemas.states import RunKind, RunState, StopReason
 
 
-@dataclass(frozen=True)
-class Run:
-    """One job. `config` is absent in lists."""
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """The fields that a run has in lists, too."""
 
     id: str
-    kind: str
+    kind: RunKind
     name: str
+    """Not unique; in a path it stands for the newest run of that name."""
+    project: str = "default"
     tags: tuple[str, ...]
-    state: str
+    state: RunState
+    stop_reason: StopReason | None = None
+    """Why the run stopped or paused."""
+    stop_detail: str | None = None
+    """The same as a sentence for people."""
+    intent: str | None = None
+    """`pause`, `stop` or `cancel`: requested and not done yet."""
+    config_name: str | None = None
+    """Stored configuration that the run was created from."""
+    config_version: int | None = None
     seed: int
     priority: int
-    epoch: int
+    """Of a project's runs, those with a higher one are trained first."""
+    attempt: int
+    """Number of the newest attempt; 0 before the first."""
     step: int
+    """Agent steps of all behaviors together."""
+    waits_for: str | None = None
+    """The reason why a run does not continue, as a sentence for people: it waits for simulators, for a worker that can
+    train it, or for a slot, with the runs that hold the slots; null where it waits for nothing. The names of runs in
+    other projects are left out."""
     restarts_without_progress: int
     created_at: datetime
-    updated_at: datetime
-    stop_reason: str | None = None
-    stop_detail: str | None = None
-    intent: str | None = None
-    config_name: str | None = None
-    config_version: int | None = None
     queued_at: datetime | None = None
     started_at: datetime | None = None
+    """When the first attempt was RUNNING."""
     finished_at: datetime | None = None
-    owner: str | None = None
-    """A label: of one token's runs, those of the owner with fewer in training go first. Absent in lists."""
-    token_id: str | None = None
-    """The token that created it, by which quotas count it. Absent in lists."""
-    waits_for: str | None = None
-    """What a run that does not go on waits for: simulators, a worker, or a slot and the runs that hold the slots."""
-    needs_action: bool = False
-    """Whether it goes on only when somebody acts. Absent in lists."""
-    self_play: SelfPlay | None = None
-    """None where no behavior has `self_play`, before the first turn, and in lists."""
-    config: dict[str, Any] | None = None
-    project: str = "default"
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunListed(RunSummary):
+    """A run in a list, with the requested metrics."""
+
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """In lists: what was asked for, by the texts of `list_runs`."""
+    """By the texts of `metrics` in the request; null where the run has no such number."""
 
 
-@dataclass(frozen=True)
-class ConfigWarning:
-    """Something in a configuration that is legal but probably not meant."""
+@dataclass(frozen=True, kw_only=True)
+class SelfPlay:
+    """The state of a run's self-play, as its newest trainer reported it."""
 
-    path: str
-    code: str
-    message: str
+    learning_team: int
+    """The team that learns; all others play frozen policies."""
+    elo: dict[str, float]
+    """Elo rating of each behavior's policy that learns: the present one, not the mean of a summary."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Run(RunSummary):
+    """A run."""
+
+    owner: str = ""
+    """A label: of one token's runs, those of the owner with fewer in training go first."""
+    token_id: str | None = None
+    """The token that created it, by which quotas count it; null where no token of the database did."""
+    needs_action: bool = False
+    """Whether the run continues only after a person acts: it is paused, or has had no simulator or no worker that can
+    train it for so long that none is to be expected (docs/lifecycle.md has the rule)."""
+    self_play: SelfPlay | None = None
+    """Null where no behavior has `self_play`, and before the first learning team."""
+    config: ResolvedConfig
+    """The configuration with every default filled in."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """What a run would be: the answer to `validate_only`."""
+    """The run that a request would create: the answer to `validate_only`."""
 
-    kind: str
-    name: str | None
+    kind: RunKind
+    name: str | None = None
     tags: tuple[str, ...]
     priority: int
-    config: dict[str, Any]
+    owner: str = ""
     config_name: str | None = None
     config_version: int | None = None
+    config: ResolvedConfig
+    """The configuration with every default filled in."""
     warnings: tuple[ConfigWarning, ...] = ()
-    owner: str = ""
+    """A run has them as events, `config_doubted`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One key that was changed."""
+
+    path: str
+    """Dotted keys."""
+    old: Any = None
+    new: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendment:
+    """One change of a run's configuration."""
+
+    seq: int
+    """Counts 1, 2, 3, ... per run."""
+    changes: tuple[Change, ...]
+    applied: bool
+    """Whether a trainer has carried it out; a live run does within seconds."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendments:
+    """The original configuration of a run, the present one, and the changes between them."""
+
+    original_config: ResolvedConfig
+    """The configuration that the run was created with, every default filled in."""
+    config: ResolvedConfig
+    """The present one: all changes made."""
+    amendments: tuple[Amendment, ...] = ()
+    """In their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One execution of a run by one worker."""
 
-    epoch: int
+    number: int
+    """Counts 1, 2, 3, ... per run."""
     worker_id: str
     step: int
+    """Agent steps as of the last heartbeat."""
+    resumed_from: str | None = None
+    """Checkpoint that it began with."""
+    resume_step: int = 0
+    endpoints: tuple[dict[str, Any], ...] = ()
+    """Addresses of its collectors."""
+    fingerprint: dict[str, Any] | None = None
+    """The worker that it ran on: release and commit of Ludus, versions of Python, torch, CUDA and the driver,
+    processor, cores, memory and GPUs; null where the worker did not report them."""
     started_at: datetime
     heartbeat_at: datetime
     ended_at: datetime | None = None
     outcome: str | None = None
+    """How it ended: a stop reason, `lease_expired`, `released`, `paused`."""
     detail: str | None = None
-    resumed_from: str | None = None
-    endpoints: tuple[dict[str, Any], ...] = ()
-    fingerprint: dict[str, Any] | None = None
-    """What it ran on: release, commit, libraries and hardware of the worker."""
-
-
-@dataclass(frozen=True)
-class Simulator:
-    """One connection of a game process."""
-
-    incarnation: str
-    number: int
-    label: str
-    client: str
-    peer: str
-    state: str
-    epoch: int
-    relayed: bool
-    behaviors: tuple[str, ...]
-    agents: int
-    steps: int
-    joined_at: datetime
-    collector: int | None = None
-    connected_at: datetime | None = None
-    left_at: datetime | None = None
-    leave_code: str | None = None
-    leave_reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Worker:
-    """One slot of a worker host."""
-
-    id: str
-    host: str
-    pid: int
-    version: str
-    started_at: datetime
-    heartbeat_at: datetime
-    labels: tuple[str, ...] = ()
-    resources: dict[str, Any] = field(default_factory=dict)
-    run_id: str | None = None
-    last_claim_at: datetime | None = None
-    stopped_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""Plays a simulation in its run: joins (`ludus.sdk.join`), streams, and comes back until the run ends.
+"""Play a simulation in its run: join (`ludus.sdk.join`), exchange steps and actions, reconnect until the run ends.
 
 grpc.aio in one thread, because a blocking stub spends a third more processor time per message on its threads [measured:
 an echo on two cores, 225 µs against 165 µs]. The game runs inside the loop; keepalive does not suffer from a long step,
@@ -7,34 +7,37 @@ since gRPC answers pings from a thread of its own.
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
-from ludus.protocol.options import TICKET_METADATA
+from ludus.protocol.options import DEFAULT_SERVER, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.errors import Failure, SessionRefused
-from ludus.sdk.join import SERVICE, Joiner, Place, RunEnd, Target, client_name
+from ludus.sdk.join import SERVICE, CollectorEndpoint, JoinClient, RunEnd, Target, client_name
 from ludus.sdk.session import Session
-from ludus.sdk.simulation import ResumableSimulation, Simulation, Start
+from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
 from ludus.sdk.steps import Actions
 
-logger = logging.getLogger("ludus.sdk.simulator")
+logger = logging.getLogger("ludus.sdk")
 
 _EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not know it
 
 CLIENT: Final = "ludus-python"
 WELCOME_SECONDS: Final = 60.0
-"""A stream that was not welcomed in this time is given up."""
+"""Time-out of the Welcome on a new stream."""
 
 
 @dataclass(frozen=True)
-class Ending(RunEnd):
-    """How a simulator's part in a run ended."""
+class ConnectionSummary(RunEnd):
+    """How a run ended for a simulator, with counts of what the simulator did."""
 
     decisions: int = 0
     """Decisions that agents asked for, over all sessions."""
@@ -44,110 +47,161 @@ class Ending(RunEnd):
     """How many times the simulator was welcomed; 0 if the run had ended before."""
 
 
-class Dialer:
+def connect(
+    simulation: Simulation,
+    *,
+    run: str,
+    server: str = DEFAULT_SERVER,
+    token: str | None = None,
+    label: str = "",
+    ca_file: AnyPath | None = None,
+    patience_seconds: float | None = 300.0,
+) -> ConnectionSummary:
+    """Play in a run until it ends, and say how it ended.
+
+    `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token (by default that
+    in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` what people read in the list of simulators;
+    `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name what to show to a gateway that
+    wants a certificate. Waits while the run is queued or paused. Reconnects with exponential back-off until the
+    gateway has been unreachable for `patience_seconds` (None: no limit). Logs to the logger `ludus.sdk`; a program that
+    has not configured logging prints these messages to standard error.
+
+    Raises CannotConnect when retrying is pointless (wrong token, no such run, ...) or after `patience_seconds`, and
+    SessionRefused when the server rejected a message of the simulation. Must not be called inside a running event loop.
+    """
+    target = Target(server, run, token, label, ca_file, patience_seconds)
+    try:
+        with _logged_to_standard_error():
+            return asyncio.run(SimulatorConnection(simulation, target).play())
+    finally:
+        simulation.close()
+
+
+@contextmanager
+def _logged_to_standard_error() -> Iterator[None]:
+    """Print log messages while the block runs, unless the program has configured logging."""
+    if logger.hasHandlers() or logger.getEffectiveLevel() != logging.WARNING:
+        yield
+        return
+    handler = logging.StreamHandler()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
+class SimulatorConnection:
     """Plays one simulation in one run until the run ends."""
 
     def __init__(self, simulation: Simulation, target: Target) -> None:
-        self.joiner = Joiner(target, logger.log, client_name(CLIENT))
+        self.join_client = JoinClient(target, logger.log, client_name(CLIENT))
         self._simulation = simulation
         self._behaviors: list[BehaviorSpec] = list(simulation.behaviors)
         self._first = True
         self._decisions = self._episodes = self._sessions = 0
 
-    async def play(self) -> Ending:
-        """Connect as often as it takes. Raises CannotConnect or SessionRefused when trying again is pointless."""
-        self.joiner.warn()
-        self.joiner.expect_contact()
-        async with self.joiner:
+    async def play(self) -> ConnectionSummary:
+        """Reconnect until the run ends. Raises CannotConnect or SessionRefused when retrying is pointless."""
+        self.join_client.warn()
+        self.join_client.restart_timeout()
+        async with self.join_client:
             while True:
-                outcome: Place | RunEnd | Failure = await self.joiner.find()
-                if isinstance(outcome, Place):
-                    async with outcome as place:
-                        outcome = await self._stream(place)
+                outcome: CollectorEndpoint | RunEnd | Failure = await self.join_client.find()
+                if isinstance(outcome, CollectorEndpoint):
+                    async with outcome as endpoint:
+                        outcome = await self._stream(endpoint)
                 if isinstance(outcome, RunEnd):
-                    return self._ending(outcome)
-                await self.joiner.back_off(outcome)
+                    return self._summary(outcome)
+                await self.join_client.back_off(outcome)
 
-    async def _stream(self, place: Place) -> RunEnd | Failure:
+    async def _stream(self, endpoint: CollectorEndpoint) -> RunEnd | Failure:
         """Play one session to its end."""
-        connect: Any = place.channel.stream_stream(
+        connect: Any = endpoint.channel.stream_stream(
             f"{SERVICE}Connect",
             request_serializer=pb.ConnectRequest.SerializeToString,
             response_deserializer=pb.ConnectResponse.FromString,
         )
         session = Session(self._behaviors)
-        ticket = place.assignment.ticket
+        ticket = endpoint.assignment.ticket
         call = connect(metadata=((TICKET_METADATA, ticket),))
         stream = _Stream(call)
         try:
             resumes = isinstance(self._simulation, ResumableSimulation)
-            incarnation = self.joiner.target.incarnation
-            await stream.write(session.hello(ticket, incarnation, client_name(CLIENT), resumes=resumes))
+            session_id = self.join_client.target.session_id
+            await stream.write(session.hello(ticket, session_id, client_name(CLIENT), resumes=resumes))
             first = await asyncio.wait_for(stream.read(), WELCOME_SECONDS)
-            close = first.close if first.HasField("close") else await self._play(session, stream, first, place)
+            close = first.close if first.HasField("close") else await self._play(session, stream, first, endpoint)
         except grpc.aio.AioRpcError as error:
-            return place.explain(error)
+            return endpoint.explain(error)
         except TimeoutError:
             return Failure(
-                "timeout", f"the collector at {place.address} did not welcome the simulator", permanent=False
+                "timeout", f"the collector at {endpoint.address} did not welcome the simulator", permanent=False
             )
         except _StreamEnded:
-            return Failure("stream_ended", f"{place.address} ended the stream without saying why", permanent=False)
+            return Failure("stream_ended", f"{endpoint.address} ended the stream without a reason", permanent=False)
         finally:
             self._behaviors = session.behaviors
             self._decisions += session.decisions
             self._episodes += session.episodes
             call.cancel()
-        return self.joiner.judge(close)
+        return self.join_client.interpret_close(close)
 
-    async def _play(self, session: Session, stream: "_Stream", first: pb.ConnectResponse, place: Place) -> pb.Close:
+    async def _play(
+        self, session: Session, stream: "_Stream", first: pb.ConnectResponse, endpoint: CollectorEndpoint
+    ) -> pb.Close:
         """Exchange steps and actions until the server closes."""
         if not first.HasField("welcome"):
             raise SessionRefused("unexpected_message", f"the server answered Hello with {first.WhichOneof('message')}")
         welcome = first.welcome
         session.welcome(welcome)
         self._sessions += 1
-        place.welcomed()
-        self.joiner.notice(f"connected to run {welcome.run_id} as simulator {welcome.simulator_number}", again=True)
+        endpoint.welcomed()
+        self.join_client.notice(
+            f"connected to run {welcome.run_id} as simulator {welcome.simulator_number}", again=True
+        )
 
-        def start() -> Start:
+        def start() -> ResetInfo:
             first_time, self._first = self._first, False
-            return Start(welcome.seed, dict(session.parameters), welcome.simulator_number, welcome.run_id, first_time)
+            number = welcome.simulator_number
+            return ResetInfo(welcome.seed, dict(session.parameters), number, welcome.run_id, first_time)
 
-        turn = session.turn()
+        builder = session.new_step()
         game = self._simulation
         resumed = False
         if isinstance(game, ResumableSimulation) and welcome.HasField("position"):
-            self.joiner.notice("going on where the run's checkpoint was taken", again=True)
-            game.resume(turn, start(), welcome.position)
+            self.join_client.notice("going on where the run's checkpoint was taken", again=True)
+            game.resume(builder, start(), welcome.position)
             resumed = True
         else:
-            game.reset(turn, start())
+            game.reset(builder, start())
         while True:
-            requests, resumed = session.requests(turn, resumed=resumed), False
+            requests, resumed = session.requests(builder, resumed=resumed), False
             for request in requests:
                 _check_size(request, welcome.max_message_bytes)
                 await stream.write(request)
             message = await (stream.poll() if session.idle else stream.read())
-            turn = session.turn()
+            builder = session.new_step()
             kind = None if message is None else message.WhichOneof("message")
             if message is None:
-                self._simulation.step(turn, Actions())
+                self._simulation.step(builder, Actions())
             elif kind == "actions":
-                self._simulation.step(turn, session.actions(message.actions))
+                self._simulation.step(builder, session.actions(message.actions))
             elif kind == "reset":
                 session.reset(message.reset)
-                turn = session.turn()
-                self._simulation.reset(turn, start())
+                builder = session.new_step()
+                self._simulation.reset(builder, start())
             elif kind == "save" and isinstance(game, ResumableSimulation):
                 await stream.write(session.saved(message.save, game.position()))
             elif kind == "wait":
-                self.joiner.notice(f"waiting: {message.wait.reason}")
+                self.join_client.notice(f"waiting: {message.wait.reason}")
             elif kind == "close":
                 return message.close
 
-    def _ending(self, end: RunEnd) -> Ending:
-        return Ending(end.code, end.reason, end.run_id, self._decisions, self._episodes, self._sessions)
+    def _summary(self, end: RunEnd) -> ConnectionSummary:
+        return ConnectionSummary(end.code, end.reason, end.run_id, self._decisions, self._episodes, self._sessions)
 
 
 class _StreamEnded(Exception):
@@ -155,10 +209,10 @@ class _StreamEnded(Exception):
 
 
 class _Stream:
-    """A call whose reads can be polled, and whose last words are heard even if they cross a write.
+    """A call whose reads can be polled, and whose last message is read even if a write fails meanwhile.
 
     A write to a stream that the server has just ended fails the whole call in grpc.aio, with the server's Close unread.
-    So a read is always under way while something is written, and a failing write leaves it to the read to tell why.
+    So a read is always pending during a write, and a failed write leaves the reason to the read.
     """
 
     def __init__(self, call: Any) -> None:
@@ -168,7 +222,7 @@ class _Stream:
         """Whether a write has failed."""
 
     async def write(self, request: pb.ConnectRequest) -> None:
-        """Send; that the server has ended the stream is still to be read."""
+        """Send. If the server has ended the stream, the next read tells so."""
         self._read_ahead()
         try:
             await self._call.write(request)
@@ -181,7 +235,7 @@ class _Stream:
         try:
             message = await reading
         except grpc.aio.AioRpcError as error:
-            if self._ended and error.code() is grpc.StatusCode.INTERNAL:  # grpc.aio's own word for a failed write
+            if self._ended and error.code() is grpc.StatusCode.INTERNAL:  # grpc.aio reports a failed write so
                 raise _StreamEnded from None
             raise
         if message is _EOF:
@@ -190,7 +244,7 @@ class _Stream:
         return response
 
     async def poll(self) -> pb.ConnectResponse | None:
-        """Return the next message if it is there already."""
+        """Return the next message if it has arrived."""
         done, _ = await asyncio.wait({self._read_ahead()}, timeout=0)
         return await self.read() if done else None
 
@@ -201,7 +255,7 @@ class _Stream:
 
 
 def _check_size(request: pb.ConnectRequest, limit: int) -> None:
-    """Refuse to send what the server would not take: the call would fail, and the next one like it."""
+    """Raise SessionRefused for a message that is larger than the server accepts."""
     size = request.ByteSize()
     if 0 < limit < size:
         raise SessionRefused(

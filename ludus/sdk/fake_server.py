@@ -1,4 +1,4 @@
-"""A server for authors of clients: speaks `ludus.v1` as gateway and collector in one, trains nothing, says what it got.
+"""A server for testing clients: gateway and collector of `ludus.v1` in one; it checks messages and trains nothing.
 
 It checks what the real ones check, with the same functions (`ludus.protocol.contract`, `ludus.protocol.codec`), answers
 with random valid actions, and does on demand what runs do to simulators: reset them, let them wait, end, break off.
@@ -139,14 +139,14 @@ class FakeServer:
         self._wanted_port = port
         self._joins = 0
         self._numbers: dict[str, int] = {}
-        """Incarnation -> number."""
+        """Session id -> number."""
         self._tickets: dict[str, tuple[str, bool]] = {}
-        """Ticket that opens a stream -> incarnation, and whether it is relayed."""
+        """Ticket that opens a stream -> session id, and whether it is relayed."""
         self._spent: set[str] = set()
         self._live: dict[str, _Stream] = {}
-        """Incarnation -> its newest stream."""
+        """Session id -> its newest stream."""
         self.positions: dict[str, tuple[bytes, dict[str, set[int]]]] = {}
-        """Incarnation -> what it answered Save with, and who waited then."""
+        """Session id -> what it answered Save with, and who waited then."""
         self._ended_with = ""
         """Final state of the run."""
 
@@ -179,7 +179,7 @@ class FakeServer:
             request = pb.JoinRequest.FromString(data)
         except DecodeError:
             await self._refuse(context, "bad_join", f"{len(data)} bytes are no JoinRequest")
-        told = f"Join: run {request.run!r}, incarnation {request.incarnation!r}, label {request.label!r}, client "
+        told = f"Join: run {request.run!r}, session id {request.session_id!r}, label {request.label!r}, client "
         self.say(f"{told}{request.client!r}{', asks for relay' if request.relay else ''}")
         if request.protocol_version != PROTOCOL_VERSION:
             spoken = f"protocol_version is {request.protocol_version}, this server speaks {PROTOCOL_VERSION}"
@@ -202,9 +202,9 @@ class FakeServer:
         return pb.JoinResponse(assignment=self._assign(request)).SerializeToString()
 
     def _assign(self, request: pb.JoinRequest) -> pb.Assignment:
-        number = self._numbers.setdefault(request.incarnation, len(self._numbers))
+        number = self._numbers.setdefault(request.session_id, len(self._numbers))
         ticket = secrets.token_hex(8)
-        self._tickets[ticket] = (request.incarnation, request.relay)
+        self._tickets[ticket] = (request.session_id, request.relay)
         port = NOBODYS_PORT if self.behaviour.unreachable else self.port
         address = "" if request.relay else f"{self.behaviour.advertise or self._host}:{port}"
         self.say(f"  answered: assignment of simulator {number}, {'relay' if request.relay else address}")
@@ -280,8 +280,8 @@ class FakeServer:
         except ProtocolError as error:
             self.violation(f"{name}: {error.code.value}: {error.message}")
             close = (error.code, error.message)
-        if self._live.get(stream.incarnation) is stream:
-            del self._live[stream.incarnation]
+        if self._live.get(stream.session_id) is stream:
+            del self._live[stream.session_id]
         if close is None:
             return
         code, reason = close
@@ -300,15 +300,15 @@ class FakeServer:
             raise ProtocolError(CloseCode.TICKET_EXPIRED, message)
         if ticket not in self._tickets:
             raise ProtocolError(CloseCode.BAD_TICKET, "the ticket is none of this server's")
-        incarnation, _ = self._tickets[ticket]
-        if incarnation != stream.incarnation:
-            raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another incarnation")
+        session_id, _ = self._tickets[ticket]
+        if session_id != stream.session_id:
+            raise ProtocolError(CloseCode.BAD_TICKET, "the ticket was given to another session id")
         self._spent.add(ticket)
-        older = self._live.get(incarnation)
-        self._live[incarnation] = stream
+        older = self._live.get(session_id)
+        self._live[session_id] = stream
         if older is not None:
             older.superseded.set()
-        return self._numbers[incarnation]
+        return self._numbers[session_id]
 
     def end_run(self) -> tuple[CloseCode, str]:
         """Return how the streams end, once one of them has played its steps."""
@@ -329,7 +329,7 @@ class _Stream:
     """The server's end of one stream."""
 
     def __init__(self, server: FakeServer, name: str, context: Any) -> None:
-        self.incarnation = ""
+        self.session_id = ""
         self.greeted = False
         self.breaks = False
         """Whether the stream shall end without Close."""
@@ -380,7 +380,7 @@ class _Stream:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if superseded in done:
-                    return CloseCode.SUPERSEDED, "a newer stream of this incarnation took its place"
+                    return CloseCode.SUPERSEDED, "a newer stream of this session id took its place"
                 if not done and answers_next:
                     _, step_id, asks = self._due.popleft()
                     close = await self._respond(step_id, asks)
@@ -434,18 +434,18 @@ class _Stream:
 
     async def _hello(self, hello: pb.Hello) -> None:
         self._say(
-            f"Hello: incarnation {hello.incarnation!r}, client {hello.client!r}, protocol version "
+            f"Hello: session id {hello.session_id!r}, client {hello.client!r}, protocol version "
             f"{hello.protocol_version}, {len(hello.behaviors)} behaviors{', resumes' if hello.resumes else ''}"
         )
         check_hello(hello, greeted=self.greeted)
-        self.incarnation, self._resumes = hello.incarnation, hello.resumes
+        self.session_id, self._resumes = hello.session_id, hello.resumes
         given = _metadata(self._context).get(TICKET_METADATA)
         if given is not None and given != hello.ticket:
             self._violation(f"the metadata {TICKET_METADATA} is not the ticket in Hello; both must be the assignment's")
         number = self._server.greet(self, hello.ticket)
         specs = [spec_from_message(message) for message in hello.behaviors]
         self.greeted = True
-        kept = self._server.positions.pop(self.incarnation, None) if self._resumes else None
+        kept = self._server.positions.pop(self.session_id, None) if self._resumes else None
         self._resumed_agents = None if kept is None else kept[1]
         welcome = pb.Welcome(
             run_id=RUN_ID,
@@ -580,7 +580,7 @@ class _Stream:
         self._say(f"Saved {saved.save_id}: {len(saved.position)} bytes")
         check_saved(saved, asked=self._saves)
         waiting = {name: set(agents) for name, agents in self._waiting.items() if agents}
-        self._server.positions[self.incarnation] = (saved.position, waiting)
+        self._server.positions[self.session_id] = (saved.position, waiting)
         held, self._held = self._held, []
         for step_id, asks in held:
             await self._answer(step_id, asks)

@@ -1,14 +1,12 @@
-"""Finds a simulator its place in a run: asks the gateway, waits as told, comes back, and says in a sentence why not.
+"""Join a run: ask the gateway for a collector, wait as it says, retry, and explain failures in a sentence.
 
-What a native simulator (`ludus.sdk.connection`) and the bridge of a Unity game (`ludus.games.unity.bridge`) have in
-common: the token, the incarnation, waiting, growing pauses with an end to patience, and the relay for those who cannot
-reach a collector's address.
+Shared by native simulators (`ludus.sdk.connection`) and the bridge of Unity games (`ludus.games.unity.bridge`): token,
+session id, waiting, back-off with a time-out, and the relay where a collector's address cannot be reached.
 """
 
 import asyncio
 import logging
 import platform
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,6 +17,7 @@ from uuid import uuid4
 import grpc
 import grpc.aio
 
+from ludus.backoff import Backoff
 from ludus.paths import AnyPath
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
@@ -30,18 +29,16 @@ from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, explain
 
 SERVICE: Final = "/ludus.v1.SimulationService/"
 JOIN_SECONDS: Final = 10.0
-FIRST_BACK_OFF_SECONDS: Final = 0.25
-LONGEST_BACK_OFF_SECONDS: Final = 15.0
 LONGEST_WAIT_SECONDS: Final = 30.0
 """Upper limit on what a `Wait` can ask for, so that a simulator does not sleep through its run."""
 
-WORD_SECONDS: Final = 3.0
-"""How long leaving word of a trouble may take."""
-MAX_WORD_BYTES: Final = 4000
-"""Longest sentence that a gateway takes."""
+REPORT_SECONDS: Final = 3.0
+"""Time-out of the report of a problem."""
+MAX_REPORT_BYTES: Final = 4000
+"""Longest sentence that a gateway accepts."""
 
 DEAD_COLLECTORS: Final = 3
-"""After so many addresses out of reach a simulator asks for relay even if it was connected directly before."""
+"""After so many unreachable addresses a simulator asks for relay even if it was connected directly before."""
 
 _END_OF_RUN: Final = {CloseCode.RUN_FINISHED, CloseCode.RUN_CANCELLED, CloseCode.RUN_FAILED}
 _END_OF_STATE: Final = {
@@ -54,14 +51,14 @@ Report = Callable[[int, str], None]
 """Takes a level of `logging` and a sentence for people."""
 
 
-def new_incarnation() -> str:
-    """Draw the id of one life of a simulator."""
+def new_session_id() -> str:
+    """Draw the id of a simulator's session."""
     return uuid4().hex
 
 
 @dataclass(frozen=True)
 class Target:
-    """What to connect to, and how."""
+    """The run to join, and how to connect to its gateway."""
 
     server: str
     """host:port of the gateway."""
@@ -73,8 +70,8 @@ class Target:
     ca_file: AnyPath | None = None
     """PEM file of the certificate authority. Given: the gateway speaks TLS."""
     patience_seconds: float | None = 300.0
-    """How long to go on trying without reaching the gateway. None: for ever."""
-    incarnation: str = field(default_factory=new_incarnation)
+    """How long to retry while the gateway cannot be reached. None: without end."""
+    session_id: str = field(default_factory=new_session_id)
     client_certificate: AnyPath | None = field(default_factory=lambda: named_by(CERTIFICATE_VARIABLE))
     """PEM file of the certificate that this simulator shows, with `client_key`, where the gateway wants one (mTLS)."""
     client_key: AnyPath | None = field(default_factory=lambda: named_by(KEY_VARIABLE))
@@ -100,14 +97,14 @@ class Target:
             f"{SIMULATOR_TOKEN} to one that `ludus token create --scope simulate` makes, or turn TLS on (a CA file)"
         )
 
-    def reborn(self) -> "Target":
-        """Return the same target for another life of the simulator."""
-        return replace(self, incarnation=new_incarnation())
+    def with_new_session(self) -> "Target":
+        """Return the same target with a new session id."""
+        return replace(self, session_id=new_session_id())
 
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended for those who played in it."""
+    """How a run ended, for its simulators."""
 
     code: CloseCode
     """RUN_FINISHED, RUN_CANCELLED or RUN_FAILED."""
@@ -122,38 +119,44 @@ class RunEnd:
         return self.code is CloseCode.RUN_FINISHED
 
 
-class Place:
-    """A collector that the gateway assigned, within reach. Leave it with `close`, or use it as a context."""
+class CollectorEndpoint:
+    """A reachable collector that the gateway assigned. A context manager; `close` disconnects from it."""
 
     def __init__(
-        self, joiner: "Joiner", channel: grpc.aio.Channel, assignment: pb.Assignment, address: str, *, tls: bool
+        self,
+        client: "JoinClient",
+        channel: grpc.aio.Channel,
+        assignment: pb.Assignment,
+        address: str,
+        *,
+        tls: bool,
     ) -> None:
         self.channel = channel
         self.assignment = assignment
         self.address = address
         """host:port that `channel` leads to: the collector's, or the gateway's if it relays."""
-        self._joiner = joiner
+        self._join_client = client
         self._tls = tls
         self._welcomed = False
 
     def welcomed(self) -> None:
-        """Note that the collector took the simulator in: what was in the way before is forgotten."""
+        """Note that the collector accepted the simulator: earlier failures are forgotten."""
         self._welcomed = True
-        self._joiner.arrived(directly=not self.assignment.relay)
+        self._join_client.connected(directly=not self.assignment.relay)
 
     def explain(self, error: grpc.aio.AioRpcError) -> Failure:
-        """Say what a failed call to the collector means."""
-        return explain(error, self.address, tls=self._tls, token=self._joiner.target.credential, answered=True)
+        """Explain a failed call to the collector."""
+        return explain(error, self.address, tls=self._tls, token=self._join_client.target.credential, answered=True)
 
     async def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         if self._welcomed:
-            self._joiner.expect_contact()
+            self._join_client.restart_timeout()
         if not self.assignment.relay:
             await self.channel.close(None)
         elif not self._welcomed:
-            # It led nowhere: collectors may have moved to where they can be reached directly.
-            self._joiner.relay = False
+            # The relay failed: the next collector may be reachable directly.
+            self._join_client.relay = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,8 +165,8 @@ class Place:
         await self.close()
 
 
-class Joiner:
-    """Joins a run for one simulator, as often as it takes. A context: it holds the channel to the gateway."""
+class JoinClient:
+    """Joins a run for one simulator, again after each failure. A context manager that holds the gateway's channel."""
 
     def __init__(self, target: Target, report: Report, client: str) -> None:
         self.target = target
@@ -176,23 +179,23 @@ class Joiner:
         self._tls = target.ca_file is not None
         self._last_notice = ""
         self._directly = False
-        """Whether a direct session was ever welcomed: then an address out of reach is a dead collector, no firewall."""
+        """Whether a direct session was accepted: then an unreachable address is a dead collector, not a firewall."""
         self._unreached = 0
-        """Direct addresses in a row that were out of reach."""
-        self._failures = 0
+        """Number of direct addresses in a row that could not be reached."""
+        self._backoff = Backoff(0.25, 15.0, jitter=0.5)
         self._answered = False
         """Whether the gateway was ever reached."""
         self._last_contact = time.monotonic()
 
     def open(self) -> None:
-        """Prepare a channel to the gateway. Needs a running event loop. Raises CannotConnect for files of no use."""
+        """Open a channel to the gateway, in a running event loop. Raises CannotConnect for unusable TLS files."""
         try:
             self._gateway = self._channel(self.target.server, tls=self._tls)
         except ValueError as error:
             raise CannotConnect("tls_files", f"TLS cannot be spoken: {error}") from error
 
     async def close(self) -> None:
-        """Give the channel up."""
+        """Close the channel."""
         await self._gateway.close(None)
 
     async def __aenter__(self) -> Self:
@@ -203,30 +206,30 @@ class Joiner:
         await self.close()
 
     def warn(self) -> None:
-        """Report what is unsafe about the target; to be called once for each program."""
+        """Report that the token would cross a network unencrypted. Call once per program."""
         if self.target.exposure is not None:
             self._report(logging.WARNING, self.target.exposure)
 
-    def expect_contact(self) -> None:
-        """Count patience from now on: the simulator did not need the gateway until this moment."""
+    def restart_timeout(self) -> None:
+        """Restart the time-out: the simulator did not need the gateway until now."""
         self._last_contact = time.monotonic()
 
-    async def find(self) -> Place | RunEnd:
-        """Return a collector within reach, however long that takes, or say that the run is over.
+    async def find(self) -> CollectorEndpoint | RunEnd:
+        """Return a reachable collector, after any number of attempts, or the end of the run.
 
-        Raises CannotConnect when trying again is pointless (wrong token, no such run, ...) or patience is at its end.
+        Raises CannotConnect when retrying is pointless (wrong token, no such run, ...) or after the time-out.
         """
         while True:
             found = await self._attempt()
-            if isinstance(found, Place | RunEnd):
+            if isinstance(found, CollectorEndpoint | RunEnd):
                 return found
             if isinstance(found, Failure):
                 await self.back_off(found)
 
     async def ask(self) -> RunEnd | None:
-        """Ask for a place without going there: whether there is such a run, and whether it lets us in.
+        """Check that the run exists and accepts this simulator, without connecting to a collector.
 
-        None: it does, or will. Raises CannotConnect as `find` does.
+        Returns the run's end if it has ended. Raises CannotConnect as `find` does.
         """
         while True:
             answer = await self._join()
@@ -234,13 +237,13 @@ class Joiner:
                 return answer if isinstance(answer, RunEnd) else None
             await self.back_off(answer)
 
-    async def leave_word(self, incarnation: str, problem: Failure) -> None:
-        """Tell the run what is wrong here: an event of it will say so in these words, under this code.
+    async def report(self, session_id: str, problem: Failure) -> None:
+        """Report a problem to the run, which records it as an event with this code and sentence.
 
-        Best effort: what comes in the way is reported at debug level, and takes 3 s at most.
+        Best effort: a failure is logged at debug level. Takes 3 s at most.
         """
         request = pb.ReportRequest(
-            run=self.run_id, incarnation=incarnation, code=problem.code, sentence=_fitting(problem.sentence)
+            run=self.run_id, session_id=session_id, code=problem.code, sentence=_fitting(problem.sentence)
         )
         report = self._gateway.unary_unary(
             f"{SERVICE}Report",
@@ -248,42 +251,38 @@ class Joiner:
             response_deserializer=pb.ReportResponse.FromString,
         )
         try:
-            await report(request, timeout=WORD_SECONDS, metadata=self._authorization)
+            await report(request, timeout=REPORT_SECONDS, metadata=self._authorization)
         except grpc.aio.AioRpcError as error:
             failure = explain(error, self.target.server, tls=self._tls, token=self.target.credential)
-            self._report(logging.DEBUG, f"no word of {problem.code} was left on the run: {failure.sentence}")
+            self._report(logging.DEBUG, f"the problem {problem.code} was not reported to the run: {failure.sentence}")
 
     async def back_off(self, failure: Failure) -> None:
-        """Sleep, longer with each failure in a row. Raises CannotConnect when it is pointless or lasted too long."""
+        """Wait before a retry. Raises CannotConnect when retrying is pointless or after the time-out."""
         if failure.permanent:
             raise CannotConnect(failure.code, failure.sentence)
         patience, silent = self.target.patience_seconds, time.monotonic() - self._last_contact
         if patience is not None and silent > patience:
             raise CannotConnect(failure.code, f"{failure.sentence}; gave up after {silent:.0f} s")
-        longest = min(FIRST_BACK_OFF_SECONDS * 2**self._failures, LONGEST_BACK_OFF_SECONDS)
-        self._failures = min(self._failures + 1, 16)
-        # Jitter keeps a thousand simulators from coming back in the same instant.
-        seconds = longest * random.uniform(0.5, 1.0)  # noqa: S311  nothing secret
         self.notice(f"{failure.sentence}; trying again", level=logging.WARNING)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(self._backoff.pause())
 
-    def judge(self, close: pb.Close) -> RunEnd | Failure:
-        """Decide what a server's Close means. Raises SessionRefused where joining again would end the same way."""
+    def interpret_close(self, close: pb.Close) -> RunEnd | Failure:
+        """Interpret a server's Close. Raises SessionRefused where joining again would end in the same way."""
         if close.rejoin:
             return Failure(close.code, f"the server closed the session: {close.reason}", permanent=False)
         if close.code in _END_OF_RUN:
             return RunEnd(CloseCode(close.code), close.reason, self.run_id)
         raise SessionRefused(close.code, f"{close.reason} ({close.code})")
 
-    def arrived(self, *, directly: bool) -> None:
-        """Note that a collector took the simulator in."""
-        self._failures = 0
+    def connected(self, *, directly: bool) -> None:
+        """Note that a collector accepted the simulator."""
+        self._backoff.reset()
         self._last_contact = time.monotonic()
         if directly:
             self._directly, self._unreached = True, 0
 
     def notice(self, sentence: str, *, level: int = logging.INFO, again: bool = False) -> None:
-        """Report a sentence, unless it is the one that was reported last."""
+        """Report a sentence, unless it equals the previous one."""
         if again or sentence != self._last_notice:
             self._report(level, sentence)
         self._last_notice = sentence
@@ -293,8 +292,8 @@ class Joiner:
         shown = self.target.credential
         return () if shown is None else (("authorization", f"Bearer {shown.token}"),)
 
-    async def _attempt(self) -> Place | RunEnd | Failure | None:
-        """Join and reach out once. None: try again at once."""
+    async def _attempt(self) -> CollectorEndpoint | RunEnd | Failure | None:
+        """Join and connect to the collector once. Returns None to retry at once."""
         answer = await self._join()
         if isinstance(answer, RunEnd | Failure):
             return answer
@@ -304,7 +303,7 @@ class Joiner:
             return None
         assignment = answer.assignment
         if assignment.relay:
-            return Place(self, self._gateway, assignment, self.target.server, tls=self._tls)
+            return CollectorEndpoint(self, self._gateway, assignment, self.target.server, tls=self._tls)
         channel = self._channel(assignment.address, tls=assignment.tls)
         try:
             await asyncio.wait_for(channel.channel_ready(), DIRECT_SECONDS)
@@ -314,13 +313,13 @@ class Joiner:
         except asyncio.CancelledError:
             await channel.close(None)
             raise
-        return Place(self, channel, assignment, assignment.address, tls=assignment.tls)
+        return CollectorEndpoint(self, channel, assignment, assignment.address, tls=assignment.tls)
 
     async def _join(self) -> pb.JoinResponse | RunEnd | Failure:
-        """Ask for a place."""
+        """Send one JoinRequest."""
         request = pb.JoinRequest(
             run=self.run_id,  # once placed, back to the same run: a newer one may have its name by then
-            incarnation=self.target.incarnation,
+            session_id=self.target.session_id,
             protocol_version=PROTOCOL_VERSION,
             relay=self.relay,
             label=self.target.label,
@@ -348,13 +347,13 @@ class Joiner:
         self._last_contact = time.monotonic()
         self._answered = True
         if response.HasField("wait"):
-            self._failures = 0
+            self._backoff.reset()
         else:
             self.run_id = response.assignment.run_id or self.run_id
         return response
 
     def _out_of_reach(self, address: str) -> Failure | None:
-        """Ask for relay, unless this looks like a collector that has just died."""
+        """Switch to relay, unless the collector has probably just died."""
         self._unreached += 1
         if self._directly and self._unreached < DEAD_COLLECTORS:
             return Failure("collector_unreachable", f"the collector at {address} cannot be reached", permanent=False)
@@ -372,10 +371,10 @@ class Joiner:
 
 
 def _fitting(sentence: str) -> str:
-    """Cut the middle out of a sentence that is too long: it begins with what is wrong, and ends with how a log does."""
+    """Shorten a sentence in its middle: it begins with the problem and ends with the last lines of a log."""
     encoded = sentence.encode(errors="replace")
-    if len(encoded) > MAX_WORD_BYTES:
-        encoded = encoded[: MAX_WORD_BYTES // 4] + b" ... " + encoded[5 - MAX_WORD_BYTES * 3 // 4 :]
+    if len(encoded) > MAX_REPORT_BYTES:
+        encoded = encoded[: MAX_REPORT_BYTES // 4] + b" ... " + encoded[5 - MAX_REPORT_BYTES * 3 // 4 :]
     return encoded.decode(errors="ignore")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulation import Start
+from ludus.sdk.simulation import ResetInfo
 
 
 def environment_seed(seed: int, index: int) -> int:
@@ -44,7 +44,7 @@ class EpisodeSeeds:
         self.options: dict[str, Any] | None = None
         """Environment parameters that are not seeds, for the games' own `reset`."""
 
-    def restart(self, start: Start) -> None:
+    def restart(self, start: ResetInfo) -> None:
         """Take over what a reset brings. Raises SimulatorError for a parameter that can be no seed."""
         self._first = start.first
         self._base = start.seed if self._seed is None else self._seed

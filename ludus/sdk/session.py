@@ -1,4 +1,4 @@
-"""The client's side of one Connect stream, without I/O: builds requests, interprets responses, knows who waits.
+"""The client's side of one Connect stream, without I/O: builds requests, interprets responses, tracks waiting agents.
 
 One session per stream; after a reconnection everything starts anew with Hello. The order of messages is in
 proto/README.md.
@@ -21,8 +21,8 @@ from ludus.protocol.codec import (
 )
 from ludus.protocol.parameters import samplers_from_messages
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.parameter_draws import EnvironmentParameters
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.environment_parameters import EnvironmentParameters
+from ludus.sdk.steps import Actions, StepBuilder
 
 
 class Session:
@@ -55,35 +55,35 @@ class Session:
         """Whether no agent waits for an answer, so that none will come."""
         return not any(self._waiting.values())
 
-    def hello(self, ticket: str, incarnation: str, client: str, *, resumes: bool = False) -> pb.ConnectRequest:
+    def hello(self, ticket: str, session_id: str, client: str, *, resumes: bool = False) -> pb.ConnectRequest:
         """Build the first message of the stream. `resumes`: the game can go back to where it was."""
         return pb.ConnectRequest(
             hello=pb.Hello(
                 ticket=ticket,
                 protocol_version=PROTOCOL_VERSION,
-                incarnation=incarnation,
+                session_id=session_id,
                 behaviors=[spec_to_message(spec) for spec in self.behaviors],
                 client=client,
                 resumes=resumes,
             )
         )
 
-    def turn(self) -> Turn:
-        """Open a turn for the game to fill."""
-        return Turn(self._layouts, self._waiting, self.parameters)
+    def new_step(self) -> StepBuilder:
+        """Return a builder of the next step, for the game to fill."""
+        return StepBuilder(self._layouts, self._waiting, self.parameters)
 
-    def requests(self, turn: Turn, *, resumed: bool = False) -> list[pb.ConnectRequest]:
-        """Build the messages that tell a turn to the server: none if nothing happened in it.
+    def requests(self, builder: StepBuilder, *, resumed: bool = False) -> list[pb.ConnectRequest]:
+        """Build the messages that carry a step to the server: none if nothing happened in it.
 
         `resumed`: the game has just gone back to the position that `Welcome` named, and asks again.
         """
         messages = []
-        if turn.announced:
-            self._layouts.update((spec.name, BehaviorLayout(spec)) for spec in turn.announced)
-            announce = pb.Announce(behaviors=[spec_to_message(spec) for spec in turn.announced])
+        if builder.announced:
+            self._layouts.update((spec.name, BehaviorLayout(spec)) for spec in builder.announced)
+            announce = pb.Announce(behaviors=[spec_to_message(spec) for spec in builder.announced])
             messages.append(pb.ConnectRequest(announce=announce))
-        batches = turn.batches()
-        if not batches and not turn.stats:
+        batches = builder.batches()
+        if not batches and not builder.stats:
             return messages
         self._step_id += 1
         asked: dict[str, list[int]] = {}
@@ -100,7 +100,7 @@ class Session:
         if asked:
             self._in_flight[self._step_id] = asked
             self._unanswered[self._step_id] = sum(map(len, asked.values()))
-        step = encode_step(self._step_id, batches, turn.stats, self._reset_id)
+        step = encode_step(self._step_id, batches, builder.stats, self._reset_id)
         step.resumed = resumed
         messages.append(pb.ConnectRequest(step=step))
         return messages

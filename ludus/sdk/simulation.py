@@ -1,4 +1,4 @@
-"""What a game has to be able to do so that agents can be trained in it."""
+"""The interface that a game implements so that agents can be trained in it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -6,44 +6,43 @@ from dataclasses import dataclass
 
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk.steps import Actions, StepBuilder
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a simulation is told when it shall begin new episodes."""
+class ResetInfo:
+    """Arguments of a reset: seed, environment parameters and the identity of the simulator in its run."""
 
     seed: int
     """This simulator's own seed: the run's seed + `number`."""
     parameters: Mapping[str, float]
     """Environment parameters of the run's configuration, to apply before the new episodes. They may change while the
-    run goes on: `Turn.parameters` has the newest, for every episode that begins later."""
+    run goes on: `StepBuilder.parameters` has the newest, for every episode that begins later."""
     number: int
     """Number of this simulator in the run, from 0."""
     run_id: str
     first: bool
-    """True the first time in this process. Seed the game only then: a later reset shall not repeat the same
-    episodes."""
+    """True the first time in this process. Seed the game only then: later resets must not repeat the same episodes."""
 
 
 class Simulation(ABC):
-    """A game, as the server sees it. Subclass it, then hand an instance to `ludus.sdk.simulator.connect`.
+    """A game, as the server sees it. Subclass it, then pass an instance to `ludus.sdk.connect`.
 
-    `reset` and `step` play until some agent needs an action, and tell on `turn` what happened. Agents come and go as
-    they like: the first `turn.decide` of an id begins an episode, `turn.end` ends it. A turn in which nobody asks for
-    an action, while nobody waits for one, is fine too: `step` is called again at once, with no actions.
+    `reset` and `step` play until an agent needs an action, and record what happened with `builder`. The first
+    `builder.request_decision` of an agent id begins an episode, `builder.end_episode` ends it; agents may come and go
+    at any time. If no agent asks for an action and none waits for one, `step` is called again at once, without actions.
     """
 
     behaviors: Sequence[BehaviorSpec] = ()
-    """What the agents see and do. Further ones can be introduced later with `turn.announce`."""
+    """What the agents see and do. Further ones can be introduced later with `builder.announce`."""
 
     @abstractmethod
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Abandon all episodes and begin new ones. Called first, and again after a reconnection or on the run's
         demand."""
 
     @abstractmethod
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Carry out the actions and play on.
 
         `actions` need not answer every agent that waits: the others follow in a later call.
@@ -66,20 +65,20 @@ class ResumableSimulation(Simulation):
     def position(self) -> bytes:
         """Return all that `resume` needs to come back to this point, generators included; at most 16 MiB.
 
-        Called between two turns, while agents wait for their actions.
+        Called between two steps, while agents wait for their actions.
         """
 
     @abstractmethod
-    def resume(self, turn: Turn, start: Start, position: bytes) -> None:
+    def resume(self, builder: StepBuilder, start: ResetInfo, position: bytes) -> None:
         """Go back to where `position` was called, and ask again for the agents that waited there, in the same order.
 
-        No agent may end in this turn, and rewards are not counted again. The parameters in `start` are those of then.
+        No agent may end in this step, and rewards are not counted again. The parameters in `start` are those of then.
         """
 
 
 @dataclass(frozen=True)
-class Bystander:
-    """A player whose game was over before it ever acted: to a run that is no episode, but somebody won or lost."""
+class NonActingPlayer:
+    """A player whose game ended before it acted. A run counts no episode for it, but the game has an outcome."""
 
     behavior: str
     """As announced."""
@@ -92,5 +91,5 @@ class GameSimulation(Simulation):
 
     finished: int = 0
     """Games that were played to their end since the latest reset."""
-    bystanders: Sequence[Bystander] = ()
+    non_acting_players: Sequence[NonActingPlayer] = ()
     """Those of the game that finished last."""

@@ -1,7 +1,7 @@
-"""What a game says and hears in one exchange with the server: `Turn` collects, `Actions` answers.
+"""One step of a game: `StepBuilder` collects what happened, `Actions` holds the server's answers.
 
-A game may speak per agent (`Turn.decide`, `Turn.end`; `for action in actions`), or in whole columns if it keeps its
-agents in arrays (`Turn.decide_batch`, `Turn.end_batch`; `actions.batches`).
+A game reports agents one by one (`request_decision`, `end_episode`, `for action in actions`), or whole columns if it
+keeps its agents in arrays (`request_decisions`, `end_episodes`, `actions.batches`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from ludus.protocol.batches import (
 )
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import UINT8, BehaviorLayout, ObservationLayout
-from ludus.sdk.parameter_draws import EnvironmentParameters
+from ludus.sdk.environment_parameters import EnvironmentParameters
 
 Observation: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike]
 """One agent's observation: an array; a sequence of arrays where the spec has several observations.
@@ -108,17 +108,17 @@ class _Rows:
         return TerminalBatch(*self.common(), np.array(self.truncated, np.bool_), groups, group_rewards, outcomes)
 
 
-class Turn:
+class StepBuilder:
     """Collects what happened in the game until some agents need an action.
 
-    Ends take effect before decisions: an agent may end an episode and begin the next one in the same turn.
+    Ends take effect before decisions: an agent may end an episode and begin the next one in the same step.
     """
 
     def __init__(
         self, layouts: Mapping[str, BehaviorLayout], waiting: Waiting, parameters: EnvironmentParameters | None = None
     ) -> None:
         self.parameters = EnvironmentParameters() if parameters is None else parameters
-        """The run's environment parameters as they are now, for the episodes that begin in this turn."""
+        """The run's environment parameters as they are now, for the episodes that begin in this step."""
         self._layouts = dict(layouts)
         self._waiting = waiting
         self._decisions: dict[str, _Rows | DecisionBatch] = {}
@@ -126,7 +126,7 @@ class Turn:
         self._stats: list[StatValue] = []
         self._announced: list[BehaviorSpec] = []
 
-    def decide(
+    def request_decision(
         self,
         agent: int,
         observation: Observation,
@@ -151,7 +151,7 @@ class Turn:
         rows.groups.append(group)
         rows.group_rewards.append(group_reward)
 
-    def end(
+    def end_episode(
         self,
         agent: int,
         observation: Observation,
@@ -176,12 +176,12 @@ class Turn:
         rows.truncated.append(truncated)
         rows.outcomes.append(int(outcome))
 
-    def decide_batch(self, batch: DecisionBatch, behavior: str | None = None) -> None:
-        """Ask for the actions of many agents of one behavior at once. The arrays may be reused after the turn."""
+    def request_decisions(self, batch: DecisionBatch, behavior: str | None = None) -> None:
+        """Ask for the actions of many agents of one behavior at once. The arrays may be reused after the step."""
         self._set(self._decisions, batch, self._layout(behavior))
 
-    def end_batch(self, batch: TerminalBatch, behavior: str | None = None) -> None:
-        """End the episodes of many agents of one behavior at once. The arrays may be reused after the turn."""
+    def end_episodes(self, batch: TerminalBatch, behavior: str | None = None) -> None:
+        """End the episodes of many agents of one behavior at once. The arrays may be reused after the step."""
         self._set(self._terminals, batch, self._layout(behavior))
 
     def report(self, key: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
@@ -201,7 +201,7 @@ class Turn:
 
     @property
     def announced(self) -> Sequence[BehaviorSpec]:
-        """Behaviors that this turn introduces."""
+        """Behaviors that this step introduces."""
         return self._announced
 
     def batches(self) -> list[BehaviorBatch]:
@@ -234,12 +234,12 @@ class Turn:
     def _rows(self, part: dict[str, _Rows | _Batch], layout: BehaviorLayout) -> _Rows:
         rows = part.setdefault(layout.spec.name, _Rows())
         if not isinstance(rows, _Rows):
-            raise TypeError(f"{layout.spec.name!r} was given as a batch in this turn; put all its agents there")
+            raise TypeError(f"{layout.spec.name!r} was given as a batch in this step; put all its agents there")
         return rows
 
     def _set(self, part: dict[str, _Rows | _Batch], batch: _Batch, layout: BehaviorLayout) -> None:
         if layout.spec.name in part:
-            raise ValueError(f"{layout.spec.name!r} was given already in this turn; put all its agents into one batch")
+            raise ValueError(f"{layout.spec.name!r} was given already in this step; put all its agents into one batch")
         part[layout.spec.name] = batch
 
     def _add(self, rows: _Rows, layout: BehaviorLayout, agent: int, observation: Observation, reward: float) -> None:
@@ -287,5 +287,5 @@ def _unique(ids: Ints, behavior: str, what: str) -> set[int]:
     found = set(ids.tolist())
     if len(found) < len(ids):
         values, counts = np.unique(ids, return_counts=True)
-        raise ValueError(f"agent {values[counts > 1][0]} of {behavior!r} {what} twice in one turn")
+        raise ValueError(f"agent {values[counts > 1][0]} of {behavior!r} {what} twice in one step")
     return found

@@ -1,6 +1,6 @@
 """The first schema.
 
-Why: the system of record as the first release needs it. There is no previous release that would have to survive it.
+Why: the system of record as the first release needs it. There is no previous release that must continue to work.
 
 Revision: 0001, after nothing
 """

@@ -1,7 +1,7 @@
 """Demonstrations, and which runs use which.
 
-Why: recordings of good behavior are uploaded and named in configurations by id; one that a run still needs must not be
-deleted. The previous release knows neither table and works on with them.
+Why: recordings of good behavior are uploaded and named in configurations by id; a demonstration that a run needs must
+not be deleted. The previous release ignores both tables.
 
 Revision: 0002, after 0001
 """

@@ -1,8 +1,7 @@
-"""Uploaded checkpoints, and which runs begin with which checkpoint.
+"""Uploaded checkpoints, and the checkpoints from which runs start.
 
-Why: a behavior may begin with the networks of a checkpoint of ML-Agents, which is uploaded, or of another run. Neither
-may go while a run that has not ended may still fetch it. The previous release knows neither table and works on with
-them.
+Why: a behavior may start from the networks of an uploaded checkpoint of ML-Agents, or of another run. Neither may be
+deleted while a run that has not ended may still fetch it. The previous release ignores both tables.
 
 Revision: 0003, after 0002
 """

@@ -1,7 +1,7 @@
-"""Where the environment parameters of runs are in their lessons, and what users wanted changed.
+"""The present lessons of the runs' environment parameters, and the changes that users request.
 
-Why: the API says what a lesson waits for, and takes other lessons and values for a run that goes on. The previous
-release knows neither table and works on with them.
+Why: the API shows the criterion of a lesson, and accepts other lessons and values for a live run. The previous release
+ignores both tables.
 
 Revision: 0004, after 0003
 """

@@ -1,7 +1,7 @@
-"""Ladders: players, the ledger of their matches, and what is computed from it.
+"""Ladders: players, the ledger of their matches, and the ratings that are computed from it.
 
-Why: matches between policies are kept one by one, so that ratings, their history and payoffs can be computed from them,
-and computed again. The previous release knows none of these tables and works on with them.
+Why: the ledger keeps every match between policies. Ratings, their history and payoffs are computed from it, and can be
+computed again. The previous release ignores these tables.
 
 Revision: 0005, after 0004
 """
@@ -21,13 +21,13 @@ def ordered_text(length: int) -> sa.String:
 
 
 def of_ladder(table: str) -> sa.ForeignKeyConstraint:
-    """What belongs to a ladder goes with it."""
+    """Rows of a ladder are deleted with it."""
     name = op.f(f"fk_{table}_ladder_id_ladders")
     return sa.ForeignKeyConstraint(["ladder_id"], ["ladders.id"], name=name, ondelete="CASCADE")
 
 
 def of_run(table: str) -> sa.ForeignKeyConstraint:
-    """What belongs to a run goes with it."""
+    """Rows of a run are deleted with it."""
     return sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f(f"fk_{table}_run_id_runs"), ondelete="CASCADE")
 
 

@@ -1,7 +1,7 @@
-"""Assessments: what runs find out that judge policies; and aliases, names of checkpoints that can be moved.
+"""Assessments: the verdicts of runs that judge policies; and aliases, movable names of checkpoints.
 
-Why: a gate's verdict must be there when its worker is gone, and a pipeline names the best policy so far by one name.
-The previous release knows neither table and works on with them; it may remove checkpoints that have an alias.
+Why: a gate's verdict must survive its worker, and a pipeline uses one name for the best policy so far. The previous
+release ignores both tables; it may remove checkpoints that have an alias.
 
 Revision: 0006, after 0005
 """

@@ -1,7 +1,7 @@
 """Tokens, projects and the audit log.
 
-Why: who may do what is kept in the database, each row belongs to a project, and every change leaves an entry. The
-previous release knows none of it and works on in the project `default`, which the new columns have for its rows.
+Why: the database keeps the rights of tokens, each row belongs to a project, and every change leaves an entry. The
+previous release ignores all of it and works in the project `default`, which is the default of the new columns.
 
 Revision: 0007, after 0006
 """
@@ -25,7 +25,7 @@ def ordered_text(length: int) -> sa.String:
 
 
 def project() -> sa.Column[str]:
-    """Whose a row is."""
+    """The project of a row."""
     return sa.Column("project", sa.String(64), nullable=False, server_default="default")
 
 
@@ -77,7 +77,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("audit_entries")
     op.drop_table("tokens")
-    # Without projects their names would meet: what is not of the first one goes.
+    # Without projects their names would collide: delete the rows of all projects but the first.
     op.execute(sa.text("DELETE FROM config_versions WHERE project <> 'default'"))
     with op.batch_alter_table(VERSIONS, recreate="auto") as table:
         table.drop_constraint(op.f("pk_config_versions"), type_="primary")

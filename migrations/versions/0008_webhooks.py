@@ -1,7 +1,7 @@
-"""Webhooks: who wants to hear of events, what was sent to them, and how far events have been told.
+"""Webhooks: subscriptions to events, the sent messages, and a cursor of the events of each run.
 
-Why: events are the outbox. A cursor per run says how far its events have become deliveries, so that nothing has to be
-written beside an event, and the previous release, which knows none of these tables, works on with them.
+Why: events are the outbox. A cursor per run marks the last event for which deliveries exist. So no other row is
+written with an event, and the previous release can ignore these tables.
 
 Revision: 0008, after 0007
 """

@@ -1,8 +1,8 @@
-"""Checkpoints: what they scored, whether they are pinned or damaged, and whether their files are gone.
+"""Checkpoints: scores, pins, marks of damage and of deleted files.
 
-Why: retention keeps the best and the pinned ones, passes over damaged ones, and removes files only after the row says
-that they are to go, so that it can be interrupted anywhere. The previous release fills none of these columns, and
-removes files before it marks a row; they are removed once more then, which does no harm.
+Why: retention keeps the best and the pinned ones, skips damaged ones, and removes files only after the row is
+marked, so it can be interrupted anywhere. The previous release fills none of these columns, and
+removes files before it marks a row; the files are then removed a second time, which does no harm.
 
 Revision: 0009, after 0008
 """

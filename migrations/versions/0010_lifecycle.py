@@ -1,7 +1,7 @@
-"""Runs change while they go on: amendments of their configurations, and requests for a checkpoint now.
+"""Changes of live runs: amendments of their configurations, and requests for a checkpoint now.
 
-Why: what users change in a run is kept step by step, so that its trainer does it once and its history can be read; and
-a request for a checkpoint outlives the worker that should write it. The previous release knows none of these tables: it
+Why: each change of a run is a row, so its trainer applies it once and users can read the history; and
+a request for a checkpoint survives the worker that should write it. The previous release ignores these tables: it
 trains with `runs.config`, which is the changed configuration, and writes no checkpoints on request.
 
 Revision: 0010, after 0009
@@ -20,7 +20,7 @@ JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
 def of_run(table: str) -> sa.ForeignKeyConstraint:
-    """What belongs to a run goes with it."""
+    """Rows of a run are deleted with it."""
     return sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f(f"fk_{table}_run_id_runs"), ondelete="CASCADE")
 
 

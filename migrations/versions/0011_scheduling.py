@@ -1,7 +1,7 @@
-"""What runs demand of workers, and whom they count for.
+"""Demands of runs on workers, and the owners that runs count for.
 
 Why: a free slot takes the best run that it may run (priority, then the owner with the fewest, then age), and must find
-it without reading all that wait. The previous release leaves the columns at their defaults and claims as before.
+it without reading all waiting runs. The previous release leaves the columns at their defaults and claims as before.
 
 Revision: 0011, after 0010
 """

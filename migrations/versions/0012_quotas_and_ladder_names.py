@@ -1,10 +1,10 @@
 """The token by which quotas count a run, and names of ladders that are each project's own.
 
-Why: quotas counted by `owner`, a text that anybody chooses; they count by project and token now. Names of ladders were
-unique in the server, so that a project learnt of another one's ladder, and was kept from the name.
+Why: quotas counted by `owner`, which users choose freely; they count by project and token now. Names of ladders were
+unique in the server, so a project could discover another one's ladder, and could not use its name.
 Runs from before have no token. The previous release leaves `token_id` at its default and claims as before, by indexes
-that it has to do without. It demands that `ladders.name` is unique in the server, so that the column stays, and the
-name that counts is `local_name`, which a trigger fills in for ladders that the previous release makes. Ladders of this
+that no longer exist. It demands that `ladders.name` is unique in the server, so the column stays, and the name
+in use is `local_name`, which a trigger fills in for ladders that the previous release makes. Ladders of this
 release are called like their id there.
 
 Revision: 0012, after 0011

@@ -1,9 +1,9 @@
-"""Runs are compared and deleted: the extremes of metrics, what attempts ran on, and runs whose files are to be removed.
+"""Runs are compared and deleted: extremes of metrics, fingerprints of attempts, and runs whose files must be removed.
 
-Why: a list of runs shows and sorts by the highest or lowest value of a metric without reading its history; a run that
-is deleted has no row any more, but files that the steward still has to remove; and which release, libraries and machine
-trained a run is known only while it trains. The previous release leaves the columns as they are: where it has written a
-newer value, `extremes_step` differs from `step`, and the steward computes the extremes again.
+Why: a list of runs shows and sorts by the highest or lowest value of a metric without reading its history; a
+deleted run has no row any more, but files that the controller must still remove; and release, libraries and machine of
+a run are known only while it trains. The previous release does not write the columns: if it has written a newer value,
+`extremes_step` differs from `step`, and the controller computes the extremes again.
 
 Revision: 0013, after 0012
 """

@@ -1,7 +1,7 @@
-"""Whose turn it is in a run's self-play, and how its policies are rated at present.
+"""The learning team of a run's self-play, and the present ratings of its policies.
 
-Why: the metrics have means of summaries, and the first of them comes late; the ledger of matches does not say whose
-turn it is. The previous release leaves the column empty and never reads it.
+Why: the metrics have means of summaries, and the first of them comes late; the ledger of matches does not have the
+learning team. The previous release leaves the column empty and never reads it.
 
 Revision: 0014, after 0013
 """

@@ -1,1 +1,1 @@
-"""Who may do what: tokens, projects, and the audit log."""
+"""Tokens, projects and the audit log."""

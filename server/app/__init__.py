@@ -1,1 +1,1 @@
-"""The HTTP API: application factory, problems, paging, idempotency, event streams. Features bring their own routes."""
+"""The HTTP API: composes the routes of the features, with middleware, event streams and uploads."""

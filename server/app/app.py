@@ -1,4 +1,4 @@
-"""The application factory. Importing this module does nothing; `create_app` builds everything, without torch."""
+"""The application factory. Importing this module has no effect; `create_app` builds everything, without torch."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,9 +19,9 @@ from server.app.middleware import Authentication, BodyLimit, RequestContext
 from server.app.openapi import describe
 from server.app.routes import router as operation
 from server.app.services import Services
-from server.app.waits import LIMIT as WAITERS
 from server.assessments.routes import router as assessments
 from server.checkpoints.aliases.routes import router as aliases
+from server.checkpoints.requests.routes import router as checkpoint_requests
 from server.checkpoints.retention.routes import router as retention
 from server.checkpoints.routes import router as checkpoints
 from server.checkpoints.routes import uploads
@@ -32,13 +32,13 @@ from server.kit.http.errors import on_http_exception, on_ludus_error, on_validat
 from server.kit.rates import Rate
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
+from server.lifecycle.routes import router as runs
 from server.metrics.routes import router as metrics
 from server.runs.amendments.routes import router as amendments
 from server.runs.attempts.routes import router as attempts
-from server.runs.checkpoint_requests.routes import router as checkpoint_requests
 from server.runs.environment_parameters.routes import router as parameters
 from server.runs.events.routes import router as events
-from server.runs.routes import router as runs
+from server.runs.waits import LIMIT as WAITERS
 from server.simulators.routes import router as simulators
 from server.webhooks.routes import router as webhooks
 from server.workers.routes import router as workers
@@ -69,7 +69,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 )
 BODY_LIMIT_BYTES = 2 * 1024 * 1024
 THREADS = 40
-"""Requests that are handled at once; those that wait for a state come on top. The database has more connections."""
+"""Requests that are handled at once, long polls not counted. The database has more connections."""
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -87,6 +87,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         dependencies=[Depends(authorize)],
     )
     app.state.services = services
+    app.state.shared = services.shared
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     for router in ROUTERS:
         app.include_router(router)
@@ -107,7 +108,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         Authentication,
         database=services.database,
         tokens=services.tokens,
-        vigil=services.vigil,
+        watcher=services.watcher,
         requests=Rate(settings.api.requests_per_minute),
         failures=Rate(settings.api.failures_per_minute),
         demanded=settings.api.demands_token,
@@ -131,7 +132,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS + WAITERS
     yield
     services.tailer.close()
-    services.vigil.close()
+    services.watcher.close()
     services.database.close()
 
 

@@ -25,7 +25,7 @@ OPEN: Final = frozenset({PAGE, *FILES})
 
 
 def add_documentation(app: FastAPI) -> None:
-    """Let an application answer with the page and with its files."""
+    """Add the routes of the page and of its files."""
     # Relative addresses, so that the page works behind a proxy that serves the API under a path of its own.
     html = bytes(
         get_swagger_ui_html(

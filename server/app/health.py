@@ -1,7 +1,7 @@
-"""`python -m server.app.health ROLE`: the exit code that a container's health check wants, 0 for healthy.
+"""Health check of a container: `python -m server.app.health ROLE` exits with 0 if the role is healthy.
 
-`api` asks the API of this container, `gateway` connects to its port, `worker` looks for a recent sign of life of this
-host's slots in the database, `database` (for the steward, which listens nowhere) for the database's answer.
+`api` asks the API of this container, `gateway` connects to its port, `worker` looks for a recent heartbeat of this
+host's slots in the database, `database` (for the controller, which listens nowhere) for the database's answer.
 """
 
 import http.client
@@ -19,7 +19,7 @@ WORKER_SILENCE_SECONDS = 30.0
 
 
 def api(settings: Settings) -> bool:
-    """Tell whether the API answers that it is ready, or turns this check away because its certificate is not wanted."""
+    """Return whether the API is ready, or refuses this check because it demands a client certificate."""
     connection = connect_api(address(settings.api.host, settings.api.port), settings.api.tls, 4)
     try:
         connection.request("GET", "/readyz")
@@ -31,12 +31,12 @@ def api(settings: Settings) -> bool:
 
 
 def gateway(settings: Settings) -> bool:
-    """Tell whether the gateway accepts connections."""
+    """Return whether the gateway accepts connections."""
     return listens(address(settings.gateway.host, settings.gateway.port))
 
 
 def worker(settings: Settings) -> bool:
-    """Tell whether a slot of this host was heard of lately."""
+    """Return whether a slot of this host sent a heartbeat recently."""
     here = socket.gethostname()
     database = Database.from_settings(settings.database)
     try:
@@ -49,7 +49,7 @@ def worker(settings: Settings) -> bool:
 
 
 def answering_database(settings: Settings) -> bool:
-    """Tell whether the database answers."""
+    """Return whether the database answers."""
     database = Database.from_settings(settings.database)
     try:
         database.ping()
@@ -70,7 +70,7 @@ CHECKS: Mapping[str, Callable[[Settings], bool]] = {
 
 
 def main() -> None:
-    """Check the role that is named."""
+    """Check the role that the command line names."""
     sys.exit(0 if CHECKS[sys.argv[1]](Settings()) else 1)
 
 

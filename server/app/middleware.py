@@ -1,4 +1,4 @@
-"""What happens to every request before and after its route: id, size limit, authentication, access log, metrics, audit.
+"""Middleware: request id, size limit of bodies, authentication, access log, metrics, audit.
 
 Pure ASGI, because the base class of Starlette's middleware buffers streamed answers and so would hold back events.
 """
@@ -18,12 +18,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.tokens.checker import TokenChecker
-from server.access.tokens.principal import ANONYMOUS, Principal, everything
-from server.access.tokens.vigil import TokenVigil
-from server.app.access import OPEN_PATHS, PROJECT_HEADER, Trail, Visit, visit_by
-from server.app.telemetry import HttpTelemetry
+from server.app.access import OPEN_PATHS, PROJECT_HEADER, RequestAudit, authenticated
 from server.kit.db.database import Database
 from server.kit.errors import LudusError, TokenRefused, Unavailable
+from server.kit.http.auth import AuthenticatedRequest
 from server.kit.http.errors import (
     BodyTooLarge,
     BodyTooSlow,
@@ -33,25 +31,28 @@ from server.kit.http.errors import (
     internal_problem,
     problem_response,
 )
+from server.kit.http.telemetry import HttpTelemetry
+from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
+from server.kit.token_watcher import TokenWatcher
 from server.kit.waking import on_loop
 
 log = structlog.get_logger(__name__)
 
-NAMED = frozenset({"run", "epoch", "webhook", "ladder", "worker"})
-"""Parameters of paths that are in the access log by name: whom a request was about."""
+NAMED = frozenset({"run", "attempt", "webhook", "ladder", "worker"})
+"""Path parameters that are in the access log by name."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 SLOWEST_BYTES = 1 << 20
-"""A body that takes the time-out for each so many bytes is slow, and tolerated."""
-LAST_WORD_SECONDS = 2.0
-"""For how long an answer may go on to its own end when its token holds no longer."""
+"""A body may take the time-out again for each so many bytes."""
+GRACE_SECONDS = 2.0
+"""Time that an answer has to end by itself when its token is not valid any more."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestContext:
-    """Gives each request an id (`X-Request-Id`: the caller's, where it has a sane form), binds it to the log, counts.
+    """Gives each request an id (`X-Request-Id`: the caller's, if well-formed), binds it to the log, counts requests.
 
-    It is also the outermost edge: what nobody else understood is logged with its traceback and answered with 500.
+    It is also the outermost edge: an unexpected exception is logged with its traceback and answered with 500.
     """
 
     def __init__(self, app: ASGIApp, telemetry: HttpTelemetry) -> None:
@@ -78,7 +79,7 @@ class RequestContext:
 
         try:
             await self._app(scope, receive, answer)
-        except ClientDisconnect:  # within its body: no mistake of ours; status 0 says so
+        except ClientDisconnect:  # while it sent its body; status 0 says so
             pass
         except Exception:  # the edge of the process
             log.exception("request_failed", method=scope["method"], path=scope["path"])
@@ -104,7 +105,8 @@ class BodyLimit:
     """Refuses a body of more than `limit` bytes with 413, by its announced length or, without one, while it arrives.
 
     `files` has the limits of the paths that take files, which are streamed to disk. A body that is not complete after
-    `seconds`, and as long again for each `SLOWEST_BYTES` of it, is refused with 408: nobody keeps a place by dripping.
+    `seconds`, and as long again for each `SLOWEST_BYTES` of it, is refused with 408: a client cannot hold a
+    connection by sending slowly.
     """
 
     def __init__(self, app: ASGIApp, limit: int, files: Mapping[str, int], seconds: float) -> None:
@@ -128,7 +130,7 @@ class BodyLimit:
 
         async def limited() -> Message:
             nonlocal received, complete
-            if complete:  # what comes now is the client's leaving
+            if complete:  # the next message is the client's disconnect
                 return await receive()
             allowed = self._seconds * (1 + received / SLOWEST_BYTES)
             try:
@@ -146,11 +148,11 @@ class BodyLimit:
 
 
 class Authentication:
-    """Finds out who makes a request, by `Authorization: Bearer TOKEN`, and in which project; counts; keeps the audit.
+    """Authenticates requests by `Authorization: Bearer TOKEN`, finds their project, limits rates, writes the audit log.
 
-    Where no token is demanded (development on loopback) the server trusts whoever can reach the port, and that includes
-    every web page that a browser on this machine shows: requests that name a foreign host or come from a foreign origin
-    are refused.
+    Where no token is demanded (development on loopback) the server trusts every client that can reach the port. Web
+    pages in a browser on this machine can, so requests that name a foreign host or come from a foreign origin are
+    refused.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class Authentication:
         app: ASGIApp,
         database: Database,
         tokens: TokenChecker,
-        vigil: TokenVigil,
+        watcher: TokenWatcher,
         *,
         requests: Rate,
         failures: Rate,
@@ -168,7 +170,7 @@ class Authentication:
         self._app = app
         self._database = database
         self._tokens = tokens
-        self._vigil = vigil
+        self._watcher = watcher
         self._requests = requests
         self._failures = failures
         self._demanded = demanded
@@ -181,25 +183,29 @@ class Authentication:
             return
         headers = Headers(scope=scope)
         try:
-            if not self._demanded and self._loopback and not _from_here(headers):
+            if not self._demanded and self._loopback and not _is_local(headers):
                 raise ForeignOrigin
-            visit = None if scope["path"] in OPEN_PATHS else await self._visit(scope, headers)
+            if scope["path"] in OPEN_PATHS:
+                auth, entry = None, None
+            else:
+                principal = await self._principal(headers, scope)
+                auth, entry = authenticated(principal, scope, headers.get(PROJECT_HEADER))
         except LudusError as refusal:
             await problem_response(refusal, scope)(scope, receive, send)
             return
-        if visit is None:
+        if auth is None:
             await self._app(scope, receive, send)
             return
-        scope["state"]["visit"] = visit
-        if visit.trail is None:
-            await self._read(visit, scope, receive, send)
+        scope["state"]["auth"] = auth
+        if entry is None:
+            await self._read(auth, scope, receive, send)
         else:
-            await self._change(visit, visit.trail, scope, receive, send)
+            await self._change(auth, entry, scope, receive, send)
 
-    async def _read(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request that only reads, for as long as its token holds: a long answer is broken off.
+    async def _read(self, auth: AuthenticatedRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request that only reads, while its token is valid: a longer answer is cut off.
 
-        Routes whose answers are long by nature have a moment for a last word.
+        Event streams and long polls have `GRACE_SECONDS` to send a last message.
         """
         begun = False
 
@@ -210,38 +216,42 @@ class Authentication:
 
         loop = asyncio.get_running_loop()
         reading = anyio.CancelScope()
-        wake = on_loop(lambda: loop.call_later(LAST_WORD_SECONDS, reading.cancel))
-        with self._vigil.watch(visit.principal.token_id, wake) as stay:
+        wake = on_loop(lambda: loop.call_later(GRACE_SECONDS, reading.cancel))
+        with self._watcher.watch(auth.principal.token_id, wake) as watched:
             with reading:
                 await self._app(scope, receive, answer)
-            if reading.cancelled_caught and stay.refusal is not None:
-                log.info("answer_broken_off", path=scope["path"], reason=stay.refusal.reason)
+            if reading.cancelled_caught and watched.refusal is not None:
+                log.info("answer_cut_off", path=scope["path"], reason=watched.refusal.reason)
                 if not begun:
-                    await problem_response(stay.refusal, scope)(scope, receive, send)
+                    await problem_response(watched.refusal, scope)(scope, receive, send)
 
-    async def _change(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request that may change something, unless its token holds no longer when its body has arrived."""
-        with self._vigil.watch(visit.principal.token_id, _do_nothing) as stay:
+    async def _change(
+        self, auth: AuthenticatedRequest, entry: RequestAudit, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Handle a request that may change something, if its token is still valid when its body has arrived."""
+        with self._watcher.watch(auth.principal.token_id, lambda: None) as watched:
 
             async def received() -> Message:
                 message = await receive()
-                if stay.refusal is not None:
-                    raise stay.refusal
+                if watched.refusal is not None:
+                    raise watched.refusal
                 return message
 
-            await self._audited(visit, trail, scope, received, send)
+            await self._audited(auth, entry, scope, received, send)
 
-    async def _visit(self, scope: Scope, headers: Headers) -> Visit:
-        """Raises Unauthenticated, TokenRefused, TooManyRequests, ProjectForbidden, ProjectInvalid."""
+    async def _principal(self, headers: Headers, scope: Scope) -> Principal:
+        """Return the principal of a request, and count the request. Raises Unauthenticated, TokenRefused,
+        TooManyRequests.
+        """
         client = scope.get("client")
         address = client[0] if client else "unknown"
-        principal = await self._principal(headers, address)
+        principal = await self._identify(headers, address)
         structlog.contextvars.bind_contextvars(actor=principal.name)
         if principal.name != ANONYMOUS:
             _refuse(self._requests, self._requests.count(principal.token_id or address))
-        return visit_by(principal, scope, headers.get(PROJECT_HEADER))
+        return principal
 
-    async def _principal(self, headers: Headers, address: str) -> Principal:
+    async def _identify(self, headers: Headers, address: str) -> Principal:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -257,41 +267,35 @@ class Authentication:
             return await anyio.to_thread.run_sync(self._tokens.check, token)
         except TokenRefused as refusal:
             if refusal.reason == "unknown" and not self._demanded:
-                return everything(ANONYMOUS)  # somebody's token of another server
+                return everything(ANONYMOUS)  # a token of another server
             log.info("token_refused", reason=refusal.reason, client=address)
-            self._fail(address)
+            _refuse(self._failures, self._failures.count(address))
             if refusal.reason == "unknown":
                 raise Unauthenticated from None
             raise
 
-    def _fail(self, address: str) -> None:
-        """Count a failed authentication. Raises TooManyRequests."""
-        _refuse(self._failures, self._failures.count(address))
-
-    async def _audited(self, visit: Visit, trail: Trail, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request that may change something; one whose transaction left no entry is entered by itself."""
+    async def _audited(
+        self, auth: AuthenticatedRequest, entry: RequestAudit, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Handle a request that may change something; if its transaction wrote no audit entry, write one."""
 
         async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and not trail.entered:
-                await anyio.to_thread.run_sync(self._enter, visit, trail, message["status"])
+            if message["type"] == "http.response.start" and not entry.entered:
+                await anyio.to_thread.run_sync(self._enter, auth, entry, message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, answer)
         except Exception:
-            await anyio.to_thread.run_sync(self._enter, visit, trail, 500)
+            await anyio.to_thread.run_sync(self._enter, auth, entry, 500)
             raise
 
-    def _enter(self, visit: Visit, trail: Trail, status: int) -> None:
+    def _enter(self, auth: AuthenticatedRequest, entry: RequestAudit, status: int) -> None:
         try:
-            with self._database.within(visit.narrowed).write() as session:
-                trail.enter(session, status)
-        except Unavailable as error:  # it has changed nothing, so there is nothing to take back
+            with self._database.within(auth.narrowed).write() as session:
+                entry.enter(session, status)
+        except Unavailable as error:  # the request changed nothing, so nothing has to be undone
             log.warning("audit_entry_lost", error=str(error))
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _refuse(rate: Rate, wait: float | None) -> None:
@@ -299,7 +303,7 @@ def _refuse(rate: Rate, wait: float | None) -> None:
         raise TooManyRequests(rate.per_minute, wait)
 
 
-def _from_here(headers: Headers) -> bool:
+def _is_local(headers: Headers) -> bool:
     names: Iterable[str] = [f"http://{headers.get('host', 'localhost')}", *headers.getlist("origin")]
     return all(_host(name) in LOOPBACK_NAMES for name in names)
 

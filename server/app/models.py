@@ -5,6 +5,7 @@ from server.access.tokens.models import Token
 from server.assessments.models import RunAssessment
 from server.checkpoints.aliases.models import CheckpointAlias
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
+from server.checkpoints.requests.models import CheckpointRequest
 from server.configs.models import ConfigVersion
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.kit.db.base import Base
@@ -13,14 +14,13 @@ from server.ladders.models import (
     Ladder,
     LadderMatch,
     LadderPair,
+    LadderParticipant,
     LadderPlayer,
-    LadderSeat,
     RatingPoint,
     RunLadder,
 )
 from server.metrics.models import LatestMetric, MetricChunk
 from server.runs.amendments.models import AmendedRun, Amendment
-from server.runs.checkpoint_requests.models import CheckpointRequest
 from server.runs.environment_parameters.models import ParameterEdit, RunParameters
 from server.runs.models import Attempt, DeletedRun, Event, Log, Run, RunTag
 from server.simulators.models import Simulator
@@ -46,8 +46,8 @@ __all__ = [
     "Ladder",
     "LadderMatch",
     "LadderPair",
+    "LadderParticipant",
     "LadderPlayer",
-    "LadderSeat",
     "LatestMetric",
     "Log",
     "MetricChunk",

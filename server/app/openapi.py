@@ -1,17 +1,22 @@
 """Completes FastAPI's description: problems, bodies that are read by hand, the form of a configuration."""
 
-from typing import Any
+import ast
+import inspect
+from dataclasses import is_dataclass
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel
 
-from server.access.tokens.schemas import SimulatorTokenCreate, TokenCreate
-from server.app.access import NEED, OPEN_PATHS
+from ludus import schemas as resources
+from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
+from server.app.access import OPEN_PATHS
 from server.config.config import RunConfig
-from server.configs.schemas import ConfigCreate
-from server.demonstrations.schemas import DemonstrationMerge, DemonstrationSubsample
+from server.configs.requests import ConfigCreate
+from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
+from server.kit.http.auth import NEED
 from server.kit.http.errors import Problem
-from server.kit.http.fields import REFERS_TO
-from server.runs.schemas import RunCreate
+from server.runs.requests import RunCreate
 
 REFERENCE = "#/components/schemas/{model}"
 MODELS: tuple[type[BaseModel], ...] = (
@@ -37,16 +42,16 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
         )
         schemas.update(own.pop("$defs", {}))
         schemas[model.__name__] = own
-    for own in schemas.values():
-        for name, field in own.get("properties", {}).items():
-            if REFERS_TO in field:
-                own["properties"][name] = {"$ref": REFERENCE.format(model=field[REFERS_TO])}
+    for name, own in schemas.items():
+        kind: Any = getattr(resources, name, None)
+        if is_dataclass(kind):
+            _describe_resource(kind, own)  # type: ignore[arg-type]  # a class, not an instance
     components["securitySchemes"] = {
         "token": {
             "type": "http",
             "scheme": "bearer",
-            "description": "Where the server demands one (docs/security.md). What an operation needs stands as a role: "
-            "`read`, `run` or `admin`; `everywhere`: bound to no project.",
+            "description": "If the server demands one (docs/security.md). The role is the scope that an operation "
+            "needs: `read`, `run` or `admin`; `everywhere`: bound to no project.",
         }
     }
     for path, item in schema["paths"].items():
@@ -55,3 +60,35 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
             operation["security"] = [{}] if path in OPEN_PATHS else [{"token": [role for role in roles if role]}, {}]
     components["schemas"] = dict(sorted(schemas.items()))
     return schema
+
+
+def _describe_resource(kind: type[Any], schema: dict[str, Any]) -> None:
+    """Add the texts below a resource's fields. Answers have every field, so none of them has a default."""
+    properties = schema["properties"]
+    schema["required"] = list(properties)
+    hints = get_type_hints(kind, include_extras=True)
+    texts = _texts(kind)
+    for name, field in properties.items():
+        field.pop("default", None)
+        if name in texts:
+            field["description"] = texts[name]
+        kinds = [option for option in get_args(hints[name]) if is_dataclass(option)]
+        if len(kinds) > 1:  # told apart by their field `kind`
+            field["oneOf"] = field.pop("anyOf")
+            field["discriminator"] = {"propertyName": "kind"}
+        for mark in get_args(hints[name]):
+            if mark == RunConfig.__name__:  # the mark of `ludus.schemas.ResolvedConfig`
+                properties[name] = {"$ref": REFERENCE.format(model=mark)}
+
+
+def _texts(kind: type[Any]) -> dict[str, str]:
+    """Return the docstrings of a dataclass' fields, also of inherited ones."""
+    found = {}
+    for cls in reversed(kind.__mro__[:-1]):
+        (tree,) = ast.parse(inspect.getsource(cls)).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in pairwise(tree.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[name] = " ".join(words.split())
+    return found

@@ -1,24 +1,24 @@
-"""Can this process do its work? Asked by probes, every few seconds."""
+"""Readiness of this process, for probes that ask every few seconds."""
 
-from server.app.bell import Bell
 from server.kit.db.database import Database
 from server.kit.db.migrate import check as check_schema
 from server.kit.errors import LudusError
 from server.kit.http.errors import NotReady
+from server.kit.wake_up import WakeUp
 
 
 class Readiness:
-    """Asks the database and the broker for a sign of life, and once for the schema."""
+    """Checks that the database and the broker answer, and once that the schema fits."""
 
-    def __init__(self, database: Database, bell: Bell) -> None:
+    def __init__(self, database: Database, wake_up: WakeUp) -> None:
         self._database = database
-        self._bell = bell
+        self._wake_up = wake_up
         self._schema_fits = False
 
     def check(self) -> None:
-        """Raise NotReady with everything that does not answer."""
+        """Check both. Raises NotReady with a reason for each that does not answer."""
         reasons: dict[str, LudusError] = {}
-        for name, probe in (("database", self._check_database), ("broker", self._bell.ping)):
+        for name, probe in (("database", self._check_database), ("broker", self._wake_up.ping)):
             try:
                 probe()
             except LudusError as error:

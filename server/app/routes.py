@@ -1,17 +1,23 @@
-"""What operators ask: is it alive, is it ready, which version is it, how does it do."""
+"""Health, readiness, version and metrics of the server."""
 
 from importlib.metadata import version
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
-from server.access.tokens.principal import Scope
-from server.app.access import needs
-from server.app.services import ServicesDep
+from server.app.readiness import Readiness
+from server.kit.http.auth import needs
 from server.kit.http.errors import NotReady, problems
+from server.kit.http.services import shared
+from server.kit.http.telemetry import HttpTelemetry
+from server.kit.principal import Scope
 
 router = APIRouter(tags=["operation"])
+
+ReadinessDep = Annotated[Readiness, Depends(shared(Readiness))]
+TelemetryDep = Annotated[HttpTelemetry, Depends(shared(HttpTelemetry))]
 
 
 class Health(BaseModel):
@@ -21,7 +27,7 @@ class Health(BaseModel):
 
 
 class Version(BaseModel):
-    """What runs here."""
+    """Release of this server."""
 
     version: str = Field(description="Release of Ludus.")
     api: str = Field(description="Version of the API.")
@@ -29,14 +35,14 @@ class Version(BaseModel):
 
 @router.get("/healthz", response_model=Health, responses=problems())
 def health() -> Health:
-    """Say that this process answers. Asks nobody else."""
+    """Answer that this process is alive, without asking any other."""
     return Health(status="ok")
 
 
 @router.get("/readyz", response_model=Health, responses=problems(NotReady))
-def readiness(services: ServicesDep) -> Health:
-    """Say whether this process can do its work: the database and the broker answer."""
-    services.readiness.check()
+def readiness(probes: ReadinessDep) -> Health:
+    """Return `ok` if the database and the broker answer."""
+    probes.check()
     return Health(status="ok")
 
 
@@ -55,6 +61,6 @@ def server_version() -> Version:
     },
     openapi_extra=needs(Scope.READ, everywhere=True),
 )
-def operational_metrics(services: ServicesDep) -> Response:
+def operational_metrics(telemetry: TelemetryDep) -> Response:
     """Return operational metrics of this process for Prometheus."""
-    return Response(services.telemetry.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(telemetry.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -7,19 +7,19 @@ import ssl
 import uvicorn
 
 from server.app.app import LOOPBACK_HOSTS, create_app
-from server.app.patience import impatient
+from server.app.header_timeout import with_header_timeout
 from server.app.services import Services
 from server.kit.ports import CannotStart, listen
 from server.kit.settings import ApiSettings, Settings
 
 STOP_SECONDS = 5
-"""How long a stopping API waits for its requests."""
+"""Time that a stopping API gives its requests."""
 UNSENT_SECONDS = 30
 """A connection whose peer takes nothing of what was sent to it for so long is cut by the kernel."""
 
 
 class Exposed(CannotStart):
-    """The API would listen beyond this machine and let everybody in."""
+    """The API would listen beyond this machine without a token."""
 
     exit_code = 2
 
@@ -32,7 +32,7 @@ class Exposed(CannotStart):
 
 
 class ApiServer(uvicorn.Server):
-    """A server that, when it stops, first lets those go who watch or wait: they would stay for ever."""
+    """A server that ends event streams and long polls before it stops: they would never end by themselves."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
@@ -45,11 +45,11 @@ class ApiServer(uvicorn.Server):
 
 
 def uvicorn_config(settings: Settings, services: Services) -> uvicorn.Config:
-    """Return how the application is served: with an end to patience, and over TLS where the settings have files."""
+    """Return how the application is served: with a header time-out, and over TLS where the settings have files."""
     tls = settings.api.tls
     return uvicorn.Config(
         create_app(settings, services),
-        http=impatient(settings.api.head_seconds),
+        http=with_header_timeout(settings.api.head_seconds),
         ws="none",
         log_config=None,
         access_log=False,

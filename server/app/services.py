@@ -1,70 +1,38 @@
-"""What the routes work with: built once per application, handed to handlers as dependencies."""
+"""Build the objects that one application shares between requests."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
 
-from fastapi import Depends, Header, Request
-
-from server.access.tokens.checker import TokenChecker
-from server.access.tokens.vigil import TokenVigil
-from server.app.access import Visit, VisitDep
-from server.app.bell import Bell
+from server.access.tokens.checker import TokenChecker, watch_tokens
 from server.app.readiness import Readiness
-from server.app.repository import EventHeads
-from server.app.streams import EventStreams, StreamLimits, encode_event
-from server.app.tailer import Entry, Head, Tailer
-from server.app.telemetry import HttpTelemetry
-from server.app.waits import Waits
 from server.kit.artifacts import ArtifactStore
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
-from server.kit.http.bodies import BodyDep
-from server.kit.http.idempotency import Command, InFlight, RequestMark, fingerprint_of, key_scope, read_key
-from server.kit.queue import Doorbell, make_celery
+from server.kit.http import services
+from server.kit.http.idempotency import InFlight
+from server.kit.http.telemetry import HttpTelemetry
+from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
-from server.runs.events.repository import EventRepository
-from server.runs.events.schemas import EventRead
-from server.workers.fleet.collector import FleetCollector
-
-
-class DatabaseEvents:
-    """Events of runs as the streams want them."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def heads(self, run_ids: Collection[str]) -> Mapping[str, Head]:
-        """Return where the logs of these runs stand."""
-        with self._database.read() as session:
-            return EventHeads(session).of(run_ids)
-
-    def after(self, run_id: str, seq: int, limit: int) -> Sequence[Entry]:
-        """Return encoded events."""
-        with self._database.read() as session:
-            events = EventRepository(session).page(run_id, seq, limit)
-        return [
-            Entry(event.seq, encode_event(event.seq, EventRead.model_validate(event).model_dump(mode="json")))
-            for event in events
-        ]
+from server.kit.token_watcher import TokenWatcher
+from server.kit.wake_up import WakeUp
+from server.runs.events.streams import DatabaseEvents, EventStreams, StreamLimits
+from server.runs.events.tailer import Tailer
+from server.runs.waits import Waits
+from server.workers.fleet.collector import FleetMetrics
 
 
 @dataclass(frozen=True)
-class Services:
-    """Everything that one application shares between requests."""
+class Services(services.Services):
+    """All objects that one application shares between requests; routes see them as dependencies."""
 
-    settings: Settings
-    database: Database
-    bell: Bell
-    artifacts: ArtifactStore
     telemetry: HttpTelemetry
     tailer: Tailer
     streams: EventStreams
     waits: Waits
     readiness: Readiness
-    in_flight: InFlight
     tokens: TokenChecker
-    vigil: TokenVigil
+    watcher: TokenWatcher
 
     @classmethod
     def build(
@@ -72,81 +40,34 @@ class Services:
         settings: Settings,
         *,
         database: Database | None = None,
-        bell: Bell | None = None,
+        wake_up: WakeUp | None = None,
         artifacts: ArtifactStore | None = None,
         limits: StreamLimits | None = None,
     ) -> Self:
-        """Build what is not given as the settings say."""
+        """Build the objects that are not given as the settings say."""
         database = database or Database.from_settings(settings.database)
-        bell = Doorbell(make_celery(settings)) if bell is None else bell
-        telemetry = HttpTelemetry(FleetCollector(database, settings.worker.lease_seconds))
+        wake_up = WakeUpQueue(make_celery(settings)) if wake_up is None else wake_up
+        telemetry = HttpTelemetry(FleetMetrics(database, settings.worker.lease_seconds))
         source = DatabaseEvents(database)
         tailer = Tailer(source)
-        vigil = TokenVigil(database)
+        watcher = watch_tokens(database)
         token = settings.api.token
         return cls(
             settings=settings,
             database=database,
-            bell=bell,
+            wake_up=wake_up,
             artifacts=artifacts or open_store(settings.storage),
             telemetry=telemetry,
             tailer=tailer,
-            streams=EventStreams(tailer, source, vigil, telemetry, limits),
-            waits=Waits(tailer, vigil, telemetry),
-            readiness=Readiness(database, bell),
-            in_flight=InFlight(),
+            streams=EventStreams(tailer, source, watcher, telemetry, limits),
+            waits=Waits(tailer, watcher, telemetry),
+            readiness=Readiness(database, wake_up),
             tokens=TokenChecker(database, None if token is None else token.get_secret_value()),
-            vigil=vigil,
+            watcher=watcher,
         )
 
-
-def services_of(request: Request) -> Services:
-    """Return the application's services, with the database as the request may see it: its project alone.
-
-    What the request changes there is entered in the audit log in the same transaction.
-    """
-    services = request.app.state.services
-    assert isinstance(services, Services)
-    visit = getattr(request.state, "visit", None)
-    if visit is None:  # a path that is open to everybody
-        return services
-    assert isinstance(visit, Visit)
-    return replace(services, database=services.database.within(visit.narrowed, visit.before_commit))
-
-
-ServicesDep = Annotated[Services, Depends(services_of)]
-
-
-def database_of(services: ServicesDep) -> Database:
-    """Return the database."""
-    return services.database
-
-
-DatabaseDep = Annotated[Database, Depends(database_of)]
-
-
-def command_of(
-    request: Request,
-    services: ServicesDep,
-    visit: VisitDep,
-    body: BodyDep,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            max_length=600,
-            description="A text of your choice that names this request, for instance a UUID: repeating the request "
-            "with it repeats the answer, not the effect. Kept for 24 hours.",
-        ),
-    ] = None,
-) -> Command:
-    """Return the command that this request is."""
-    path = request.url.path
-    mark = RequestMark(
-        scope=key_scope(visit.project, request.method, path),
-        key=read_key(idempotency_key),
-        fingerprint=fingerprint_of(path.encode(), request.url.query.encode(), body.media_type.encode(), body.content),
-    )
-    return Command(services.database, services.in_flight, mark)
-
-
-CommandDep = Annotated[Command, Depends(command_of)]
+    @property
+    def shared(self) -> Mapping[type, object]:
+        """The objects by type, for `server.kit.http.services.shared`."""
+        own = (self.telemetry, self.streams, self.waits, self.readiness, self.tokens, self.watcher)
+        return {type(each): each for each in (*own, InFlight())}

@@ -1,1 +1,1 @@
-"""Assessments: what `match` and `evaluate` runs are about, and what came of them."""
+"""Assessments: the policies that `match` and `evaluate` runs compare, and the verdicts."""

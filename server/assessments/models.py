@@ -1,4 +1,4 @@
-"""Assessments: one row per run that judges policies, as soon as it has something to say."""
+"""Assessments: one row per run that evaluates policies, from its first result on."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ class RunAssessment(Base):
     __tablename__ = "run_assessments"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    epoch: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int] = mapped_column(Integer)
     """Attempt that wrote it."""
     verdict: Mapped[str | None] = mapped_column(String(16))
     """`pass`, `fail` or `undecided`; None while it goes on."""
     games: Mapped[int] = mapped_column(Integer)
     """Games, or episodes, that are counted."""
     result: Mapped[dict[str, Any]] = mapped_column(Json)
-    """What people and programs are told: `server.assessments.schemas`."""
+    """The JSON form of `ludus.schemas.MatchResult` or `EvaluationResult`."""
     state: Mapped[dict[str, Any]] = mapped_column(Json)
     """What the next attempt goes on with; the trainer's own."""
     updated_at: Mapped[float] = mapped_column(Timestamp)

@@ -1,4 +1,4 @@
-"""Assessments in the database, and what is known of the policies that they judge."""
+"""Assessments in the database, and the policies that they judge."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,13 +32,13 @@ class AssessmentRepository:
             raise AssessmentNotFound(run_id)
         return found
 
-    def store(self, run_id: str, epoch: int, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    def store(self, run_id: str, attempt: int, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
         """Write where an assessment stands; return whether it has more games than before."""
         before = self.find(run_id)
         counted = 0 if before is None else before.games
         row = RunAssessment(
             run_id=run_id,
-            epoch=epoch,
+            attempt=attempt,
             verdict=result.get("verdict"),
             games=games,
             result=dict(result),

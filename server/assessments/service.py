@@ -1,4 +1,4 @@
-"""What a `match` or `evaluate` run is created from: names of checkpoints become ids, and what follows is added."""
+"""Prepares a `match` or `evaluate` run: names of checkpoints become ids, and derived keys are added."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,1 +1,1 @@
-"""Checkpoints: complete states of a run, published in the artifact store."""
+"""Checkpoints of runs: their rows, files, aliases and retention."""

@@ -1,4 +1,4 @@
-"""Are a checkpoint's files what was stored? Read completely, held against the SHA-256 of their row."""
+"""Compares a checkpoint's files, read completely, with the SHA-256 of their row."""
 
 from server.checkpoints.refs import CheckpointRef
 from server.kit.artifacts import ArtifactStore, digest_of

@@ -19,7 +19,7 @@ class Checkpoint(OfRun, Base):
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
-    epoch: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(BigInteger)
     """Agent steps of all behaviors together."""
     steps: Mapped[dict[str, Any]] = mapped_column(Json)
@@ -27,7 +27,7 @@ class Checkpoint(OfRun, Base):
     reason: Mapped[str] = mapped_column(String(16))
     """`interval`, `final` or `requested`."""
     path: Mapped[str] = mapped_column(Text)
-    """Prefix in the artifact store; carries the epoch."""
+    """Prefix in the artifact store; carries the attempt number."""
     files: Mapped[list[Any]] = mapped_column(Json)
     """`[{"name": "CartPole.onnx", "size": 1234, "sha256": "..."}]`, names relative to `path`."""
     size: Mapped[int] = mapped_column(BigInteger)
@@ -41,7 +41,7 @@ class Checkpoint(OfRun, Base):
     scores: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
     """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
     merit: Mapped[float | None] = mapped_column(Double)
-    """What `best` goes by, higher is better; None: nobody knows (`server.checkpoints.merit`)."""
+    """What `best` goes by, higher is better; None: nobody knows (`server.checkpoints.score`)."""
     pinned_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set while somebody wants it kept, whatever the rules say."""
     damaged_at: Mapped[float | None] = mapped_column(Timestamp)

@@ -1,4 +1,4 @@
-"""Checkpoints as values: what an attempt hands in, and what the next one resumes from."""
+"""Checkpoints as values: published by an attempt, and resumed by the next one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class CheckpointRef:
     """A published checkpoint."""
 
     id: str
-    epoch: int
+    attempt: int
     step: int
     steps: Mapping[str, int]
     path: str

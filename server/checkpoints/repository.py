@@ -17,8 +17,8 @@ from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound
 from server.kit.listing import ListQuery, Order, Page
+from server.kit.states import TERMINAL
 from server.runs.models import Run
-from server.runs.states import TERMINAL
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 
@@ -30,7 +30,7 @@ class CheckpointRepository:
         "created_at": Checkpoint.created_at,
         "step": Checkpoint.step,
         "reason": Checkpoint.reason,
-        "epoch": Checkpoint.epoch,
+        "attempt": Checkpoint.attempt,
     }
 
     def __init__(self, session: Session) -> None:
@@ -62,12 +62,12 @@ class CheckpointRepository:
         query = self._good(run_id)
         if below is not None:
             query = query.where(Checkpoint.id != below.id, Checkpoint.created_at <= below.created_at)
-        order = (Checkpoint.epoch.desc(), Checkpoint.step.desc(), Checkpoint.created_at.desc(), Checkpoint.id.desc())
+        order = (Checkpoint.attempt.desc(), Checkpoint.step.desc(), Checkpoint.created_at.desc(), Checkpoint.id.desc())
         return self._session.scalars(query.order_by(*order).limit(1)).one_or_none()
 
     def best(self, run_id: str) -> Checkpoint | None:
         """Return the checkpoint with the highest merit, the newest of several; None if none has one."""
-        order = (Checkpoint.merit.desc(), Checkpoint.epoch.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
+        order = (Checkpoint.merit.desc(), Checkpoint.attempt.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
         query = self._good(run_id).where(Checkpoint.merit.is_not(None)).order_by(*order).limit(1)
         return self._session.scalars(query).one_or_none()
 
@@ -79,7 +79,7 @@ class CheckpointRepository:
     def add(
         self,
         run_id: str,
-        epoch: int,
+        attempt: int,
         checkpoint: NewCheckpoint,
         scores: Mapping[str, Mapping[str, float]],
         merit: float | None,
@@ -92,7 +92,7 @@ class CheckpointRepository:
         row = Checkpoint(
             id=new_id("ckpt"),
             run_id=run_id,
-            epoch=epoch,
+            attempt=attempt,
             step=checkpoint.step,
             steps=dict(checkpoint.steps),
             reason=checkpoint.reason,
@@ -190,7 +190,7 @@ class UploadedCheckpointRepository:
 
 
 class InitialCheckpoints:
-    """What runs begin with: checkpoints of other runs, and uploaded ones. Never commits."""
+    """The checkpoints that runs begin with: of other runs, and uploaded ones. Never commits."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -229,7 +229,7 @@ def ref(checkpoint: Checkpoint) -> CheckpointRef:
     """Return a checkpoint as a value that outlives the session."""
     return CheckpointRef(
         id=checkpoint.id,
-        epoch=checkpoint.epoch,
+        attempt=checkpoint.attempt,
         step=checkpoint.step,
         steps=dict(checkpoint.steps),
         path=checkpoint.path,
@@ -240,4 +240,4 @@ def ref(checkpoint: Checkpoint) -> CheckpointRef:
 def uploaded_ref(checkpoint: UploadedCheckpoint) -> CheckpointRef:
     """Return an uploaded checkpoint as a value that outlives the session: of no attempt, at no step."""
     file = FileRef(checkpoint.file, checkpoint.size, checkpoint.sha256)
-    return CheckpointRef(checkpoint.id, epoch=0, step=0, steps={}, path=checkpoint.path, files=(file,))
+    return CheckpointRef(checkpoint.id, attempt=0, step=0, steps={}, path=checkpoint.path, files=(file,))

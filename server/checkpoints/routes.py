@@ -1,23 +1,15 @@
 """Checkpoints of a run, and their files; and checkpoints of other programs, which are uploaded."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
+from pydantic import Field as ModelField
 
-from server.app.services import CommandDep, DatabaseDep, ServicesDep
-from server.app.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from ludus import schemas
 from server.checkpoints.integrity import damage
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.repository import CheckpointRepository, UploadedCheckpointRepository, ref
-from server.checkpoints.schemas import (
-    CheckpointPage,
-    CheckpointRead,
-    CheckpointVerified,
-    ScoreWrite,
-    UploadedCheckpointPage,
-    UploadedCheckpointRead,
-)
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
 from server.kit.db.database import Session
@@ -36,11 +28,14 @@ from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.downloads import DOWNLOAD, Content, WishDep, send
 from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
-from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey
+from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
 from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.kit.listing import Order
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
+from server.kit.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from server.kit.listing import ListQuery, Order, Page
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/checkpoints", tags=["checkpoints"])
@@ -48,10 +43,11 @@ uploads = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
 
 CHECKPOINTS = ListForm(
     name="checkpoints",
+    kind=schemas.Checkpoint,
     filters={
         "step": Field(filters.integer),
         "reason": Field(filters.word, EQUALITY),
-        "epoch": Field(filters.integer),
+        "attempt": Field(filters.integer),
         "created_at": Field(filters.time),
     },
     orders=frozenset({"created_at", "step"}),
@@ -59,6 +55,8 @@ CHECKPOINTS = ListForm(
 )
 UPLOADED = ListForm(
     name="uploaded_checkpoints",
+    kind=schemas.UploadedCheckpoint,
+    field="checkpoints",
     filters={
         "name": Field(filters.word),
         "behavior": Field(filters.word),
@@ -72,72 +70,85 @@ UPLOADED = ListForm(
 UploadedKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="An uploaded checkpoint's id.")]
 
 
-@router.get("", response_model=CheckpointPage, responses=problems(RunNotFound, *LIST_PROBLEMS))
+class ScoreWrite(Write):
+    """A metric of an evaluation."""
+
+    metric: Text = ModelField(
+        min_length=1, max_length=200, description="A name for it, as `keep_best.metric` may name it."
+    )
+    value: float
+    behavior: Text = ModelField(default="", max_length=200, description="The behavior; empty for the run as a whole.")
+
+
+@router.get("", response_model=CHECKPOINTS.page(), responses=problems(RunNotFound, *LIST_PROBLEMS))
 def list_checkpoints(
     run: RunKey,
     listing: ListingDep,
     database: DatabaseDep,
-    show_deleted: Annotated[bool, Query(description="Also those whose files retention removed.")] = False,
-) -> CheckpointPage:
+    show_deleted: Annotated[bool, Query(description="Include checkpoints whose files retention has removed.")] = False,
+) -> dict[str, Any]:
     """List a run's checkpoints, newest first."""
-    query = listing.query(CHECKPOINTS)
-    with database.read() as session:
+
+    def fetch(session: Session, query: ListQuery) -> Page[schemas.Checkpoint]:
         run_id = RunRepository(session).id_of(run)
         page = CheckpointRepository(session).list(run_id, query, deleted=show_deleted)
-        checkpoints = [CheckpointRead.model_validate(each) for each in page.items]
-    return CheckpointPage(checkpoints=checkpoints, next_page_token=listing.token(CHECKPOINTS, page))
+        return Page(tuple(_resource(row) for row in page.items), page.next)
+
+    return listing.answer(CHECKPOINTS, database, fetch)
 
 
-@router.get("/{checkpoint:name}", response_model=CheckpointRead, responses=problems(RunNotFound, CheckpointNotFound))
-def get_checkpoint(run: RunKey, checkpoint: CheckpointKey, database: DatabaseDep) -> CheckpointRead:
+@router.get(
+    "/{checkpoint:name}", response_model=schemas.Checkpoint, responses=problems(RunNotFound, CheckpointNotFound)
+)
+def get_checkpoint(run: RunKey, checkpoint: CheckpointKey, database: DatabaseDep) -> schemas.Checkpoint:
     """Return one checkpoint; `latest` is the one that the run would be resumed from, `best` has the highest merit."""
     with database.read() as session:
-        return CheckpointRead.model_validate(_find(session, run, checkpoint))
+        return _resource(_find(session, run, checkpoint))
 
 
 @router.post(
     "/{checkpoint:name}:pin",
-    response_model=CheckpointRead,
+    response_model=schemas.Checkpoint,
     responses=problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, *COMMAND_PROBLEMS),
 )
 def pin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep) -> Response:
-    """Keep a checkpoint whatever the rules say. One that is pinned stays so."""
+    """Exempt a checkpoint from retention. Pinning it again changes nothing."""
     return command.run(lambda session: _pinned(session, run, checkpoint, pinned=True))
 
 
 @router.post(
     "/{checkpoint:name}:unpin",
-    response_model=CheckpointRead,
+    response_model=schemas.Checkpoint,
     responses=problems(RunNotFound, CheckpointNotFound, CheckpointDeleted, *COMMAND_PROBLEMS),
 )
 def unpin_checkpoint(run: RunKey, checkpoint: CheckpointKey, command: CommandDep) -> Response:
-    """Let the rules decide again whether a checkpoint is kept."""
+    """Remove a checkpoint's pin: the retention rules apply again."""
     return command.run(lambda session: _pinned(session, run, checkpoint, pinned=False))
 
 
 @router.post(
     "/{checkpoint:name}:score",
-    response_model=CheckpointRead,
+    response_model=schemas.Checkpoint,
     responses=problems(
         RunNotFound, CheckpointNotFound, CheckpointDeleted, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
     ),
     openapi_extra=declare_json(ScoreWrite),
 )
 def score_checkpoint(run: RunKey, checkpoint: CheckpointKey, body: BodyDep, command: CommandDep) -> Response:
-    """Enter what an evaluation says of a checkpoint: a number under a name. `keep_best` may go by that name."""
+    """Store the score of an evaluation of a checkpoint: a number under a name. `keep_best` may use that name."""
     given = body.read(ScoreWrite, {})
 
     def enter(session: Session) -> Answer:
         found = _find(session, run, checkpoint)
         scored = CheckpointService(session).score(found.run_id, found.id, given.metric, given.value, given.behavior)
-        return Answer(200, CheckpointRead.model_validate(scored))
+        return Answer(200, _resource(scored))
 
     return command.run(enter)
 
 
 @router.post(
     "/{checkpoint:name}:verify",
-    response_model=CheckpointVerified,
+    response_model=schemas.CheckpointVerified,
     responses=problems(
         RunNotFound, CheckpointNotFound, CheckpointDeleted, StorageUnavailable, StorageRefused, *COMMAND_PROBLEMS
     ),
@@ -151,9 +162,11 @@ def verify_checkpoint(run: RunKey, checkpoint: CheckpointKey, services: Services
 
     def note(session: Session) -> Answer:
         row = CheckpointService(session).verified(run_id, found.id, problems)
-        read = CheckpointRead.model_validate(row)
         size = sum(file.size for file in found.files)
-        return Answer(200, CheckpointVerified(checkpoint=read, sound=not problems, problems=problems, bytes=size))
+        verified = schemas.CheckpointVerified(
+            checkpoint=_resource(row), sound=not problems, problems=tuple(problems), bytes=size
+        )
+        return Answer(200, verified)
 
     return command.run(note)
 
@@ -181,7 +194,7 @@ def download_file(
 @uploads.post(
     "",
     status_code=201,
-    response_model=UploadedCheckpointRead,
+    response_model=schemas.UploadedCheckpoint,
     responses=problems(UnsupportedFileType, CheckpointInvalid, StorageFull, *COMMAND_PROBLEMS),
     openapi_extra={
         "requestBody": {
@@ -194,7 +207,7 @@ def upload_checkpoint(
     upload: UploadDep,
     command: UploadCommandDep,
     services: ServicesDep,
-    name: Annotated[Name | None, Query(description="A name for people; its id if not given.")] = None,
+    name: Annotated[Name | None, Query(description="Name for display; default: its id.")] = None,
     behavior: Annotated[
         str | None,
         Query(
@@ -210,21 +223,17 @@ def upload_checkpoint(
         return command.run(lambda session: _created(CheckpointService(session).add(stored, name, behavior)))
 
 
-@uploads.get("", response_model=UploadedCheckpointPage, responses=problems(*LIST_PROBLEMS))
-def list_uploaded_checkpoints(listing: ListingDep, database: DatabaseDep) -> UploadedCheckpointPage:
+@uploads.get("", response_model=UPLOADED.page(), responses=problems(*LIST_PROBLEMS))
+def list_uploaded_checkpoints(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List uploaded checkpoints, newest first."""
-    query = listing.query(UPLOADED)
-    with database.read() as session:
-        page = UploadedCheckpointRepository(session).list(query)
-        checkpoints = [UploadedCheckpointRead.model_validate(each) for each in page.items]
-    return UploadedCheckpointPage(checkpoints=checkpoints, next_page_token=listing.token(UPLOADED, page))
+    return listing.answer(UPLOADED, database, lambda session, query: UploadedCheckpointRepository(session).list(query))
 
 
-@uploads.get("/{checkpoint:name}", response_model=UploadedCheckpointRead, responses=problems(CheckpointNotFound))
-def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> UploadedCheckpointRead:
+@uploads.get("/{checkpoint:name}", response_model=schemas.UploadedCheckpoint, responses=problems(CheckpointNotFound))
+def get_uploaded_checkpoint(checkpoint: UploadedKey, database: DatabaseDep) -> schemas.UploadedCheckpoint:
     """Return one uploaded checkpoint."""
     with database.read() as session:
-        return UploadedCheckpointRead.model_validate(UploadedCheckpointRepository(session).get(checkpoint))
+        return resource(schemas.UploadedCheckpoint, UploadedCheckpointRepository(session).get(checkpoint))
 
 
 @uploads.delete(
@@ -242,7 +251,7 @@ def delete_uploaded_checkpoint(checkpoint: UploadedKey, services: ServicesDep) -
 
 
 def _created(checkpoint: UploadedCheckpoint) -> Answer:
-    return Answer(201, UploadedCheckpointRead.model_validate(checkpoint), f"/v1/checkpoints/{checkpoint.id}")
+    return Answer(201, resource(schemas.UploadedCheckpoint, checkpoint), f"/v1/checkpoints/{checkpoint.id}")
 
 
 _NONE_SO_FAR: Final = {
@@ -250,6 +259,10 @@ _NONE_SO_FAR: Final = {
     "best": "No checkpoint of the run has a value yet of what the best one is judged by: `keep_best.metric`, which is "
     "written every `summary_freq` steps, or else the mean return of episodes.",
 }
+
+
+def _resource(row: Checkpoint) -> schemas.Checkpoint:
+    return resource(schemas.Checkpoint, row, scores=row.scores or {})  # earlier releases stored none
 
 
 def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
@@ -270,7 +283,7 @@ def _find(session: Session, run: str, checkpoint: str) -> Checkpoint:
 def _pinned(session: Session, run: str, checkpoint: str, *, pinned: bool) -> Answer:
     found = _find(session, run, checkpoint)
     row = CheckpointService(session).pin(found.run_id, found.id, pinned=pinned)
-    return Answer(200, CheckpointRead.model_validate(row))
+    return Answer(200, _resource(row))
 
 
 def _stored(session: Session, run: str, checkpoint: str) -> Checkpoint:

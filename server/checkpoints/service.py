@@ -1,8 +1,7 @@
-"""Commands on checkpoints: pin, score, note what is damaged; keep and delete uploaded ones; check what is named."""
+"""Commands on checkpoints: pin, score, mark as damaged; store and delete uploaded ones; check references."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from server.checkpoints.merit import keep_best_of, merit
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef
 from server.checkpoints.repository import (
@@ -11,6 +10,7 @@ from server.checkpoints.repository import (
     UploadedCheckpointRepository,
     uploaded_ref,
 )
+from server.checkpoints.score import keep_best_of, merit
 from server.checkpoints.uploads import Inspected
 from server.config.config import RunConfig
 from server.config.document import Path

@@ -39,7 +39,7 @@ MAX_NAME: Final = 200
 
 @dataclass(frozen=True)
 class Inspected:
-    """What a look into a file has found."""
+    """The content of a file, as inspected."""
 
     format: str
     """`mlagents` or `ludus`."""

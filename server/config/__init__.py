@@ -1,1 +1,1 @@
-"""What a training run is: its configuration as frozen models, without I/O. Start at `server.config.config`."""
+"""The configuration of a run as frozen models, without I/O. Start at `server.config.config`."""

@@ -1,4 +1,4 @@
-"""Changes of a run that goes on: which keys of a behavior may change, and what its configuration is then.
+"""Changes of a live run: the keys of a behavior that may change, and the configuration after a change.
 
 What a key may still change is declared in `MUTABLE`, trainer by trainer: numbers that are read anew for every update.
 Everything else is laid down when a behavior begins (its networks, the memory for its experience, its rewards) and is
@@ -51,10 +51,10 @@ _REASONS: Final = {
     "trainer_type": "another trainer has other networks and optimizers",
     "network_settings": "the networks are built when the behavior begins",
     "reward_signals": "the critic has a head for each signal as it was at the beginning",
-    "behavioral_cloning": "what it imitates is read when the behavior begins",
+    "behavioral_cloning": "demonstrations are read when the behavior starts",
     "demonstrations": "they are read when the behavior begins",
-    "initialize_from": "the behavior has begun with what it says",
-    "init_path": "the behavior has begun with what it says",
+    "initialize_from": "it is read when the behavior starts",
+    "init_path": "it is read when the behavior starts",
     "self_play": "the opponents are kept as it says",
     "time_horizon": "the memory for experience is laid out by it",
     "hyperparameters.buffer_size": "the memory for experience is laid out by it",
@@ -70,7 +70,7 @@ _INSTEAD: Final = "branch off another run that has it from the beginning (`ludus
 def amend(config: RunConfig, wanted: Mapping[str, Mapping[str, Any]]) -> tuple[RunConfig, list[Change]]:
     """Return a run's configuration with changes, and what has changed by that, derived values included.
 
-    `wanted`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every mistake, each with
+    `wanted`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every problem, each with
     its path.
     """
     document = config.model_dump(mode="json")
@@ -126,7 +126,7 @@ def _leaves(part: Mapping[str, Any], section: Mapping[str, Any]) -> Iterator[tup
 
 
 def _refusal(behavior: TrainerConfig, section: Mapping[str, Any], name: str, path: Path, value: Any) -> Problem | None:
-    """Say why a key can't be changed; None where it can, or where it is what it was."""
+    """Return why a key cannot be changed; None if it can, or if its value stays the same."""
     dotted, here = ".".join(map(str, path)), join_path(("behaviors", name, *path))
     mutable = MUTABLE[type(behavior)]
     holder: Any = section[str(path[0])] if len(path) == 2 else section
@@ -142,7 +142,7 @@ def _refusal(behavior: TrainerConfig, section: Mapping[str, Any], name: str, pat
     if holder[path[-1]] == value:
         return None
     reason = _REASONS.get(dotted) or _REASONS.get(str(path[0])) or "it is laid down when the behavior begins"
-    message = f"cannot be changed while a run goes on: {reason}; {_INSTEAD}. {_legal(mutable)}"
+    message = f"cannot be changed in a live run: {reason}; {_INSTEAD}. {_legal(mutable)}"
     return Problem(here, "immutable", message)
 
 

@@ -4,49 +4,45 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from server.config.parameters import ParameterName
-from server.config.values import OWN, BehaviorName, Real, Section, Text, Whole, mistake
+from server.config.environment_parameters import ParameterName
+from server.config.values import OWN, BehaviorName, Real, Section, Text, Whole, config_error
 
 MAX_GAMES: Final = 1_000_000
 CHECKPOINT: Final = r"^ckpt_[0-9a-z]{26}$"
 NAMES: Final = (
-    "Its id (`ckpt_...`), an alias (`champion`), or RUN/CHECKPOINT as in `nightly/latest`; what it means when the run "
-    "is created is stored."
+    "Its id (`ckpt_...`), an alias (`champion`), or RUN/CHECKPOINT as in `nightly/latest`; the run stores the id that "
+    "this means at its creation."
 )
 
 CheckpointId = Annotated[str, StringConstraints(pattern=CHECKPOINT)]
 Share = Annotated[Real, Field(gt=0.0, lt=0.5)]
 LadderName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 SEED_PARAMETER: Final = (
-    "Environment parameter by which simulators take the seed of the next episodes (`ludus simulate --seed-parameter`; "
-    "in a Unity build whichever your code reads)."
+    "Environment parameter that simulators use as the seed of the next episodes (`ludus simulate --seed-parameter`; "
+    "in a Unity build the one that your code reads)."
 )
 
 
 class MatchSettings(Section):
-    """Two policies of one behavior play against each other until it is known which hypothesis holds."""
+    """Two policies of one behavior play against each other until a sequential test accepts one hypothesis."""
 
-    candidate: CheckpointId = Field(
-        description=f"The checkpoint that is to show that it is stronger. {NAMES}", json_schema_extra=OWN
-    )
-    champion: CheckpointId = Field(
-        description="The checkpoint that it plays against, named in the same ways.", json_schema_extra=OWN
-    )
+    candidate: CheckpointId = Field(description=f"The checkpoint under test. {NAMES}", json_schema_extra=OWN)
+    champion: CheckpointId = Field(description="Its opponent, named in the same ways.", json_schema_extra=OWN)
     behavior: BehaviorName = Field(
-        description="Whose policies play; not given, the only behavior that the candidate has.", json_schema_extra=OWN
+        description="Behavior of the policies; default: the candidate's only one.", json_schema_extra=OWN
     )
     elo0: Real = Field(
         default=0.0,
         ge=-2000.0,
         le=2000.0,
-        description="Lead of the candidate, in Elo points, with which it fails.",
+        description="Lead of the candidate, in Elo points, of the hypothesis that it fails.",
         json_schema_extra=OWN,
     )
     elo1: Real = Field(
         default=20.0,
         ge=-2000.0,
         le=2000.0,
-        description="Lead with which it passes; above `elo0`. The closer both are, the more games it takes.",
+        description="Lead of the hypothesis that it passes; above `elo0`. Closer leads take more games.",
         json_schema_extra=OWN,
     )
     alpha: Share = Field(
@@ -61,7 +57,7 @@ class MatchSettings(Section):
         default=20_000,
         ge=2,
         le=MAX_GAMES,
-        description="Games after which it stays undecided.",
+        description="Number of games after which the result is undecided.",
         json_schema_extra=OWN,
     )
     seed_parameter: ParameterName | None = Field(
@@ -78,7 +74,7 @@ class MatchSettings(Section):
     @classmethod
     def _another(cls, champion: str, info: ValidationInfo) -> str:
         if champion == info.data.get("candidate"):
-            raise mistake(
+            raise config_error(
                 "contradiction", f"is {champion}, the candidate itself: nobody is stronger than itself; name another"
             )
         return champion
@@ -88,33 +84,33 @@ class MatchSettings(Section):
     def _above(cls, elo1: float, info: ValidationInfo) -> float:
         elo0 = info.data.get("elo0")
         if elo0 is not None and elo1 <= elo0:
-            raise mistake("out_of_range", f"must be greater than elo0, which is {elo0:g}, but is {elo1:g}")
+            raise config_error("out_of_range", f"must be greater than elo0, which is {elo0:g}, but is {elo1:g}")
         return elo1
 
 
 class EvaluateSettings(Section):
-    """One policy plays a number of episodes; what it earns on average is compared with a threshold."""
+    """One policy plays a number of episodes; its mean return is compared with a threshold."""
 
     checkpoint: CheckpointId = Field(description=f"The checkpoint that plays. {NAMES}", json_schema_extra=OWN)
     behavior: BehaviorName = Field(
-        description="Whose policy plays; not given, the only behavior that the checkpoint has.", json_schema_extra=OWN
+        description="Behavior of the policy; default: the checkpoint's only one.", json_schema_extra=OWN
     )
-    episodes: Whole = Field(
-        default=100, ge=1, le=10_000, description="Episodes that are played.", json_schema_extra=OWN
-    )
+    episodes: Whole = Field(default=100, ge=1, le=10_000, description="Number of episodes.", json_schema_extra=OWN)
     threshold: Real | None = Field(
         default=None,
-        description="Mean return that is enough: the policy passes where the whole interval of the mean is there or "
-        "above, and fails where the whole interval is below. Null = there is nothing to pass.",
+        description="Required mean return: the policy passes if the whole interval of the mean is at the threshold "
+        "or above, and fails if the whole interval is below. Null = no threshold.",
         json_schema_extra=OWN,
     )
     confidence: Annotated[Real, Field(ge=0.5, lt=1.0)] = Field(
-        default=0.95, description="What part of bootstrapped means the interval holds.", json_schema_extra=OWN
+        default=0.95,
+        description="Confidence level: the share of bootstrapped means in the interval.",
+        json_schema_extra=OWN,
     )
     seed_parameter: ParameterName | None = Field(
         default=None,
         description=f"{SEED_PARAMETER} Every evaluation with the same `seed` then plays the same episodes; null = "
-        "whatever the simulators begin with.",
+        "the simulators' own seeds.",
         json_schema_extra=OWN,
     )
 

@@ -1,11 +1,13 @@
-"""How one behavior is trained: trainer, hyperparameters, network, rewards. The keys and defaults are ML-Agents' 1.1.0.
+"""The configuration of a behavior: trainer, hyperparameters, network, rewards.
+
+The keys and defaults are ML-Agents' 1.1.0.
 
 The set of trainers is a union discriminated by `trainer_type`, the set of reward signals the fields of `RewardSignals`;
 a new variant is a class here, an arm in `worker.learning.build` and its maths. The sections are in the modules beside
 this one.
 
 Differences from ML-Agents, all of them refusals: values that it takes and that make no sense (a batch larger than its
-buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are mistakes here.
+buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are refused here.
 """
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -23,42 +25,27 @@ from server.config.hyperparameters import (
 )
 from server.config.imitation import BehavioralCloningConfig, FromDemonstrations
 from server.config.network import MemorySettings, NetworkSettings
-from server.config.rewards import (
-    CuriosityConfig,
-    ExtrinsicConfig,
-    GAILConfig,
-    IntrinsicConfig,
-    RewardSignals,
-    RNDConfig,
-    SignalConfig,
-)
+from server.config.rewards import ExtrinsicConfig, RewardSignals
 from server.config.selfplay import SelfPlaySettings
-from server.config.values import OWN, Flag, Section, Steps, Text, Whole, mistake
+from server.config.values import OWN, Flag, Section, Steps, Text, Whole, config_error
 
 __all__ = [
     "BehaviorConfig",
     "BehavioralCloningConfig",
     "CloneConfig",
     "CloneHyperparameters",
-    "CuriosityConfig",
-    "ExtrinsicConfig",
     "FromDemonstrations",
-    "GAILConfig",
     "Hyperparameters",
-    "IntrinsicConfig",
     "MemorySettings",
     "NetworkSettings",
     "POCAConfig",
     "POCAHyperparameters",
     "PPOConfig",
     "PPOHyperparameters",
-    "RNDConfig",
     "ReinforcementConfig",
-    "RewardSignals",
     "SACConfig",
     "SACHyperparameters",
     "SelfPlaySettings",
-    "SignalConfig",
     "TrainerConfig",
 ]
 
@@ -87,7 +74,7 @@ class TrainerConfig(Section):
         default=5,
         ge=1,
         le=100_000,
-        description="Number of periodic checkpoints that are kept, the newest; to keep all, a large number.",
+        description="Number of newest periodic checkpoints to keep; a large number keeps all.",
     )
     even_checkpoints: Flag = Field(
         default=False, description="Spread `keep_checkpoints` checkpoints evenly over `max_steps`."
@@ -100,15 +87,15 @@ class TrainerConfig(Section):
     )
     init_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
         default=None,
-        description="What `initialize_from` is for, as a path on the disk of a trainer that runs alone (`python -m "
-        "worker.trainer CONFIG`): a `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A server refuses it: "
-        "upload the file, and name it in `initialize_from`.",
+        description="As `initialize_from`, but a path on the disk of a trainer that runs alone (`python -m "
+        "worker.trainer CONFIG`): a `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A "
+        "server refuses it: upload the file, and name it in `initialize_from`.",
     )
     initialize_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
         default=None,
-        description="Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one of "
-        "ML-Agents that was uploaded (`ludus checkpoint upload FILE`). They must be those that are configured here. Of "
-        "a run's checkpoint the behavior of the same name counts, or the only one.",
+        description="Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one "
+        "of ML-Agents that was uploaded (`ludus checkpoint upload FILE`). They must have the configured "
+        "form. Of a run's checkpoint the behavior of the same name is used, or the only one.",
         json_schema_extra=OWN,
     )
 
@@ -116,7 +103,7 @@ class TrainerConfig(Section):
     @classmethod
     def _one_source(cls, initialize_from: str | None, info: ValidationInfo) -> str | None:
         if initialize_from is not None and info.data.get("init_path") is not None:
-            raise mistake(
+            raise config_error(
                 "contradiction",
                 "init_path and initialize_from both say what to begin with; keep one",
                 at="initialize_from",
@@ -129,7 +116,7 @@ class TrainerConfig(Section):
         memory, hyperparameters = network_settings.memory, info.data.get("hyperparameters")
         if memory is None or hyperparameters is None or memory.sequence_length <= hyperparameters.batch_size:
             return network_settings
-        raise mistake(
+        raise config_error(
             "contradiction",
             f"network_settings.memory.sequence_length ({memory.sequence_length}) is larger than "
             f"hyperparameters.batch_size ({hyperparameters.batch_size}), so that no sequence fits into a batch; lower "
@@ -145,7 +132,7 @@ class TrainerConfig(Section):
             return checkpoint_interval
         max_steps, keep_checkpoints = given["max_steps"], given["keep_checkpoints"]
         if keep_checkpoints > max_steps:
-            raise mistake(
+            raise config_error(
                 "contradiction",
                 f"even_checkpoints spreads keep_checkpoints ({keep_checkpoints}) over max_steps ({max_steps}), which "
                 "are fewer; lower keep_checkpoints or set even_checkpoints to false",
@@ -160,7 +147,7 @@ class ReinforcementConfig(TrainerConfig):
 
     reward_signals: RewardSignals = Field(
         default=RewardSignals(extrinsic=ExtrinsicConfig()),
-        description="Where rewards come from. If given, only the signals that it lists exist.",
+        description="The reward signals. If given, only the listed signals exist.",
     )
     behavioral_cloning: BehavioralCloningConfig | None = Field(
         default=None, description="Imitation of demonstrations beside the trainer's own objective; null = none."
@@ -169,9 +156,9 @@ class ReinforcementConfig(TrainerConfig):
         default=64,
         ge=1,
         le=1_000_000,
-        description="Most steps of one agent in a piece of experience, before it bootstraps: longer is less biased and "
-        "noisier; it should hold what belongs together. Typical: 32 to 2,048. Under `sac` it changes nothing that is "
-        'learnt (see "PPO or SAC?").',
+        description="Maximum number of steps of one agent in a segment, before it bootstraps: longer is less biased "
+        "and noisier; it should cover events that depend on each other. Typical: 32 to 2,048. Under `sac` it does not "
+        'change the result (see "PPO or SAC?").',
     )
     threaded: Flag = Field(
         default=False,
@@ -179,7 +166,7 @@ class ReinforcementConfig(TrainerConfig):
     )
     divergence: DivergenceSettings = Field(
         default=DivergenceSettings(),
-        description="When to warn, or to end the run, because the policy does not learn any more.",
+        description="When to warn, or to end the run, because the policy has stopped learning.",
         json_schema_extra=OWN,
     )
     self_play: SelfPlaySettings | None = Field(
@@ -216,7 +203,7 @@ class POCAConfig(ReinforcementConfig):
         near = sorted(
             {max(units // ATTENTION_HEADS, 1) * ATTENTION_HEADS, -(-units // ATTENTION_HEADS) * ATTENTION_HEADS}
         )
-        raise mistake(
+        raise config_error(
             "contradiction",
             f"network_settings.hidden_units ({units}) is no multiple of the {ATTENTION_HEADS} attention heads of "
             f"trainer_type poca's critic; take {' or '.join(map(str, near))}",
@@ -245,12 +232,12 @@ class CloneConfig(FromDemonstrations, TrainerConfig):
         ge=1,
         le=MAX_STEPS,
         description="Gradient steps between evaluations, in which connected simulators play the policy of that step. "
-        "Learning waits for a simulator (until the first one plays for `simulators.startup_grace_seconds` at most, "
-        "later for `grace_seconds`), and then for its episodes (`grace_seconds`).",
+        "Learning waits for a simulator (for the first one at most `simulators.startup_grace_seconds`, "
+        "later `grace_seconds`), and then for its episodes (`grace_seconds`).",
         json_schema_extra=OWN,
     )
     evaluation_episodes: Whole = Field(
-        default=10, ge=0, le=100_000, description="Episodes per evaluation; 0 = none is made.", json_schema_extra=OWN
+        default=10, ge=0, le=100_000, description="Episodes per evaluation; 0 = no evaluations.", json_schema_extra=OWN
     )
 
 

@@ -1,4 +1,4 @@
-"""How Unity builds are started, and what they are told: `env_settings` and `engine_settings`.
+"""Start and engine settings of Unity builds: `env_settings` and `engine_settings`.
 
 The server starts no builds. `ludus unity` and `ludus learn` do, on the game's machine, by these sections of the run's
 configuration; what the engine is told, collectors send to every build that connects.
@@ -28,18 +28,17 @@ class EnvironmentSettings(Section):
         default=5005,
         ge=1,
         le=65_535,
-        description="Port of the first build on the game's machine; the next take the next.",
+        description="Port of the first build on the game's machine; the others use the next ports.",
     )
-    num_envs: Whole = Field(default=1, ge=1, le=256, description="Builds that are started at once.")
+    num_envs: Whole = Field(default=1, ge=1, le=256, description="Number of builds to start.")
     num_areas: Whole = Field(
-        default=1, ge=1, le=100_000, description="Training areas in each build, which it is told when it connects."
+        default=1, ge=1, le=100_000, description="Training areas in each build, sent when it connects."
     )
     timeout_wait: Whole = Field(
         default=60,
         ge=1,
         le=10**6,
-        description="Seconds that a build may take for a step: what `simulators.step_timeout_seconds` is if it isn't "
-        "given.",
+        description="Seconds that a build may take for a step: the default of `simulators.step_timeout_seconds`.",
     )
     seed: Whole = Field(
         default=-1,
@@ -62,19 +61,19 @@ class EnvironmentSettings(Section):
 
 
 class EngineSettings(Section):
-    """How the game's engine runs."""
+    """Settings of the game's engine."""
 
     width: Whole = Field(default=84, ge=1, le=MAX_PIXELS, description="Width of the window in pixels.")
     height: Whole = Field(default=84, ge=1, le=MAX_PIXELS, description="Height of the window in pixels.")
     quality_level: Whole = Field(default=5, ge=0, le=100, description="Unity's quality level.")
     time_scale: PositiveReal = Field(
-        default=20.0, le=1e6, description="Seconds of the game's time in a second; Unity takes 100 at most."
+        default=20.0, le=1e6, description="Seconds of the game's time per second; Unity allows at most 100."
     )
     target_frame_rate: Whole = Field(
         default=-1,
         ge=-1,
         le=10**6,
-        description="Frames that the engine tries to draw in a second; -1 = as many as it can.",
+        description="Frames that the engine tries to draw in a second; -1 = no limit.",
     )
     capture_frame_rate: Whole = Field(
         default=60, ge=0, le=10**6, description="Frames in a second of the game's time; 0 = the engine's own."

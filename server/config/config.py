@@ -1,4 +1,4 @@
-"""The configuration of training, for those who use it: the models, and how documents become them.
+"""The configuration of training, for its users: the models, and functions that make them of documents.
 
 A document (`parse_document`: YAML or JSON in ML-Agents' format) is resolved (`resolve`: defaults filled in, everything
 checked) into a `RunConfig`. `RunConfig.model_dump(mode="json")` is what is stored, `RunConfig.model_validate(stored)`
@@ -11,11 +11,7 @@ from server.config.behavior import (
     BehaviorConfig,
     CloneConfig,
     CloneHyperparameters,
-    CuriosityConfig,
-    ExtrinsicConfig,
     FromDemonstrations,
-    GAILConfig,
-    IntrinsicConfig,
     MemorySettings,
     NetworkSettings,
     POCAConfig,
@@ -23,12 +19,9 @@ from server.config.behavior import (
     PPOConfig,
     PPOHyperparameters,
     ReinforcementConfig,
-    RewardSignals,
-    RNDConfig,
     SACConfig,
     SACHyperparameters,
     SelfPlaySettings,
-    SignalConfig,
     TrainerConfig,
 )
 from server.config.builds import EngineSettings, EnvironmentSettings
@@ -45,14 +38,10 @@ __all__ = [
     "CheckpointSettings",
     "CloneConfig",
     "CloneHyperparameters",
-    "CuriosityConfig",
     "EngineSettings",
     "EnvironmentSettings",
     "EvaluateSettings",
-    "ExtrinsicConfig",
     "FromDemonstrations",
-    "GAILConfig",
-    "IntrinsicConfig",
     "MatchSettings",
     "MemorySettings",
     "NetworkSettings",
@@ -60,15 +49,12 @@ __all__ = [
     "POCAHyperparameters",
     "PPOConfig",
     "PPOHyperparameters",
-    "RNDConfig",
     "ReinforcementConfig",
-    "RewardSignals",
     "RunConfig",
     "SACConfig",
     "SACHyperparameters",
     "Schedule",
     "SelfPlaySettings",
-    "SignalConfig",
     "SimulatorsConfig",
     "TorchSettings",
     "TrainerConfig",

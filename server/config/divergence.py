@@ -17,14 +17,15 @@ class DivergenceSettings(Section):
         ge=0,
         le=1,
         description="Warn (`entropy_collapsed`) when the entropy of a discrete branch is below this share of the "
-        "greatest that its allowed choices have. At 0.0001 of two choices about one action in 100,000 still explores.",
+        "maximum for its allowed choices. At 0.0001 with two choices, about one action in 100,000 still "
+        "explores.",
     )
     warn_sigma_below: Real | None = Field(
         default=1.0e-3,
         ge=0,
-        description="Warn (`entropy_collapsed`) when the standard deviation of the continuous actions, geometric mean "
-        "over columns, is below this. Under `ppo` and `poca` actions range from -3 to 3, under `sac` it is the one "
-        "before the squashing, whose floor is 2e-9.",
+        description="Warn (`entropy_collapsed`) when the standard deviation of the continuous actions, geometric "
+        "mean over columns, is below this. Under `ppo` and `poca` actions range from -3 to 3, under "
+        "`sac` it is the deviation before squashing, whose minimum is 2e-9.",
     )
     warn_kl_above: Real | None = Field(
         default=1.0,

@@ -1,6 +1,6 @@
 """From text to plain values: the reader of configuration documents.
 
-Reads YAML 1.1 as ML-Agents does (PyYAML's safe types), and JSON. It differs where silence hides a mistake or text from
+Reads YAML 1.1 as ML-Agents does (PyYAML's safe types), and JSON. It differs where silence hides a problem or text from
 outside could do harm: duplicate keys, keys that aren't text, NaN, tags, runaway aliases and deep nesting are refused,
 and what it returns is a tree of dict, list, str, int, float, bool and None without shared parts, fit to be stored.
 """
@@ -89,7 +89,7 @@ def _read(text: str) -> object:
         except RecursionError:
             _refuse("too_deep", f"the document is nested deeper than {MAX_DEPTH}")
         except ValueError:
-            pass  # a flow mapping of YAML, or a mistake that the YAML reader reports with its place
+            pass  # a flow mapping of YAML, or a problem that the YAML reader reports with its place
     try:
         return _Yaml(text).document()
     except yaml.MarkedYAMLError as error:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from server.config.values import OWN, Flag, Real, Schedule, Section, Steps, Whole, mistake
+from server.config.values import OWN, Flag, Real, Schedule, Section, Steps, Whole, config_error
 
 MAX_STEPS = 10**12
 """Largest number of steps: counters stay exact and within the database's types."""
@@ -53,7 +53,7 @@ class _Buffered(Hyperparameters):
     def _holds_a_batch(cls, buffer_size: int, info: ValidationInfo) -> int:
         batch_size = info.data.get("batch_size", 0)
         if batch_size > buffer_size:
-            raise mistake(
+            raise config_error(
                 "contradiction",
                 f"batch_size ({batch_size}) is larger than buffer_size ({buffer_size}), so nothing would ever be "
                 "learnt; lower batch_size or raise buffer_size (best to a multiple of batch_size)",
@@ -69,8 +69,8 @@ class OnPolicyHyperparameters(_Buffered):
         default=10240,
         ge=1,
         le=MAX_BUFFER,
-        description="Experiences per update of the policy: collected, learnt from `num_epoch` times, then dropped. "
-        "At least `batch_size`, best a multiple of it; larger is steadier. Typical: 2,048 to 409,600.",
+        description="Experiences per update of the policy: collected, used `num_epoch` times, then dropped. At least "
+        "`batch_size`, best a multiple of it; larger is more stable. Typical: 2,048 to 409,600.",
     )
     beta: Real = Field(
         default=5.0e-3,
@@ -80,30 +80,30 @@ class OnPolicyHyperparameters(_Buffered):
     )
     beta_schedule: Schedule = Field(
         default_factory=_learning_rate_schedule,
-        description="How `beta` changes; linear ends at 1e-5. Not given, it copies `learning_rate_schedule`.",
+        description="How `beta` changes; linear ends at 1e-5. Default: a copy of `learning_rate_schedule`.",
     )
     epsilon: Real = Field(
         default=0.2,
         gt=0,
-        description="Clip range: the probability ratio counts within 1 - epsilon to 1 + epsilon. Smaller is steadier "
-        "and slower. Typical: 0.1 to 0.3.",
+        description="Clip range: the probability ratio is clipped to 1 - epsilon to 1 + epsilon. Smaller is more "
+        "stable and slower. Typical: 0.1 to 0.3.",
     )
     epsilon_schedule: Schedule = Field(
         default_factory=_learning_rate_schedule,
-        description="How `epsilon` changes; linear ends at 0.1. Not given, it copies `learning_rate_schedule`.",
+        description="How `epsilon` changes; linear ends at 0.1. Default: a copy of `learning_rate_schedule`.",
     )
     lambd: Real = Field(
         default=0.95,
         ge=0,
         le=1,
-        description="λ of generalised advantage estimation (Schulman et al. 2016): lower relies on the value function "
-        "(biased), higher on the rewards that came (noisy). Typical: 0.9 to 0.95.",
+        description="λ of generalised advantage estimation (Schulman et al. 2016): lower relies on the value "
+        "function (biased), higher on the observed rewards (noisy). Typical: 0.9 to 0.95.",
     )
     num_epoch: Whole = Field(
         default=3,
         ge=1,
         le=1000,
-        description="Passes over the buffer per update; fewer are steadier and slower. Typical: 3 to 10.",
+        description="Passes over the buffer per update; fewer are more stable and slower. Typical: 3 to 10.",
     )
     max_grad_norm: Real | None = Field(
         default=None,
@@ -114,8 +114,8 @@ class OnPolicyHyperparameters(_Buffered):
     )
     clip_value_loss: Flag = Field(
         default=False,
-        description="Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents means to, "
-        "but its clip never acts (ml-agents#6281).",
+        description="Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents intends "
+        "this, but its clip has no effect (ml-agents#6281).",
         json_schema_extra=OWN,
     )
 
@@ -142,7 +142,7 @@ class PPOHyperparameters(OnPolicyHyperparameters):
     @classmethod
     def _own_body(cls, critic_learning_rate: float | None, info: ValidationInfo) -> float | None:
         if critic_learning_rate is not None and info.data.get("shared_critic"):
-            raise mistake(
+            raise config_error(
                 "contradiction",
                 f"critic_learning_rate ({critic_learning_rate:g}) needs a critic with a body of its own, but "
                 "shared_critic is true; remove critic_learning_rate or set shared_critic to false",
@@ -184,40 +184,42 @@ class SACHyperparameters(_Buffered):
     init_entcoef: Real = Field(
         default=1.0,
         gt=0,
-        description="First value of the entropy coefficients, which then adapt: one for the continuous actions, one "
-        "for each discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous actions, 0.05 to "
-        "0.5 with discrete ones.",
+        description="Initial value of the entropy coefficients, which then adapt: one for the continuous actions, "
+        "one for each discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous "
+        "actions, 0.05 to 0.5 with discrete ones.",
     )
     save_replay_buffer: Flag = Field(
-        default=False, description="Save the replay buffer with checkpoints, so that a resumed run goes on with it."
+        default=False, description="Save the replay buffer with checkpoints, so that a resumed run continues with it."
     )
     steps_per_update: Real = Field(
         default=1.0,
         gt=0,
         le=1e9,
-        description="Agent steps per gradient step: collection and learning are held to this ratio. May be below 1. "
-        "Less needs fewer steps and more computing. About the number of agents where steps are fast. Typical: 1 to 20.",
+        description="Agent steps per gradient step: collection and learning keep this ratio. May be below 1. A "
+        "smaller number needs fewer steps and more computing. About the number of agents if steps are "
+        "fast. Typical: 1 to 20.",
     )
     reward_signal_steps_per_update: Real = Field(
         default_factory=_steps_per_update,
         gt=0,
         le=1e9,
-        description="Agent steps per gradient step of the reward signals' own networks. Not given, it copies "
+        description="Agent steps per gradient step of the reward signals' own networks. Default: a copy of "
         "`steps_per_update`. Typical: 1 to 20, as `steps_per_update`.",
     )
     exploration_noise: Literal["white", "pink"] = Field(
         default="white",
-        description="Noise of continuous actions from step to step: new each time as in ML-Agents, or with the same "
-        "power at all time scales up to 512 steps (Eberhard et al. 2023). Pink finds goals that white noise, which "
-        "cancels itself out, does not reach (MountainCarContinuous).",
+        description="Noise of continuous actions over time: independent at each step as in ML-Agents (white), or "
+        "with equal power at all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise "
+        "reaches goals that white noise, which cancels out over time, does not reach "
+        "(MountainCarContinuous).",
         json_schema_extra=OWN,
     )
     tau: Real = Field(
         default=0.005,
         gt=0,
         le=1,
-        description="Part of the way that the target network moves per gradient step; larger is faster and less "
-        "steady. Typical: 0.005 to 0.01.",
+        description="Fraction by which the target network moves towards the network per gradient step; larger is "
+        "faster and less stable. Typical: 0.005 to 0.01.",
     )
 
 

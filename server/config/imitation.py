@@ -1,10 +1,10 @@
-"""What is learnt from demonstrations, and where they come from."""
+"""Imitation of demonstrations, and their sources."""
 
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from server.config.values import OWN, Flag, Real, Section, Steps, Whole, mistake
+from server.config.values import OWN, Flag, Real, Section, Steps, Whole, config_error
 
 MAX_DEMONSTRATIONS = 1000
 """Most demonstrations of one section."""
@@ -29,8 +29,8 @@ class FromDemonstrations(Section):
 
     legacy_pairing: Flag = Field(
         default=False,
-        description="Pair what was seen with what was done as ML-Agents 1.1.0 reads its `.demo` files: each "
-        "observation with the action *before* it. Repeats its results; for nothing else.",
+        description="Pair observations and actions as ML-Agents 1.1.0 reads its `.demo` files: each observation with "
+        "the action *before* it. Only to reproduce its results.",
         json_schema_extra=OWN,
     )
 
@@ -38,9 +38,9 @@ class FromDemonstrations(Section):
     @classmethod
     def _given(cls, demonstrations: list[str], info: ValidationInfo) -> list[str]:
         if not demonstrations and info.data.get("demo_path", "") is None:
-            raise mistake("missing", "is missing")
+            raise config_error("missing", "is missing")
         if len(set(demonstrations)) < len(demonstrations):
-            raise mistake("invalid_value", "names a demonstration twice; name each once")
+            raise config_error("invalid_value", "names a demonstration twice; name each once")
         return demonstrations
 
 
@@ -56,7 +56,7 @@ class BehavioralCloningConfig(FromDemonstrations):
         default=0,
         ge=0,
         le=10**12,
-        description="Agent steps over which the imitation's learning rate falls to 0; 0 = it stays, for the whole run.",
+        description="Agent steps over which the imitation's learning rate falls to 0; 0 = constant, for the whole run.",
     )
     batch_size: Whole | None = Field(
         default=None,
@@ -76,6 +76,6 @@ class BehavioralCloningConfig(FromDemonstrations):
         default=0,
         ge=0,
         le=100_000_000,
-        description="Most demonstrated steps per pass; 0 = all. Without effect under `sac`. Typical: "
-        "`hyperparameters.buffer_size`, where there are many demonstrations.",
+        description="Maximum number of demonstrated steps per pass; 0 = all. Without effect under `sac`. Typical: "
+        "`hyperparameters.buffer_size`, if there are many demonstrations.",
     )

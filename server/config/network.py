@@ -1,10 +1,16 @@
-"""What a network looks like: the policy's, and each reward signal's own."""
+"""The configuration of networks: the policy's, and each reward signal's own."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
-from server.config.values import OWN, Flag, Section, Whole, mistake
+from ludus.collector.activations import ACTIVATIONS
+from server.config.values import OWN, Flag, Section, Whole, config_error
+
+if TYPE_CHECKING:
+    ActivationName = str
+else:  # the keys of a table, which mypy does not know
+    ActivationName = Literal[tuple(ACTIVATIONS)]
 
 
 class MemorySettings(Section):
@@ -14,22 +20,22 @@ class MemorySettings(Section):
         default=64,
         ge=1,
         le=100_000,
-        description="Steps of one agent through which gradients flow back; at most `hyperparameters.batch_size`. "
-        "Too few and nothing is remembered for longer. Typical: 4 to 128.",
+        description="Steps of one agent through which gradients flow back; at most `hyperparameters.batch_size`. Too "
+        "few, and the network cannot remember longer. Typical: 4 to 128.",
     )
     memory_size: Whole = Field(
         default=128,
         ge=2,
         le=32768,
-        description="Numbers that an agent remembers: half of them the LSTM's hidden state, half its cell; even. "
-        "Typical: 32 to 256.",
+        description="Size of an agent's memory: half of it is the LSTM's hidden state, half its cell; even. Typical: "
+        "32 to 256.",
     )
 
     @field_validator("memory_size")
     @classmethod
     def _halves(cls, memory_size: int) -> int:
         if memory_size % 2:
-            raise mistake(
+            raise config_error(
                 "invalid_value",
                 f"memory_size must be even, since half of it is the LSTM's hidden state and half its cell, but is "
                 f"{memory_size}; take {memory_size - 1} or {memory_size + 1}",
@@ -52,7 +58,7 @@ class NetworkSettings(Section):
         le=64,
         description="Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3.",
     )
-    activation: Literal["swish", "tanh", "relu"] = Field(
+    activation: ActivationName = Field(
         default="swish",
         description="Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from "
         "few numbers in fewer steps (CartPole-v1: half as many).",
@@ -64,12 +70,14 @@ class NetworkSettings(Section):
         "(Mnih et al. 2015), or residual blocks (Espeholt et al. 2018).",
     )
     memory: MemorySettings | None = Field(
-        default=None, description="An LSTM, for what can't be seen at once; null = none. Not for reward signals."
+        default=None,
+        description="An LSTM, for tasks where one observation is not enough; null = none. Not for reward signals.",
     )
     goal_conditioning_type: Literal["hyper", "none"] = Field(
         default="hyper",
-        description="How observations that the game marks as goals act: `hyper` = they make the weights of the hidden "
-        "layers (Ha et al. 2016), `none` = like any other observation. Without goals there is no difference.",
+        description="Use of observations that the game marks as goals: `hyper` = they generate the weights of the "
+        "hidden layers (Ha et al. 2016), `none` = as any other observation. Without goals there is no "
+        "difference.",
     )
     deterministic: Flag = Field(
         default=False, description="Act with the most probable action instead of a sample, during training too."

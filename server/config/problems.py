@@ -1,4 +1,4 @@
-"""The codes of mistakes in a configuration, and the paths that point at them.
+"""The codes of problems in a configuration, and the paths that point at them.
 
 A path joins keys by dots: `behaviors.CartPole.hyperparameters.batch_size`. A key that holds a dot, a quote or a
 bracket, or nothing at all, stands in JSON quotes: `behaviors."my.bot".max_steps`. A list's element is its number in
@@ -13,34 +13,34 @@ from typing import Final
 CODES: Final = {
     "alias_refused": "YAML aliases that expand without measure, or point nowhere or at themselves.",
     "contradiction": "Two values that are legal alone don't go together.",
-    "deprecated": "Not a mistake but a warning: a key that still works, with its successor.",
-    "doubtful": "Not a mistake but a warning: legal, but it may not do what is hoped for.",
+    "deprecated": "A warning: a key that still works, with its successor.",
+    "doubtful": "A warning: legal, but it may not do what is hoped for.",
     "duplicate_key": "The same key twice in one mapping.",
     "empty_document": "There is nothing in the document.",
-    "immutable": "A key that stays what it was for as long as the run lives; the message says why.",
+    "immutable": "A key that cannot change during the run; the message says why.",
     "invalid_encoding": "Text that isn't valid UTF-8, or holds a NUL character or half a surrogate pair.",
     "invalid_syntax": "Neither YAML nor JSON; the message says line and column.",
     "invalid_value": "Not one of the legal values.",
     "key_not_text": "A key that YAML reads as a number, a truth value or nothing.",
     "missing": "A required key isn't there.",
-    "no_effect": "Not a mistake but a warning: legal, but without effect where it stands.",
+    "no_effect": "A warning: legal, but without effect where it stands.",
     "not_a_mapping": "The document isn't a mapping of keys to values.",
     "not_found": "An id of something that the server does not have.",
     "not_finite": "NaN or an infinite number.",
     "old_format": "A format of ML-Agents before `behaviors:`, or a section of it.",
-    "out_of_range": "A number, or a number of entries, beyond what is legal.",
+    "out_of_range": "A number, or a number of entries, outside the legal range.",
     "path_refused": "A path. Paths never mean the server's disk.",
     "tag_refused": "A YAML tag that isn't one of the plain types.",
     "too_deep": "Nested too deeply.",
     "too_large": "More bytes, or more values, than a configuration may have.",
-    "too_many_problems": "There are more mistakes than were listed.",
+    "too_many_problems": "There are more problems than were listed.",
     "unknown_key": "Not a key of this section; the message names the nearest one and those that are legal.",
     "unsupported": "Legal in ML-Agents, but not supported by Ludus yet.",
     "wrong_type": "A value of another type than the key has.",
 }
 """Every code that a `Problem` can have, with its meaning."""
 WARNINGS: Final = frozenset({"deprecated", "doubtful", "no_effect"})
-"""The codes that are no mistakes."""
+"""The codes of warnings."""
 
 _PLAIN_KEY = re.compile(r'[^."\[\]]+')
 _QUOTED_KEY = re.compile(r'"(?:[^"\\]|\\.)*"')

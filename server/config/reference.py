@@ -1,7 +1,7 @@
 """Writes docs/configuration.md from the models: `python -m server.config.reference docs/configuration.md`.
 
-Everything in the page that could become untrue (keys, types, defaults, ranges, refused keys, codes, limits) comes from
-the code; a test compares the committed page with what this module writes.
+All facts in the page that can change (keys, types, defaults, ranges, refused keys, codes, limits) come from the code; a
+test compares the committed page with the output of this module.
 """
 
 import json
@@ -15,25 +15,19 @@ from server.config.behavior import (
     BehavioralCloningConfig,
     CloneConfig,
     CloneHyperparameters,
-    CuriosityConfig,
-    ExtrinsicConfig,
-    GAILConfig,
     MemorySettings,
     NetworkSettings,
     POCAConfig,
     POCAHyperparameters,
     PPOConfig,
     PPOHyperparameters,
-    RewardSignals,
-    RNDConfig,
     SACConfig,
     SACHyperparameters,
 )
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.divergence import DivergenceSettings
 from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
-from server.config.foreign import Foreign, foreign_keys, path_keys
-from server.config.parameters import (
+from server.config.environment_parameters import (
     CompletionCriteria,
     ConstantParameters,
     ConstantSampler,
@@ -46,10 +40,12 @@ from server.config.parameters import (
     UniformParameters,
     UniformSampler,
 )
+from server.config.key_validation import MAX_PROBLEMS
+from server.config.mlagents_keys import MLAgentsKey, mlagents_keys_of, path_keys
 from server.config.presets import list_presets, read_preset
 from server.config.problems import CODES
+from server.config.rewards import RewardSignals, signal_classes
 from server.config.run import CheckpointSettings, KeepBest, Resources, RunConfig, SimulatorsConfig, TorchSettings
-from server.config.screening import MAX_PROBLEMS
 from server.config.selfplay import SelfPlaySettings
 from server.config.unsupported import UNSUPPORTED
 from server.config.values import OWN, Section
@@ -67,10 +63,7 @@ PATHS: Final[Mapping[type[Section], str]] = {
     NetworkSettings: "behaviors.NAME.network_settings",
     MemorySettings: "behaviors.NAME.network_settings.memory",
     RewardSignals: "behaviors.NAME.reward_signals",
-    ExtrinsicConfig: "behaviors.NAME.reward_signals.extrinsic",
-    CuriosityConfig: "behaviors.NAME.reward_signals.curiosity",
-    GAILConfig: "behaviors.NAME.reward_signals.gail",
-    RNDConfig: "behaviors.NAME.reward_signals.rnd",
+    **{signal: f"behaviors.NAME.reward_signals.{name}" for name, signal in signal_classes().items()},
     BehavioralCloningConfig: "behaviors.NAME.behavioral_cloning",
     DivergenceSettings: "behaviors.NAME.divergence",
     SelfPlaySettings: "behaviors.NAME.self_play",
@@ -95,7 +88,7 @@ PATHS: Final[Mapping[type[Section], str]] = {
     MatchSettings: "match",
     EvaluateSettings: "evaluate",
 }
-"""Every section, in the page's order, with where it stands."""
+"""Every section, in the page's order, with its path."""
 
 _TYPES: Final = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
 
@@ -109,7 +102,7 @@ def render() -> str:
         _DEFAULTS,
         _refused(),
         _unsupported(),
-        _mistakes(),
+        _problem_codes(),
         _DIFFERENCES,
         *_presets(),
     ]
@@ -142,7 +135,7 @@ def _section(section: type[Section], path: str) -> str:
 
 
 def _variants(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a value may be; more than one where null is legal, or a list of what may also stand alone."""
+    """Return the schemas of a value; several if null is legal, or if a list may also be a single value."""
     inner = schema.get("anyOf") or schema.get("oneOf")
     return [variant for each in inner for variant in _variants(each)] if inner else [schema]
 
@@ -152,7 +145,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _types(schema: Mapping[str, Any]) -> str:
-    """Write what several values may be, in the plural: `texts`, `lists of numbers`."""
+    """Write the type of several values, in the plural: `texts`, `lists of numbers`."""
     kinds = dict.fromkeys(_variant_type(variant) for variant in _variants(schema))
     return " or ".join(f"lists{kind[4:]}" if kind.startswith("list of") else f"{kind}s" for kind in kinds)
 
@@ -207,7 +200,7 @@ def _description(section: type[Section], key: str) -> str:
 
 
 def _refused() -> str:
-    rows = [row for section, path in PATHS.items() for row in _refused_rows(path, foreign_keys(section))]
+    rows = [row for section, path in PATHS.items() for row in _refused_rows(path, mlagents_keys_of(section))]
     rows += [row for section, path in PATHS.items() for row in _refused_rows(path, path_keys(section))]
     table = _table(["key", "code", "accepted values", "instead"], dict.fromkeys(rows))
     return f"{_REFUSED.strip()}\n\n{table}"
@@ -218,23 +211,23 @@ def _unsupported() -> str:
     return f"{_UNSUPPORTED.strip()}\n\n{_table(['key', 'instead'], rows)}"
 
 
-def _refused_rows(path: str, keys: Mapping[str, Foreign]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield rows; what all trainers refuse stands in them once each, alike."""
-    for key, foreign in keys.items():
-        accepted = [f"`{json.dumps(value)}`" for value in (None, *foreign.neutral)]
-        accepted += ["any mapping"] if foreign.inert else []
+def _refused_rows(path: str, keys: Mapping[str, MLAgentsKey]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield rows; a key that all trainers refuse has one row for each trainer."""
+    for key, mlagents_key in keys.items():
+        accepted = [f"`{json.dumps(value)}`" for value in (None, *mlagents_key.neutral)]
+        accepted += ["any mapping"] if mlagents_key.inert else []
         where = f"`{key}`" if path == PATHS[RunConfig] else _inside(path, key)
-        yield where, f"`{foreign.code}`", ", ".join(accepted), foreign.instead
+        yield where, f"`{mlagents_key.code}`", ", ".join(accepted), mlagents_key.instead
 
 
 def _inside(path: str, key: str) -> str:
-    """Write where a key stands; the trainers share their place."""
+    """Write the path of a key; the trainers share theirs."""
     place, _, of = path.partition(" ")
     suffix = f" {of}" if of.startswith("of ") else ""
     return f"`{place.strip('`')}.{key}`{suffix}"
 
 
-def _mistakes() -> str:
+def _problem_codes() -> str:
     rows = [(f"`{code}`", meaning) for code, meaning in sorted(CODES.items())]
     return f"{_MISTAKES.strip()}\n\n{_table(['code', 'meaning'], rows)}"
 
@@ -250,14 +243,18 @@ _INTRODUCTION: Final = f"""
 
 # The configuration of a run
 
-A run is configured by a document in the format of Unity ML-Agents (Python package 1.1.0), as YAML 1.1 or JSON: the
-same keys, the same defaults. Keys that Ludus adds are marked. The shortest document is `behaviors: {{CartPole: {{}}}}`.
+The configuration of a run is a document in the format of Unity ML-Agents (Python package 1.1.0), as YAML 1.1 or JSON:
+the same keys, the same defaults. Keys that Ludus adds are marked. The shortest document:
 
-- An unknown key is a mistake, never ignored; the answer names the nearest known one. What Ludus does not support yet
-  resolves, and is refused by name when a run is made of it. All mistakes are reported at once, each with its path
-  (`behaviors.CartPole.hyperparameters.batch_size`), a code and what to do. A key that holds a dot stands in quotes:
+```sh
+echo 'behaviors: {{CartPole: {{}}}}' | ludus run create - --name first
+```
+
+- An unknown key is refused, never ignored; the answer names the nearest known one. Keys that Ludus does not support
+  yet resolve, and are refused by name when a run is made of them. All problems are reported at once, each with its path
+  (`behaviors.CartPole.hyperparameters.batch_size`), a code and what to do. Put a key with a dot in quotes:
   `behaviors."my.bot".max_steps`.
-- Numbers may be text that denotes a number, since YAML 1.1 reads `3e-4` and `1e5` as text. A whole number may be
+- Numbers may be text that denotes a number, because YAML 1.1 reads `3e-4` and `1e5` as text. A whole number may be
   written as `64.0`, but not as `64.5` (`max_steps` cuts a fraction, as in ML-Agents). True and false are never
   numbers, and text is never true or false.
 - The run stores the document resolved, with every default filled in.
@@ -265,9 +262,9 @@ same keys, the same defaults. Keys that Ludus adds are marked. The shortest docu
 - A document has at most {MAX_BYTES:,} bytes, {MAX_VALUES:,} values and {MAX_DEPTH} levels; YAML aliases may add
   {MAX_ALIASED:,} values. Duplicate keys, tags, NaN and infinite numbers are refused.
 
-- "Typical" ranges are where most tasks are solved: those of ML-Agents' documentation, where it has the key. They are a
-  place to begin, and no limits; what is legal stands under "range". Which trainer to begin with:
-  ["PPO or SAC?"](#ppo-or-sac). How a run's numbers should look: [metrics.md](metrics.md).
+- "Typical" ranges solve most tasks: those of ML-Agents' documentation, if it has the key. They are a starting point,
+  not limits; the legal values stand under "range". ["PPO or SAC?"](#ppo-or-sac) compares the trainers;
+  [metrics.md](metrics.md) says how a run's numbers should look.
 
 ## Keys
 """
@@ -277,82 +274,82 @@ _PPO_OR_SAC: Final = """
 
 | | PPO | SAC |
 | --- | --- | --- |
-| learns from | the newest `buffer_size` steps, then drops them | `buffer_size` steps, drawn again and again |
-| steps that it needs | more | often 5 to 10 times fewer |
+| learns from | the newest `buffer_size` steps, then drops them | `buffer_size` steps, drawn repeatedly |
+| steps needed | more | often 5 to 10 times fewer |
 | computing per step | little: some minibatches per `buffer_size` | much: one minibatch per `steps_per_update` steps |
-| wants | many fast simulators | slow ones: physics, pictures, one device |
-| settings | forgives most | `buffer_init_steps`, `init_entcoef` and `steps_per_update` matter |
-| stays stable | usually | less surely; rewards of very different size hurt it |
+| suited to | many fast simulators | slow ones: physics, pictures, one device |
+| settings | most values work | `buffer_init_steps`, `init_entcoef` and `steps_per_update` matter |
+| stability | usually stable | less stable; rewards of very different size harm it |
 | exploration | `beta`, which you choose | holds its entropy at a target of its own |
 | self-play | yes | not advised: the buffer keeps games against opponents that have changed since |
 | groups of agents | `poca` is PPO with a critic for groups | each agent for itself |
 
-Begin with PPO. Take SAC where a step costs about 0.1 s or more, or where it has to do with few of them. With SAC
+Begin with PPO. Take SAC if a step costs about 0.1 s or more, or if only few steps are possible. With SAC
 
-- set `steps_per_update` to about the number of agents that play at once, lower where simulators are the slow part;
+- set `steps_per_update` to about the number of agents that play at once, lower if simulators are the slow part;
 - let `buffer_init_steps` hold several episodes, and keep `learning_rate_schedule: constant`;
-- scale rewards to about 1 per step or episode: the entropy coefficients are weighed against them;
+- scale rewards to about 1 per step or episode: the entropy coefficients are relative to them;
 - set `save_replay_buffer: true` for runs that will be paused or interrupted. Without it a resumed run begins with an
   empty buffer, and says so (`replay_buffer_not_loaded`).
 
 `time_horizon` under SAC: PPO and POCA compute advantages within pieces of `time_horizon` steps and let the value
-function stand for the rest, so that it is a hyperparameter there. SAC learns from single transitions, each with the
-observation that followed it; an LSTM learns from sequences that follow an episode across pieces. Where a piece was cut
-changes nothing of what is learnt. It does not delay anything either: steps are in the buffer when their round is
-complete, however long a piece may be. (In ML-Agents they wait for `time_horizon` steps or the end of the episode.)
+function stand for the rest, so it is a hyperparameter there. SAC learns from single transitions, each with the
+observation that followed it; an LSTM learns from sequences that follow an episode across pieces. The position of a cut
+does not change the result. It delays nothing either: steps are in the buffer when their round is
+complete, whatever the length of a piece. (In ML-Agents they wait for `time_horizon` steps or the end of the episode.)
 """
 
 _DEFAULTS: Final = """
 ## `default_settings`
 
 Each behavior starts from `default_settings` with every default of the template filled in, as in ML-Agents; its own keys
-go on top: mappings merge key by key, anything else replaces. So
+override them: mappings merge key by key, all other values replace. So
 
-- a schedule that nobody wrote is that of the template, not a copy of the behavior's `learning_rate_schedule`; the same
-  holds for `team_change` and `reward_signal_steps_per_update`,
+- a schedule that is not written out is that of the template, not a copy of the behavior's `learning_rate_schedule`; the
+  same holds for `team_change` and `reward_signal_steps_per_update`,
 - a template that lists no reward signals has `extrinsic`, and so has each of its behaviors,
 - an `encoding_size` has no effect in a signal that the template has, too.
 
-Two documents that ML-Agents refuses have a meaning here:
+Ludus accepts two documents that ML-Agents refuses:
 
-- a behavior with another `trainer_type` inherits what the template says itself, without hyperparameters and keys that
-  its own trainer does not have,
+- a behavior with another `trainer_type` inherits the keys of the template itself, without hyperparameters and keys
+  that its own trainer does not have,
 - a behavior drops an inherited reward signal by setting it to null.
 
-A behavior that a simulator announces and `behaviors` does not name is trained by `default_settings`, where they are
+A behavior that a simulator announces and `behaviors` does not name is trained by `default_settings`, if they are
 given; else the simulator is refused.
 """
 
 _REFUSED: Final = """
 ## Keys that are refused
 
-Accepted is only what changes nothing: null, and the values listed (mostly ML-Agents' defaults, which every exported
-`configuration.yaml` spells out). A path never means the server's disk. A trainer that runs alone
-(`python -m worker.trainer CONFIG`) reads `demo_path` and `init_path` from its own. Older formats are brought up to
-date by `ludus config upgrade FILE`.
+These keys accept only values without effect: null, and the values listed (mostly ML-Agents' defaults, which every
+exported `configuration.yaml` contains). A path never means the server's disk. A trainer that runs alone
+(`python -m worker.trainer CONFIG`) reads `demo_path` and `init_path` from its own. `ludus config upgrade FILE` converts
+older formats.
 
-`encoding_size` in a reward signal is accepted with a warning: as in ML-Agents it stands for
-`network_settings: {hidden_units: ...}` where no `network_settings` is given. `framework` is accepted with a warning.
+`encoding_size` in a reward signal is accepted with a warning: as in ML-Agents it means
+`network_settings: {hidden_units: ...}` if no `network_settings` is given. `framework` is accepted with a warning.
 """
 
 _UNSUPPORTED: Final = """
 ## Keys that no run can have yet
 
-They resolve, and can be stored, but are refused by name when a run is made of them. Each is supported where it asks for
-nothing (null, false, its default).
+They resolve, and can be stored, but are refused by name when a run is made of them. Each is accepted with a value
+without effect (null, false, its default).
 """
 
 _MISTAKES: Final = f"""
-## Mistakes
+## Problems
 
-Each mistake has a path, a message, and one of these codes. At most {MAX_PROBLEMS} are listed. Warnings have the same
-form; they keep nothing from running, and stand in the run's events (`config_doubted`).
+Each problem has a path, a message, and one of these codes. At most {MAX_PROBLEMS} are listed. Warnings have the same
+form; they do not prevent a run, and stand among its events (`config_doubted`).
 """
 
 _DIFFERENCES: Final = """
 ## What ML-Agents accepts and Ludus does not
 
-- Numbers that make no sense: a `batch_size` above `buffer_size` (never learns), a negative `learning_rate`,
+- Numbers without a meaning: a `batch_size` above `buffer_size` (never learns), a negative `learning_rate`,
   `summary_freq: 0`, `keep_checkpoints: 0` (with `even_checkpoints` a division by zero), and all others outside the
   ranges above.
 - `'false'` as text for a truth value (ML-Agents reads it as true), and whole numbers with a fraction (it cuts them).

@@ -1,4 +1,4 @@
-"""From a document to a resolved configuration, or to all of its mistakes at once; and how two of them differ."""
+"""Resolves a document into a configuration, or reports all of its problems at once; compares two configurations."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,14 +7,15 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from server.config.advice import advise
 from server.config.behavior import TRAINERS, BehaviorConfig, TrainerConfig
-from server.config.curricula import problems_of
+from server.config.curriculum_checks import problems_of
 from server.config.document import Path, parse_document
-from server.config.parameters import FORMS
+from server.config.environment_parameters import FORMS
+from server.config.key_validation import check_count, validate_keys
+from server.config.lint import warnings_of
 from server.config.problems import CODES, join_path, show, split_path
+from server.config.rewards import RewardSignals
 from server.config.run import RunConfig
-from server.config.screening import check_count, screen
 from server.kit.errors import InvalidConfig, Problem
 
 _TEMPLATE: Final[TypeAdapter[TrainerConfig]] = TypeAdapter(BehaviorConfig)
@@ -32,11 +33,12 @@ _FORMS: Final = {
     "opponents": "be the id of a checkpoint (ckpt_...), or with #NUMBER that of a snapshot in it (ckpt_...#3)",
     "ladder": "be the name of a ladder: letters, digits, `.`, `_` and `-`, and no `.`, `_` or `-` in front",
 }
-"""What text of a certain form must be, by the key that has it."""
+"""Description of texts with a pattern, by key."""
 
+*_SIGNALS, _LAST_SIGNAL = RewardSignals.model_fields
 _MISSING: Final = {
     "behaviors": "is missing; name at least one behavior of the game, as `behaviors: {CartPole: {}}`",
-    "reward_signals": "has no signal; a behavior needs at least one of extrinsic, curiosity, gail and rnd, as "
+    "reward_signals": f"has no signal; a behavior needs at least one of {', '.join(_SIGNALS)} and {_LAST_SIGNAL}, as "
     "`extrinsic: {}`",
     "demonstrations": "is missing; upload demonstrations (`ludus demonstration upload FILE`) and list their ids, as "
     "`demonstrations: [dem_...]`, or name a file in `demo_path` where a trainer runs alone",
@@ -48,14 +50,14 @@ def resolve(document: str | bytes | Mapping[str, Any], *, local: bool = False) -
 
     Legal is what ML-Agents has; what of that can't be run yet, `server.config.unsupported` says. `local` accepts
     paths: a trainer that runs alone reads demonstrations and checkpoints from its own disk.
-    Raises InvalidConfig with every mistake, each with its path.
+    Raises InvalidConfig with every problem, each with its path.
     """
     return review(document, local=local)[0]
 
 
 def review(document: str | bytes | Mapping[str, Any], *, local: bool = False) -> tuple[RunConfig, list[Problem]]:
     """Return what `resolve` does, and what is legal but probably not meant: warnings, each with its path."""
-    cleaned, problems, warnings = screen(parse_document(document), local=local)
+    cleaned, problems, warnings = validate_keys(parse_document(document), local=local)
     defaults = cleaned.get("default_settings")
     behaviors = cleaned.get("behaviors")
     if isinstance(behaviors, dict):
@@ -67,7 +69,7 @@ def review(document: str | bytes | Mapping[str, Any], *, local: bool = False) ->
     else:
         problems += problems_of(config)
         if not problems:
-            return config, [*warnings, *advise(config)]
+            return config, [*warnings, *warnings_of(config)]
     check_count(problems)
     raise InvalidConfig(problems)
 
@@ -85,7 +87,7 @@ def merge_behaviors(defaults: Mapping[str, Any] | None, behaviors: Mapping[str, 
 
 
 def _filled(defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a template with every default; as it is if it has mistakes, which are reported where it stands."""
+    """Return a template with every default; as it is if it has problems, which are reported where it stands."""
     try:
         return _TEMPLATE.validate_python(defaults).model_dump(mode="json")
     except ValidationError:
@@ -186,12 +188,12 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> Iter
 
 
 def problems_in(error: ValidationError) -> list[Problem]:
-    """Say what the models' errors mean, in our words, for a configuration without `default_settings` of its own."""
+    """Return pydantic's errors as problems, for a configuration without `default_settings`."""
     return list(_own_problems(error, None))
 
 
 def _own_problems(error: ValidationError, behaviors: Any) -> Iterable[Problem]:
-    """Translate the models' errors; what is wrong in `default_settings` is not said again for each heir."""
+    """Translate pydantic's errors; one of `default_settings` is not repeated for each behavior that inherits it."""
     details = [item for item in error.errors(include_url=False) if item["type"] != "default_factory_not_called"]
     paths = {_path(item) for item in details}
     for item in details:
@@ -202,7 +204,7 @@ def _own_problems(error: ValidationError, behaviors: Any) -> Iterable[Problem]:
 
 
 def _holds(tree: Any, path: Path) -> bool:
-    """Say whether something was given at a path."""
+    """Return whether a value was given at a path."""
     for key in path:
         if not (isinstance(tree, dict) and key in tree):
             return False
@@ -211,7 +213,7 @@ def _holds(tree: Any, path: Path) -> bool:
 
 
 def _path(item: ErrorDetails) -> Path:
-    """Return where an error is: at the key that a validator named, or where it arose."""
+    """Return the path of an error: the key that a validator named, or the place where it arose."""
     path: Path = ()
     for part in item["loc"]:
         if part != "[key]" and not _is_variant(path, part):
@@ -221,7 +223,7 @@ def _path(item: ErrorDetails) -> Path:
 
 
 def _is_variant(path: Path, part: str | int) -> bool:
-    """Say whether a part of a model's location is no key, but names the member of a union that was chosen."""
+    """Return whether a part of an error's location is not a key, but the chosen member of a union."""
     if path == ("default_settings",) or (len(path) == 2 and path[0] == "behaviors"):
         return part in TRAINERS
     if path[:1] == ("environment_parameters",) and (len(path) == 2 or (path[-1] == "value" and len(path) == 5)):
@@ -230,7 +232,7 @@ def _is_variant(path: Path, part: str | int) -> bool:
 
 
 def _problem(item: ErrorDetails, path: Path) -> Problem:
-    """Say what an error of the models means, in our words."""
+    """Return an error of pydantic as a problem."""
     kind, given, limits = item["type"], show(item["input"]), item.get("ctx", {})
     match kind:
         case _ if kind in CODES and kind != "missing":

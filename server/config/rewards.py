@@ -3,13 +3,14 @@
 The set of signals is the fields of `RewardSignals`; their order is the order of the value heads.
 """
 
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeAlias, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from server.config.imitation import FromDemonstrations
 from server.config.network import NetworkSettings
-from server.config.values import OWN, Flag, Real, Section, mistake
+from server.config.values import OWN, Flag, Real, Section, Whole, config_error
 
 MAX_GAIL = 8
 """Most GAIL signals of one behavior."""
@@ -22,7 +23,7 @@ class RewardSignalConfig(Section):
         default=0.99,
         ge=0,
         le=1,
-        description="Discount factor per decision; higher where acts pay late. Typical: 0.8 to 0.995.",
+        description="Discount factor per decision; higher if rewards come late. Typical: 0.8 to 0.995.",
     )
     strength: Real = Field(default=1.0, description="Factor on this signal's rewards.")
 
@@ -49,22 +50,22 @@ class IntrinsicConfig(RewardSignalConfig):
 
 
 class CuriosityConfig(IntrinsicConfig):
-    """Reward for what the agent can't foresee yet: the error of a forward model (ICM, Pathak et al. 2017)."""
+    """Reward for prediction errors: those of a forward model (ICM, Pathak et al. 2017)."""
 
     strength: Real = Field(
         default=1.0,
-        description="Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. "
-        "Typical: 0.001 to 0.1.",
+        description="Factor on this signal's rewards: just large enough to matter beside the game's own. Typical: "
+        "0.001 to 0.1.",
     )
 
 
 class RNDConfig(IntrinsicConfig):
-    """Reward for what is new: the error in foreseeing a fixed random network (RND, Burda et al. 2018)."""
+    """Reward for new observations: the error in predicting a fixed random network (RND, Burda et al. 2018)."""
 
     strength: Real = Field(
         default=1.0,
-        description="Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. "
-        "Typical: 0.001 to 0.01.",
+        description="Factor on this signal's rewards: just large enough to matter beside the game's own. Typical: "
+        "0.001 to 0.01.",
     )
     learning_rate: Real = Field(
         default=1.0e-4,
@@ -80,20 +81,23 @@ class GAILConfig(IntrinsicConfig, FromDemonstrations):
     gamma: Real = Field(default=0.99, ge=0, le=1, description="Discount factor per decision. Typical: 0.8 to 0.9.")
     strength: Real = Field(
         default=1.0,
-        description="Factor on this signal's rewards; below 0.1 beside the game's own where demonstrations are not "
-        "the best. Typical: 0.01 to 1.",
+        description="Factor on this signal's rewards; below 0.1 beside the game's own if demonstrations are not "
+        "optimal. Typical: 0.01 to 1.",
     )
-    use_actions: Flag = Field(default=False, description="Judge observations together with actions, not alone.")
+    use_actions: Flag = Field(
+        default=False, description="The discriminator sees observations together with actions, not alone."
+    )
     use_vail: Flag = Field(
         default=False,
-        description="Bound what the discriminator may know by a variational bottleneck (VAIL, Peng et al. 2019).",
+        description="Limit the discriminator's information by a variational bottleneck (VAIL, Peng et al. 2019).",
     )
     ignore_done: Flag = Field(
         default=False,
-        description="Let this signal's returns go on where an episode terminated: beyond it counts the mean value of "
-        "the beginnings of episodes. False, as in ML-Agents: nothing counts beyond it. The reward is never negative, "
-        "so that with false the policy is paid to survive, whether it resembles the expert or not, and to put off a "
-        "success that ends the episode. True takes this survivor bias away, for games whose episodes differ in length.",
+        description="Continue this signal's returns after a termination, with the mean value of the beginnings of "
+        "episodes. False, as in ML-Agents: returns end there. The reward is never negative, so with "
+        "false the policy is rewarded for surviving, whether or not it resembles the expert, and for "
+        "delaying a success that ends the episode. True removes this survivor bias, for games whose "
+        "episodes differ in length.",
         json_schema_extra=OWN,
     )
 
@@ -132,16 +136,30 @@ class RewardSignals(Section):
     @model_validator(mode="after")
     def _some(self) -> "RewardSignals":
         if not self.active():
-            raise mistake("missing", "is missing")
+            raise config_error("missing", "is missing")
         return self
 
     def active(self) -> list[tuple[str, SignalConfig]]:
         """Return the signals that exist, with their names, in the order of the value heads."""
-        gails: list[GAILConfig] = self.gail if isinstance(self.gail, list) else [self.gail] if self.gail else []
-        named: list[tuple[str, SignalConfig | None]] = [
-            ("extrinsic", self.extrinsic),
-            ("curiosity", self.curiosity),
-            *((f"gail_{number}" if number > 1 else "gail", gail) for number, gail in enumerate(gails, 1)),
-            ("rnd", self.rnd),
-        ]
-        return [(name, signal) for name, signal in named if signal is not None]
+        named = []
+        for name in RewardSignals.model_fields:
+            configured: SignalConfig | list[SignalConfig] | None = getattr(self, name)
+            several = configured if isinstance(configured, list) else [configured]
+            signals = [signal for signal in several if signal is not None]
+            named += [(f"{name}_{number}" if number > 1 else name, one) for number, one in enumerate(signals, 1)]
+        return named
+
+
+def signal_classes() -> dict[str, type[Section]]:
+    """Return the class of each signal by its key in `RewardSignals`."""
+    classes = {}
+    for name, field in RewardSignals.model_fields.items():
+        (classes[name],) = {part for part in _parts(field.annotation) if part in get_args(SignalConfig)}
+    return classes
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Iterate over an annotation and everything that it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)

@@ -1,4 +1,4 @@
-"""The configuration of a whole run: its behaviors, and what they share."""
+"""The configuration of a whole run: its behaviors, and their common sections."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,21 @@ from server.config.assessment import AssessmentSettings, EvaluateSettings, Match
 from server.config.behavior import BehaviorConfig, FromDemonstrations, ReinforcementConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.document import Path
-from server.config.parameters import EnvironmentParameter, Lesson, ParameterName, first_lesson_of, lessons_of, seeded
+from server.config.environment_parameters import (
+    EnvironmentParameter,
+    Lesson,
+    ParameterName,
+    first_lesson_of,
+    lessons_of,
+    seeded,
+)
 from server.config.selfplay import RANDOM, parse_opponent
-from server.config.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, mistake
+from server.config.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, config_error
+from server.kit.states import RunKind
 
 
 class SimulatorsConfig(Section):
-    """How patiently the trainer waits for simulators."""
+    """Time-outs of the trainer for simulators."""
 
     grace_seconds: PositiveReal = Field(
         default=60.0,
@@ -26,14 +34,14 @@ class SimulatorsConfig(Section):
     )
     startup_grace_seconds: PositiveReal | None = Field(
         default=600.0,
-        description="Seconds that a run waits for its first simulator, in each attempt, before it pauses; "
-        "null = no limit, for an Editor in which somebody presses Play at some time.",
+        description="Seconds that a run waits for its first simulator, in each attempt, before it pauses; null = no "
+        "limit, for an Editor in which a person presses Play later.",
         json_schema_extra=OWN,
     )
     auto_resume: Flag = Field(
         default=True,
-        description="Whether a run that has paused because it had no simulator (`simulators_lost`) goes on by "
-        "itself when one comes. One that a user has paused never does.",
+        description="Whether a run that has paused because it had no simulator (`simulators_lost`) resumes by itself "
+        "when one joins. A run that a user has paused never does.",
         json_schema_extra=OWN,
     )
     startup_timeout_seconds: PositiveReal | None = Field(
@@ -44,7 +52,7 @@ class SimulatorsConfig(Section):
     )
     step_timeout_seconds: PositiveReal = Field(
         default=60.0,
-        description="Seconds that a simulator may take for any later step before it is given up. Not given, it is "
+        description="Seconds that a simulator may take for any later step before its session ends. Default: "
         "`env_settings.timeout_wait`.",
         json_schema_extra=OWN,
     )
@@ -52,8 +60,8 @@ class SimulatorsConfig(Section):
         default=None,
         ge=1,
         le=65_535,
-        description="Port on the worker's own host where Unity builds dial in without a bridge, as they do with "
-        "ML-Agents (the Editor: 5004); null = builds come through `ludus unity`.",
+        description="Port on the worker's own host to which Unity builds connect without a bridge, as with ML-Agents "
+        "(the Editor: 5004); null = builds connect through `ludus unity`.",
         json_schema_extra=OWN,
     )
 
@@ -62,13 +70,13 @@ Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,
 
 
 class Resources(Section):
-    """What the run needs of the worker's slot that trains it."""
+    """The run's requirements on its worker's slot."""
 
     gpu: Whole = Field(
         default=0,
         ge=0,
         le=64,
-        description="GPUs that the slot must have; 0 = any slot will do, and a GPU is used where the slot has one.",
+        description="GPUs that the slot must have; 0 = any slot is enough, and a GPU is used if the slot has one.",
         json_schema_extra=OWN,
     )
     labels: list[Label] = Field(
@@ -86,16 +94,16 @@ Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")
 
 
 class TorchSettings(Section):
-    """Where PyTorch computes."""
+    """Devices of PyTorch."""
 
     device: Device | None = Field(
-        default=None, description="`cpu`, `cuda` or `cuda:N`; null = cuda where the worker has it, else cpu."
+        default=None, description="`cpu`, `cuda` or `cuda:N`; null = cuda if the worker has it, else cpu."
     )
     collector_device: Device | None = Field(
         default=None,
-        description="Where collectors act: `cpu`, `cuda` or `cuda:N`; null = cpu. A GPU is for pictures, entities, "
-        "memories and goals; policies of vectors alone act in numpy on the CPU, whatever stands here. Each collector "
-        "takes some of the GPU's memory for itself.",
+        description="Device of the collectors' policies: `cpu`, `cuda` or `cuda:N`; null = cpu. A GPU is for "
+        "pictures, entities, memories and goals; policies with only vectors always act in numpy on the "
+        "CPU. Each collector uses some of the GPU's memory.",
         json_schema_extra=OWN,
     )
     bf16: Flag = Field(
@@ -106,33 +114,33 @@ class TorchSettings(Section):
     )
     compile: Flag = Field(
         default=False,
-        description="Let `torch.compile` fuse the operations of PPO's update, in the background while training goes "
-        "on. With other trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, "
-        "and an event says so.",
+        description="Let `torch.compile` fuse the operations of PPO's update, in the background while training "
+        "continues. With other trainers, with several `processes`, or without a C++ compiler on the "
+        "worker nothing changes, and an event says so.",
         json_schema_extra=OWN,
     )
     processes: Whole = Field(
         default=1,
         ge=1,
         le=64,
-        description="Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). "
-        "Each takes its share of every minibatch, so that the result is that of one process. Of SAC each holds the "
-        "whole replay buffer, too.",
+        description="Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first "
+        "four). Each computes a shard of every minibatch, so the result is that of one process. Under "
+        "SAC each holds the whole replay buffer.",
         json_schema_extra=OWN,
     )
 
 
 class KeepBest(Section):
-    """By what checkpoints are compared, and how many of the best are kept beside the newest."""
+    """The metric that compares checkpoints, and the number of best ones to keep beside the newest."""
 
     metric: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
         default="Environment/Cumulative Reward",
-        description="A metric of the run, as it was last written before the checkpoint; or a score that an evaluation "
-        "hands in afterwards under a name of its choice (`ludus checkpoint score`).",
+        description="A metric of the run, with its last value before the checkpoint; or a score that an evaluation "
+        "stores afterwards under a name of your choice (`ludus checkpoint score`).",
         json_schema_extra=OWN,
     )
     mode: Literal["max", "min"] = Field(
-        default="max", description="Whether more of it is better, or less.", json_schema_extra=OWN
+        default="max", description="Whether higher values are better, or lower.", json_schema_extra=OWN
     )
     behavior: BehaviorName | None = Field(
         default=None,
@@ -140,43 +148,43 @@ class KeepBest(Section):
         json_schema_extra=OWN,
     )
     count: Whole = Field(
-        default=1, ge=1, le=100_000, description="How many of the best are kept.", json_schema_extra=OWN
+        default=1, ge=1, le=100_000, description="Number of best checkpoints to keep.", json_schema_extra=OWN
     )
 
 
 class CheckpointSettings(Section):
-    """Which run this is, which one it goes on from, and which checkpoints are kept beside the newest."""
+    """The run's name, the run that it continues, and the checkpoints to keep beside the newest."""
 
     run_id: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
-        default="ppo", description="The run's name, if it is given none when it is created; `ppo` stands for none."
+        default="ppo", description="The run's name, if the request has none; `ppo` means no name."
     )
     initialize_from: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
         default=None, description="Folder in `results_dir` of a run to start from. A path, which a server refuses."
     )
     load_model: Flag = Field(default=False, description="The former name of `resume`.")
-    resume: Flag = Field(default=False, description="Go on with the run of this `run_id`.")
+    resume: Flag = Field(default=False, description="Continue the run of this `run_id`.")
     force: Flag = Field(
         default=False, description="Overwrite an earlier run. On a server nothing is overwritten: runs have ids."
     )
     train_model: Flag = Field(default=False, description="Without effect, here and in ML-Agents.")
     inference: Flag = Field(
         default=False,
-        description="Play without learning, until the run is stopped or nobody plays any more: summaries are written, "
-        "checkpoints are not. Together with `resume_from`, else the policy has not learnt anything.",
+        description="Play without learning, until the run is stopped or all simulators have left: summaries are "
+        "written, checkpoints are not. Use it with `resume_from`; otherwise the policy is untrained.",
     )
     results_dir: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = Field(
-        default="results", description="Where results are written. A path, which a server refuses."
+        default="results", description="Folder of the results. A path, which a server refuses."
     )
     resume_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
         default=None,
-        description="Go on exactly where this checkpoint of another run was taken, at its step and with all that it "
-        "remembers. Behaviors that it does not have begin as they are configured.",
+        description="Continue exactly where this checkpoint of another run was taken, at its step and with its "
+        "complete state. Behaviors that it does not have start as configured.",
         json_schema_extra=OWN,
     )
     keep_best: KeepBest | None = Field(
         default=None,
-        description="Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none is kept for its "
-        "score, and `best` is the one with the highest mean episode return.",
+        description="Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none, and `best` is "
+        "the one with the highest mean episode return.",
         json_schema_extra=OWN,
     )
 
@@ -190,7 +198,7 @@ class RunConfig(Section):
     default_settings: BehaviorConfig | None = Field(
         default=None,
         description="Template: each behavior starts from it, maps merged key by key, a signal set to null dropped. "
-        "Behaviors that a simulator announces and `behaviors` doesn't name are trained by it as it is.",
+        "It also trains behaviors that a simulator announces and `behaviors` does not name.",
     )
     behaviors: dict[BehaviorName, BehaviorConfig] = Field(
         min_length=1,
@@ -198,46 +206,46 @@ class RunConfig(Section):
         description="The behaviors to train, by their names in the game (without `?team=`); `Name: {}` = all defaults.",
     )
     env_settings: EnvironmentSettings = Field(
-        default=EnvironmentSettings(), description="Which Unity build is started how often."
+        default=EnvironmentSettings(), description="The Unity build, and the number of copies."
     )
-    engine_settings: EngineSettings = Field(
-        default=EngineSettings(), description="How the engine of Unity builds runs."
-    )
+    engine_settings: EngineSettings = Field(default=EngineSettings(), description="Engine options of Unity builds.")
     environment_parameters: dict[ParameterName, EnvironmentParameter] = Field(
         default={},
         max_length=1000,
-        description="Numbers that every simulator is told when it connects and resets: fixed, drawn, or by lessons.",
+        description="Numbers that every simulator receives when it connects and resets: fixed, drawn, or by lessons.",
     )
     checkpoint_settings: CheckpointSettings = Field(
-        default=CheckpointSettings(), description="Which run this is, and which one it goes on from."
+        default=CheckpointSettings(), description="The run's name, the run that it continues, and its checkpoints."
     )
-    torch_settings: TorchSettings = Field(default=TorchSettings(), description="Where PyTorch computes.")
+    torch_settings: TorchSettings = Field(default=TorchSettings(), description="Devices of PyTorch.")
     debug: Flag = Field(
         default=False,
-        description="Log the trainer's every step in the attempts' "
-        "logs (`ludus run logs`): rounds that are granted and gathered, each update with all that it measured, "
-        "published policies, what collectors report, commands, checkpoints.",
+        description="Log every step of the trainer in the attempts' logs (`ludus run logs`): granted and collected "
+        "rounds, each update with its measurements, published policies, reports of collectors, commands, "
+        "checkpoints.",
     )
     seed: Seed | None = Field(
         default=None,
-        description="Seed of everything random; simulator number n gets seed + n. Not given, it is "
-        "`env_settings.seed`. Null = drawn at creation.",
+        description="Seed of everything random; simulator number n gets seed + n. Default: `env_settings.seed`. Null "
+        "= drawn at creation.",
         json_schema_extra=OWN,
     )
     simulators: SimulatorsConfig = Field(
-        default=SimulatorsConfig(), description="How patiently the trainer waits for simulators.", json_schema_extra=OWN
+        default=SimulatorsConfig(), description="Time-outs of the trainer for simulators.", json_schema_extra=OWN
     )
     resources: Resources = Field(
-        default=Resources(), description="What the run needs of the worker that trains it.", json_schema_extra=OWN
+        default=Resources(), description="The run's requirements on its worker.", json_schema_extra=OWN
     )
     match: MatchSettings | None = Field(
         default=None,
-        description="Nothing is learnt: two checkpoints play against each other. `behaviors` may then be left out.",
+        description="Evaluate without learning: two checkpoints play against each other. `behaviors` may then be "
+        "left out.",
         json_schema_extra=OWN,
     )
     evaluate: EvaluateSettings | None = Field(
         default=None,
-        description="Nothing is learnt: a checkpoint plays a number of episodes. `behaviors` may then be left out.",
+        description="Evaluate without learning: a checkpoint plays a number of episodes. `behaviors` may then be "
+        "left out.",
         json_schema_extra=OWN,
     )
 
@@ -245,7 +253,7 @@ class RunConfig(Section):
     @classmethod
     def _one_assessment(cls, evaluate: EvaluateSettings | None, info: ValidationInfo) -> EvaluateSettings | None:
         if evaluate is not None and info.data.get("match") is not None:
-            raise mistake("contradiction", "a run has either a `match` or `evaluate`; remove one of them")
+            raise config_error("contradiction", "a run has either a `match` or `evaluate`; remove one of them")
         return evaluate
 
     @field_validator("match", "evaluate")
@@ -257,19 +265,19 @@ class RunConfig(Section):
         if behaviors is not None and assessment.behavior not in behaviors:
             names = ", ".join(behaviors)
             message = f"is {assessment.behavior!r}, which is not among `behaviors`: {names}; name one of them"
-            raise mistake("contradiction", message, at="behavior")
+            raise config_error("contradiction", message, at="behavior")
         if checkpoints is not None:
             for key in ("resume_from", "inference"):
                 if getattr(checkpoints, key):
                     where = f"checkpoint_settings.{key}"
-                    raise mistake(
+                    raise config_error(
                         "contradiction", f"does not go together with {where}, which is for training; remove it"
                     )
         return assessment
 
     @property
     def assessment(self) -> AssessmentSettings | None:
-        """What the run judges; None if it trains."""
+        """The assessment of the run; None if it trains."""
         return self.match or self.evaluate
 
     @field_validator("seed")
@@ -281,7 +289,7 @@ class RunConfig(Section):
             return seed
         if seed is None:
             return int(said)
-        raise mistake(
+        raise config_error(
             "contradiction", f"is {seed}, but env_settings.seed is {said}; both mean the run's seed: remove one of them"
         )
 
@@ -345,7 +353,7 @@ class RunConfig(Section):
 
     @property
     def name(self) -> str | None:
-        """What the document calls the run; None if nothing, or nothing that can be a run's name."""
+        """The run's name in the document; None if there is none that is legal."""
         run_id = self.checkpoint_settings.run_id
         return run_id if run_id != "ppo" and NAME.fullmatch(run_id) else None
 
@@ -373,6 +381,16 @@ class RunConfig(Section):
         return self.model_copy(
             update={"seed": seed, "environment_parameters": seeded(self.environment_parameters, seed)}
         )
+
+    @property
+    def kind(self) -> RunKind:
+        """The kind of a run with this configuration."""
+        if self.match is not None:
+            return RunKind.MATCH
+        if self.evaluate is not None:
+            return RunKind.EVALUATE
+        trainers = {getattr(behavior, "trainer_type", None) for behavior in self.behaviors.values()}
+        return RunKind.CLONE if trainers == {"clone"} else RunKind.TRAIN
 
     @property
     def max_steps(self) -> int:

@@ -1,10 +1,10 @@
-"""Self-play: a behavior whose teams play against earlier versions of themselves (ML-Agents' ghost trainer)."""
+"""Self-play: a behavior's teams play against earlier versions of themselves (ML-Agents' ghost trainer)."""
 
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints, field_validator
 
-from server.config.values import OWN, Real, Section, Text, Whole, mistake
+from server.config.values import OWN, Real, Section, Text, Whole, config_error
 
 MAX_COUNT = 10**12
 """Largest number of steps."""
@@ -39,62 +39,61 @@ class SelfPlaySettings(Section):
         default=20_000,
         ge=1,
         le=MAX_COUNT,
-        description="Agent steps between versions that are kept as opponents; more "
-        "of them make opponents differ more. Typical: 10,000 to 100,000.",
+        description="Agent steps between versions that are kept as opponents; a larger number makes opponents differ "
+        "more. Typical: 10,000 to 100,000.",
     )
     team_change: Whole = Field(
         default_factory=_team_change,
         ge=1,
         le=5 * MAX_COUNT,
-        description="Agent steps after which another team learns. Not given, it is 5 x `save_steps`. Typical: "
-        "4 to 10 x `save_steps`.",
+        description="Agent steps after which another team learns. Default: 5 x `save_steps`. Typical: 4 to 10 x "
+        "`save_steps`.",
     )
     swap_steps: Whole = Field(
         default=2000,
         ge=0,
         le=MAX_COUNT,
-        description="Steps of the teams that do not learn between exchanges of their policies. For x exchanges in each "
-        "turn of a team, where the team that learns has n agents and the others have m: (m / n) * (team_change / x). "
-        "Typical: 10,000 to 100,000.",
+        description="Steps of the teams that do not learn between exchanges of their policies. For x exchanges in "
+        "each turn of a team, if the learning team has n agents and the others have m: (m / n) * "
+        "(team_change / x). Typical: 10,000 to 100,000.",
     )
     window: Whole = Field(
         default=10,
         ge=1,
         le=100_000,
-        description="Versions that are kept as opponents, the newest. Typical: 5 to 30.",
+        description="Number of newest versions that are kept as opponents. Typical: 5 to 30.",
     )
     play_against_latest_model_ratio: Real = Field(
         default=0.5,
-        description="Probability that the opponent is the newest policy instead of one of the window. "
-        "Typical: 0 to 1; lower is steadier.",
+        description="Probability that the opponent is the newest policy instead of one of the window. Typical: 0 to "
+        "1; lower is more stable.",
     )
-    initial_elo: Real = Field(default=1200.0, description="Elo rating at the beginning.")
+    initial_elo: Real = Field(default=1200.0, description="Initial Elo rating.")
     ladder: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None = Field(
         default=None,
-        description="A ladder that this run shares with others, by its name; `ludus ladder create` makes one. Not "
-        "given, the run has its own.",
+        description="Name of a ladder that this run shares with others (`ludus ladder create`). Default: a ladder of "
+        "its own.",
         json_schema_extra=OWN,
     )
     opponents: list[Opponent] = Field(
         default=[],
         max_length=MAX_OPPONENTS,
         description="Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of "
-        "checkpoints, or `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must see and do the "
-        "same, with the same networks. Of a checkpoint the behavior of the same name counts, or the only one. `random` "
-        "is a scripted opponent that does anything.",
+        "checkpoints, or `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must have "
+        "the same observations, actions and networks. Of a checkpoint the behavior of the same name is "
+        "used, or the only one. `random` is a scripted opponent with random actions.",
         json_schema_extra=OWN,
     )
     opponent_selection: OpponentSelection = Field(
         default="uniform",
-        description="How an opponent is drawn from the window and `opponents`: all alike (`uniform`, as in ML-Agents), "
-        "or by how the policy fared against each, with p its share of points: `pfsp_hard` prefers those it loses to, "
-        "(1 - p)^2, `pfsp_variance` its equals, p (1 - p).",
+        description="How an opponent is drawn from the window and `opponents`: uniformly (`uniform`, as in "
+        "ML-Agents), or by the policy's share of points p against each: `pfsp_hard` prefers opponents "
+        "that beat it, (1 - p)^2, `pfsp_variance` its equals, p (1 - p).",
         json_schema_extra=OWN,
     )
     interrupted_games: InterruptedGames = Field(
         default="ignore",
-        description="What a game counts as that ended by a time limit, not by its rules: nothing (as in ML-Agents), or "
-        "a draw.",
+        description="Result of a game that a time limit ended, not its rules: ignored (as in ML-Agents), or a draw.",
         json_schema_extra=OWN,
     )
 
@@ -103,5 +102,5 @@ class SelfPlaySettings(Section):
     def _once_each(cls, opponents: list[str]) -> list[str]:
         for index, opponent in enumerate(opponents):
             if opponent in opponents[:index]:
-                raise mistake("invalid_value", f"names {opponent} twice; name each opponent once")
+                raise config_error("invalid_value", f"names {opponent} twice; name each opponent once")
         return opponents

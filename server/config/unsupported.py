@@ -1,4 +1,4 @@
-"""What a configuration may ask for and no run can do yet: each with its path and what to do instead.
+"""Legal keys and values that no run supports yet, each with its path and a replacement.
 
 Resolving a document gives its values, whatever they are (`server.config.resolution`); this is asked before a run is
 created from it, and by a trainer that runs alone, so that nothing is ignored silently.
@@ -15,7 +15,7 @@ from server.kit.errors import InvalidConfig, Problem
 _RESUME: Final = "name a checkpoint of that run in `resume_from`"
 
 UNSUPPORTED: Final = {
-    "env_settings.env_path": "remove it; start the game yourself and let it dial in",
+    "env_settings.env_path": "remove it; start the game yourself",
     "checkpoint_settings.initialize_from": "remove it, and name a checkpoint of that run in each behavior",
     "checkpoint_settings.load_model": _RESUME,
     "checkpoint_settings.resume": _RESUME,

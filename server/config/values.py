@@ -1,7 +1,7 @@
-"""What the sections of a configuration are made of: their common parent and the types of their values.
+"""The common parent of a configuration's sections, and the types of their values.
 
 Numbers are read as ML-Agents reads them, and no further: YAML 1.1 takes `3e-4` and `1e5` for text, so text that denotes
-a number is a number; but true and false are not, and a whole number with a fraction is a mistake (ML-Agents cuts it).
+a number is a number; but true and false are not, and a whole number with a fraction is refused (ML-Agents cuts it).
 """
 
 import math
@@ -25,7 +25,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-def mistake(code: str, message: str, *, at: str | None = None) -> PydanticCustomError:
+def config_error(code: str, message: str, *, at: str | None = None) -> PydanticCustomError:
     """Make the error of a validator; `at` names another key of the section, or below it, to show the problem at."""
     return PydanticCustomError(code, "{message}", {"message": message, "at": at})
 
@@ -40,7 +40,7 @@ def _number(value: object, kind: str) -> int | float:
                 return read(value)
             except ValueError:
                 continue
-    raise mistake("wrong_type", f"must be {kind}, but is {show(value)}")
+    raise config_error("wrong_type", f"must be {kind}, but is {show(value)}")
 
 
 def _real(value: object) -> float:
@@ -50,28 +50,30 @@ def _real(value: object) -> float:
     except OverflowError:
         real = math.inf
     if not math.isfinite(real):
-        raise mistake("not_finite", f"must be a finite number, but is {show(value)}")
+        raise config_error("not_finite", f"must be a finite number, but is {show(value)}")
     return real
 
 
 def _whole(value: object) -> int:
     number = _number(value, "a whole number")
     if isinstance(number, float) and not number.is_integer():
-        raise mistake("wrong_type", f"must be a whole number, but is {show(value)}")
+        raise config_error("wrong_type", f"must be a whole number, but is {show(value)}")
     return _storable(int(number))
 
 
 def _truncated(value: object) -> int:
     number = _number(value, "a number of steps")
     if isinstance(number, float) and not math.isfinite(number):
-        raise mistake("not_finite", f"must be a finite number of steps, but is {show(value)}")
+        raise config_error("not_finite", f"must be a finite number of steps, but is {show(value)}")
     return _storable(int(number))
 
 
 def _storable(number: int) -> int:
     """Return a number that counters, tensors and columns of the database hold."""
     if not -(2**63) <= number < 2**63:
-        raise mistake("out_of_range", f"must be a whole number from {-(2**63)} to {2**63 - 1}, but is {show(number)}")
+        raise config_error(
+            "out_of_range", f"must be a whole number from {-(2**63)} to {2**63 - 1}, but is {show(number)}"
+        )
     return number
 
 
@@ -82,7 +84,7 @@ def _text(value: object) -> object:
 def _flag(value: object) -> object:
     if isinstance(value, bool):
         return value
-    raise mistake("wrong_type", f"must be true or false, but is {show(value)}")
+    raise config_error("wrong_type", f"must be true or false, but is {show(value)}")
 
 
 Real: TypeAlias = Annotated[float, BeforeValidator(_real)]
@@ -113,7 +115,7 @@ def _behavior_name(name: str) -> str:
         problem = 'must not hold / \\ : * " < > | or control characters, since files are named after it'
     else:
         return name
-    raise mistake("invalid_value", f"the behavior's name {problem}")
+    raise config_error("invalid_value", f"the behavior's name {problem}")
 
 
 BehaviorName: TypeAlias = Annotated[str, AfterValidator(_behavior_name)]

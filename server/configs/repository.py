@@ -20,7 +20,7 @@ LIST_FIELDS: Final = {
     "description": ConfigVersion.description,
     "created_at": ConfigVersion.created_at,
 }
-"""What lists can be filtered and sorted by."""
+"""Columns by which lists can be filtered and sorted."""
 
 ATTEMPTS: Final = 5
 """Tries to get a version number when several writers store under one name at once."""

@@ -1,25 +1,12 @@
 """Stored configurations: names with immutable versions."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
-from server.app.services import CommandDep, DatabaseDep
+from ludus import schemas
 from server.configs.repository import ConfigRepository
-from server.configs.schemas import (
-    ConfigChange,
-    ConfigCreate,
-    ConfigDiff,
-    ConfigDrop,
-    ConfigPage,
-    ConfigProblem,
-    ConfigRead,
-    ConfigRewrite,
-    ConfigSummary,
-    ConfigUpgrade,
-    ConfigUpgradeRequest,
-    ConfigVersionPage,
-)
+from server.configs.requests import ConfigCreate, ConfigUpgradeRequest
 from server.configs.service import ConfigService, Stored, upgrade_config
 from server.kit.errors import ConfigNotFound, InvalidConfig, NameAmbiguous
 from server.kit.http import filters
@@ -29,6 +16,8 @@ from server.kit.http.fields import ConfigName, Text, Version
 from server.kit.http.filters import Field
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, DatabaseDep
 from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/configs", tags=["configs"])
@@ -39,8 +28,17 @@ _FILTERS = {
     "description": Field(filters.word),
     "created_at": Field(filters.time),
 }
-NAMES = ListForm("configs", _FILTERS, frozenset({"name", "created_at"}), Order("name", descending=False))
-VERSIONS = ListForm("config-versions", _FILTERS, frozenset({"version", "created_at"}), Order("version"))
+NAMES = ListForm(
+    "configs", schemas.ConfigSummary, _FILTERS, frozenset({"name", "created_at"}), Order("name", descending=False)
+)
+VERSIONS = ListForm(
+    "config-versions",
+    schemas.ConfigSummary,
+    _FILTERS,
+    frozenset({"version", "created_at"}),
+    Order("version"),
+    "versions",
+)
 
 OLD_EXAMPLE = """\
 default:
@@ -54,49 +52,46 @@ CartPole:
 VersionKey = Annotated[str, Path(pattern="^(latest|[1-9][0-9]{0,8})$", description="A version's number, or `latest`.")]
 
 
-@router.get("", response_model=ConfigPage, responses=problems(*LIST_PROBLEMS))
-def list_configs(listing: ListingDep, database: DatabaseDep) -> ConfigPage:
+@router.get("", response_model=NAMES.page(), responses=problems(*LIST_PROBLEMS))
+def list_configs(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List the names of stored configurations, each with its newest version."""
-    query = listing.query(NAMES)
-    with database.read() as session:
-        page = ConfigRepository(session).list_names(query)
-        configs = [ConfigSummary.model_validate(each) for each in page.items]
-    return ConfigPage(configs=configs, next_page_token=listing.token(NAMES, page))
+    return listing.answer(NAMES, database, lambda session, query: ConfigRepository(session).list_names(query))
 
 
 @router.post(
     ":upgrade",
-    response_model=ConfigUpgrade,
+    response_model=schemas.ConfigUpgrade,
     responses=problems(InvalidConfig, UnsupportedMediaType, BodyInvalid),
     openapi_extra=declare_body(ConfigUpgradeRequest, OLD_EXAMPLE),
 )
-def upgrade(body: BodyDep) -> ConfigUpgrade:
+def upgrade(body: BodyDep) -> schemas.ConfigUpgrade:
     """Bring a configuration of an older ML-Agents into the format of today. Nothing is stored."""
     wanted = body.read(ConfigUpgradeRequest, {})
     done = upgrade_config(wanted.config, wanted.curriculum, wanted.sampler)
-    return ConfigUpgrade(
+    return schemas.ConfigUpgrade(
         document=done.upgrade.text,
         unchanged=done.upgrade.unchanged,
-        changes=[ConfigRewrite.model_validate(each) for each in done.upgrade.changes],
-        dropped=[ConfigDrop.model_validate(each) for each in done.upgrade.dropped],
-        problems=[ConfigProblem.model_validate(each) for each in done.problems],
+        changes=tuple(resource(schemas.ConfigRewrite, each) for each in done.upgrade.changes),
+        dropped=tuple(resource(schemas.ConfigDrop, each) for each in done.upgrade.dropped),
+        problems=tuple(resource(schemas.ConfigProblem, each) for each in done.problems),
     )
 
 
-@router.get("/{name:name}:diff", response_model=ConfigDiff, responses=problems(ConfigNotFound, NameAmbiguous))
-def diff_config(name: ConfigName, old: Version, new: Version, database: DatabaseDep) -> ConfigDiff:
+@router.get("/{name:name}:diff", response_model=schemas.ConfigDiff, responses=problems(ConfigNotFound, NameAmbiguous))
+def diff_config(name: ConfigName, old: Version, new: Version, database: DatabaseDep) -> schemas.ConfigDiff:
     """Compare the resolved forms of two versions."""
     with database.read() as session:
         changes = ConfigService(ConfigRepository(session)).diff(name, old, new)
-    return ConfigDiff(name=name, old=old, new=new, changes=[ConfigChange.model_validate(each) for each in changes])
+    found = tuple(resource(schemas.ConfigChange, each) for each in changes)
+    return schemas.ConfigDiff(name=name, old=old, new=new, changes=found)
 
 
 @router.post(
     "/{name:name}/versions",
     status_code=201,
-    response_model=ConfigRead,
+    response_model=schemas.ConfigVersion,
     responses={
-        200: {"model": ConfigRead, "description": "The newest version is equal already."},
+        200: {"model": schemas.ConfigVersion, "description": "The newest version is equal already."},
         **problems(InvalidConfig, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
     },
     openapi_extra=declare_body(ConfigCreate, EXAMPLE),
@@ -116,26 +111,26 @@ def create_config_version(
 
 @router.get(
     "/{name:name}/versions",
-    response_model=ConfigVersionPage,
+    response_model=VERSIONS.page(),
     responses=problems(ConfigNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_config_versions(name: ConfigName, listing: ListingDep, database: DatabaseDep) -> ConfigVersionPage:
+def list_config_versions(name: ConfigName, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List the versions of a name, newest first."""
-    query = listing.query(VERSIONS)
-    with database.read() as session:
-        page = ConfigRepository(session).list_versions(name, query)
-        versions = [ConfigSummary.model_validate(each) for each in page.items]
-    return ConfigVersionPage(versions=versions, next_page_token=listing.token(VERSIONS, page))
+    return listing.answer(
+        VERSIONS, database, lambda session, query: ConfigRepository(session).list_versions(name, query)
+    )
 
 
 @router.get(
-    "/{name:name}/versions/{version}", response_model=ConfigRead, responses=problems(ConfigNotFound, NameAmbiguous)
+    "/{name:name}/versions/{version}",
+    response_model=schemas.ConfigVersion,
+    responses=problems(ConfigNotFound, NameAmbiguous),
 )
-def get_config_version(name: ConfigName, version: VersionKey, database: DatabaseDep) -> ConfigRead:
+def get_config_version(name: ConfigName, version: VersionKey, database: DatabaseDep) -> schemas.ConfigVersion:
     """Return one version: as it was sent, parsed, and with every default filled in."""
     number = None if version == "latest" else int(version)
     with database.read() as session:
-        return ConfigRead.model_validate(ConfigRepository(session).get_or_raise(name, number))
+        return resource(schemas.ConfigVersion, ConfigRepository(session).get_or_raise(name, number))
 
 
 @router.get(
@@ -157,4 +152,4 @@ def get_config_source(name: ConfigName, version: VersionKey, database: DatabaseD
 def _stored(stored: Stored) -> Answer:
     version = stored.version
     location = f"/v1/configs/{version.name}/versions/{version.version}"
-    return Answer(201 if stored.created else 200, ConfigRead.model_validate(version), location)
+    return Answer(201 if stored.created else 200, resource(schemas.ConfigVersion, version), location)

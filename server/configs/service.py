@@ -1,4 +1,4 @@
-"""Commands on stored configurations: store a version, compare two, and prepare what a run is created from."""
+"""Commands on stored configurations: store a version, compare two, and prepare the configuration of a run."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ class Prepared:
     """Of the stored configuration that it came from, with `version`."""
     version: int | None = None
     warnings: tuple[Problem, ...] = ()
-    """What is legal in it but probably not meant."""
+    """Warnings: legal but probably not intended."""
 
 
 class ConfigService:

@@ -1,1 +1,1 @@
-"""The role that reconciles the database with the world: leases, waiting runs, retention, ratings, webhooks."""
+"""The controller: ends expired leases, wakes workers, rates matches, sends webhooks, deletes what is old."""

@@ -1,16 +1,15 @@
-"""The steward: takes runs from workers that are gone, wakes workers for runs that wait, says which of those wait in
-vain, and forgets what is old.
+"""The controller: takes runs from lost workers, wakes workers for waiting runs, records why runs cannot start, and
+deletes old rows.
 
-Any number of stewards may run: every act is decided again in the database, under the run's lock.
+Any number of controllers may run: every action is decided again in the database, under the run's lock.
 
-The steward itself could be what is late: after an outage of the database, a pause of its host or its own start, every
-lease looks expired although every worker lives. So it takes runs away only after it has itself read the database,
-without a gap, for one full lease, on the database's clock: in that time every living worker could have renewed.
+The controller itself may be late: after an outage of the database, a pause of its host or its own start, every lease
+looks expired although every worker lives. So it takes runs away only after it has read the database without a gap for
+one full lease, on the database's clock: in that time every living worker could have renewed its lease.
 
-Threads of their own wake workers (`server.controller.notifier`), rate matches (`server.ladders.ratings.rater`), clean
-the artifact store (`server.checkpoints.retention.janitor`) and tell webhooks (`server.webhooks.deliveries.sender`): all
-may take long and must not hold up the rest. One more ends processes that froze while they had SQLite's write lock
-(`server.kit.db.frozen`), for which the rest would wait in vain.
+Background tasks with threads of their own wake workers (`server.controller.notifier`), rate matches
+(`server.ladders.ratings.job`), clean the artifact store (`server.checkpoints.retention.job`) and send webhooks
+(`server.webhooks.deliveries.sender`): each may take long and must not delay the others.
 """
 
 import signal
@@ -24,55 +23,48 @@ from typing import Protocol
 import structlog
 
 from server.access.audit.repository import AuditRepository
-from server.app.repository import IdempotencyRepository
-from server.checkpoints.retention.janitor import Janitor
-from server.controller.notifier import Ringer
+from server.checkpoints.retention.job import RetentionJob
+from server.controller.notifier import WakeUpNotifier
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
-from server.kit.db.frozen import Thaw
+from server.kit.db.stopped_writer import StoppedWriterWatchdog
 from server.kit.errors import Unavailable
-from server.kit.queue import Doorbell, make_celery
+from server.kit.http.repository import IdempotencyRepository
+from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
-from server.kit.telemetry import StewardTelemetry, serve_metrics
-from server.ladders.ratings.rater import Rater
+from server.kit.states import RunState
+from server.kit.telemetry import ControllerTelemetry, serve_metrics
+from server.kit.wake_up import WakeUp
+from server.ladders.ratings.job import RatingJob
+from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.metrics.repository import MetricRepository
 from server.runs.events.repository import lock_run
-from server.runs.leases.repository import ExpiredLease, LeaseRepository
+from server.runs.scheduling.order import Account, Obstacle, obstacle
 from server.runs.scheduling.repository import WaitingRuns
-from server.runs.scheduling.turn import Account, Obstacle, obstacle
-from server.runs.states import RunState
 from server.webhooks.deliveries.sender import Sender
 from server.workers.repository import WorkerRepository
 
 EXTREMES = 50
 """Metrics whose extremes are computed in one round."""
 EXPLAIN_SECONDS = 5.0
-"""Pause between two looks at what waiting runs want."""
+"""Pause between two looks at the demands of waiting runs."""
 RETENTION_SECONDS = 60.0
-"""Pause between two rounds of forgetting."""
+"""Pause between two rounds in which old rows are deleted."""
 LAST_SECONDS = 5.0
-"""What the artifact store and the broker get to answer when the steward stops."""
+"""Time for the artifact store and the broker to answer when the controller stops."""
 _log = structlog.get_logger(__name__)
 
 
-class Bell(Protocol):
-    """Wakes workers."""
-
-    def ring(self, run_id: str) -> None:
-        """Tell the workers that a run waits."""
-        ...
-
-
-class Chore(Protocol):
-    """Something that a thread of the steward does all the time."""
+class BackgroundTask(Protocol):
+    """Work that a thread of the controller does all the time."""
 
     def run(self, stop: threading.Event) -> None:
-        """Do it until `stop` is set."""
+        """Work until `stop` is set."""
         ...
 
 
-class Watch:
-    """Knows for how long the database has been read without a gap, on the database's own clock."""
+class ReadWindow:
+    """Measures for how long the database has been read without a gap, on the database's clock."""
 
     def __init__(self, gap_seconds: float) -> None:
         self._gap = gap_seconds
@@ -80,68 +72,68 @@ class Watch:
         self._last = 0.0
 
     def observe(self, now: float) -> float:
-        """Note a reading; return for how many seconds there has been no gap (nor a clock that went backwards)."""
+        """Note a read; return the seconds without a gap, and without a clock that went backwards."""
         if self._since is None or not 0 <= now - self._last <= self._gap:
             self._since = now
         self._last = now
         return now - self._since
 
-    def lose(self) -> None:
+    def reset(self) -> None:
         """Note that the database could not be read."""
         self._since = None
 
 
-class Steward:
-    """One round of care per `tick`. Keeps nothing that another steward, or its own successor, would miss."""
+class Controller:
+    """Does one round of work per `tick`. Its state is only in the database, so another controller can replace it."""
 
     def __init__(
         self,
         database: Database,
-        bell: Bell,
+        wake_up: WakeUp | WakeUpNotifier,
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
-        telemetry: StewardTelemetry | None = None,
+        telemetry: ControllerTelemetry | None = None,
     ) -> None:
-        self._telemetry = telemetry or StewardTelemetry()
+        self._telemetry = telemetry or ControllerTelemetry()
         self._database = database
-        self._bell = bell
-        self._settings = settings.steward
+        self._wake_up = wake_up
+        self._settings = settings.controller
         self._policy = settings.scheduling
         self._lease_seconds = settings.worker.lease_seconds
         self._monotonic = monotonic
-        self._watch = Watch(gap_seconds=settings.worker.lease_seconds / 2)
+        self._window = ReadWindow(gap_seconds=settings.worker.lease_seconds / 2)
         self._explained = -EXPLAIN_SECONDS
         self._obstructed: dict[tuple[Account, str, str], float] = {}
-        """Since when each account's runs with a demand have met an obstacle, by its event's type, at every look."""
-        self._forgot = -RETENTION_SECONDS
+        """Time since which each look found an obstacle, by account, demand and type of the obstacle's event."""
+        self._cleaned = -RETENTION_SECONDS
 
     def tick(self) -> None:
-        """Reap, explain, forget. A database that doesn't answer is waited for."""
+        """Do one round. While the database does not answer, do nothing."""
         began, outcome = self._monotonic(), "ok"
         try:
             self._reap()
             self._explain()
-            self._forget()
+            self._delete_old_rows()
             self._renew_extremes()
         except Unavailable as error:
             outcome = error.code
-            self._watch.lose()
-            _log.warning("steward_round_failed", code=error.code, error=str(error))
+            self._window.reset()
+            _log.warning("controller_round_failed", code=error.code, error=str(error))
         self._telemetry.round(outcome, self._monotonic() - began)
 
     def run(self, stop: threading.Event) -> None:
-        """Take care until `stop` is set."""
-        pause = min(self._settings.interval_seconds, self._lease_seconds / 4)  # longer ones would look like gaps
-        _log.info("steward_started", lease_seconds=self._lease_seconds, restart_budget=self._settings.restart_budget)
+        """Do rounds until `stop` is set."""
+        pause = min(self._settings.interval_seconds, self._lease_seconds / 4)  # a longer pause would look like a gap
+        _log.info("controller_started", lease_seconds=self._lease_seconds, restart_budget=self._settings.restart_budget)
         while not stop.is_set():
             self.tick()
             stop.wait(pause)
-        _log.info("steward_stopped")
+        _log.info("controller_stopped")
 
     def _reap(self) -> None:
         with self._database.read() as session:
             leases = LeaseRepository(session)
-            watched = self._watch.observe(leases.clock())
+            watched = self._window.observe(leases.clock())
             expired = leases.expired()
         if watched < self._lease_seconds:
             return
@@ -154,15 +146,15 @@ class Steward:
         if state is None:
             return
         self._telemetry.lease_expired()
-        _log.warning("lease_expired", run_id=lease.run_id, epoch=lease.epoch, state=state)
+        _log.warning("lease_expired", run_id=lease.run_id, attempt=lease.attempt, state=state)
         if state is RunState.RECOVERING:
-            self._bell.ring(lease.run_id)
+            self._wake_up.wake(lease.run_id)
 
     def _explain(self) -> None:
-        """Say of runs what they wait for beside their turn, and take it back once that is over.
+        """Record of waiting runs why no worker can take them, and delete the record once the reason is gone.
 
-        An obstacle counts once it was met at every look for `explain_seconds`: a worker that starts anew, or one that
-        has just begun, is not there for a moment, and a run that a dead worker leaves behind has waited long already.
+        An obstacle counts once it was found at every look for `explain_seconds`: a worker that restarts is absent for a
+        moment, and a run that a dead worker left behind has waited long already.
         """
         now = self._monotonic()
         if now - self._explained < EXPLAIN_SECONDS:
@@ -187,7 +179,7 @@ class Steward:
             self._inform(run_id, why)
 
     def _inform(self, run_id: str, why: Obstacle | None) -> None:
-        """Note what a run waits for, unless that is over by now.
+        """Record why no worker can take a run, unless that has changed.
 
         The race: since the look, a worker has come that serves the run and is about to take it. Its claim locks the
         run's row, and so does this: either the run is claimed and stays as it is, or the worker is seen here.
@@ -213,21 +205,21 @@ class Steward:
                 if lock_run(session, run_id, patient=False) is not None:
                     MetricRepository(session).renew_extremes(run_id, behavior, key)
 
-    def _forget(self) -> None:
+    def _delete_old_rows(self) -> None:
         now = self._monotonic()
-        if now - self._forgot < RETENTION_SECONDS:
+        if now - self._cleaned < RETENTION_SECONDS:
             return
         with self._database.write() as session:
             keys = IdempotencyRepository(session).forget(self._settings.idempotency_seconds)
             workers = WorkerRepository(session).forget(self._settings.worker_seconds)
             entries = AuditRepository(session).forget(self._settings.audit_days)
-        self._forgot = now
+        self._cleaned = now
         if keys or workers or entries:
             _log.info("old_rows_deleted", idempotency_keys=keys, workers=workers, audit_entries=entries)
 
 
 def main(settings: Settings) -> None:
-    """Run a steward until SIGTERM or SIGINT."""
+    """Run a controller until SIGTERM or SIGINT."""
     stop = threading.Event()
 
     def finish(_signal: int, _frame: FrameType | None) -> None:
@@ -235,36 +227,37 @@ def main(settings: Settings) -> None:
 
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
-    telemetry = StewardTelemetry()
-    serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.steward_port)
+    telemetry = ControllerTelemetry()
+    serve_metrics(telemetry.registry, settings.telemetry, settings.telemetry.controller_port)
     database = Database.from_settings(settings.database)
-    ringer = Ringer(database, Doorbell(make_celery(settings)), settings)
-    chores: dict[str, Chore] = {
-        "ringer": ringer,
-        "rater": Rater(database),
-        "janitor": Janitor(database, open_store(settings.storage), settings.storage),
-        "sender": Sender(database, settings.webhooks, telemetry),
+    notifier = WakeUpNotifier(database, WakeUpQueue(make_celery(settings)), settings)
+    tasks: dict[str, BackgroundTask] = {
+        "notifier": notifier,
+        "ratings": RatingJob(database),
+        "retention": RetentionJob(database, open_store(settings.storage), settings.storage),
+        "webhooks": Sender(database, settings.webhooks, telemetry),
     }
     if database.url.get_backend_name() == "sqlite":
-        chores["thaw"] = Thaw(Path(database.url.database or ""), settings.worker.lease_seconds)
+        tasks["writers"] = StoppedWriterWatchdog(Path(database.url.database or ""), settings.worker.lease_seconds)
+    # The notifier waits for the broker and retention for the artifact store; the next controller continues their work.
     threads = [
-        threading.Thread(target=_until_it_fails, args=(chore, stop), name=name, daemon=name in {"janitor", "ringer"})
-        for name, chore in chores.items()
+        threading.Thread(target=_until_it_fails, args=(task, stop), name=name, daemon=name in {"notifier", "retention"})
+        for name, task in tasks.items()
     ]
     for thread in threads:
         thread.start()
     try:
-        Steward(database, ringer, settings, telemetry=telemetry).run(stop)
+        Controller(database, notifier, settings, telemetry=telemetry).run(stop)
     finally:
         stop.set()
-        for thread in threads:  # two may wait for a store or a broker; whatever they are at, the next steward does it
+        for thread in threads:
             thread.join(LAST_SECONDS if thread.daemon else None)
         database.close()
 
 
-def _until_it_fails(chore: Chore, stop: threading.Event) -> None:
-    """Do a chore until `stop` is set. Should it fail, the steward ends, and is started again."""
+def _until_it_fails(task: BackgroundTask, stop: threading.Event) -> None:
+    """Run a background task until `stop` is set. If it fails, the controller ends, and is started again."""
     try:
-        chore.run(stop)
+        task.run(stop)
     finally:
         stop.set()

@@ -1,1 +1,1 @@
-"""Demonstrations: uploaded recordings of good behavior, their inspection, and files derived from them."""
+"""Uploaded recordings of good behavior: storage, inspection, and files derived from them."""

@@ -25,7 +25,7 @@ ARCHIVE: Final = b"PK\x03\x04"
 
 @dataclass(frozen=True)
 class Inspected:
-    """What a look into a file has found."""
+    """The content of a file, as inspected."""
 
     spec: BehaviorSpec
     format: str

@@ -16,8 +16,8 @@ from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import DemonstrationNotFound
 from server.kit.listing import ListQuery, Order, Page
+from server.kit.states import TERMINAL
 from server.runs.models import Run
-from server.runs.states import TERMINAL
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 

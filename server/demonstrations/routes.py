@@ -8,18 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
 
-from server.app.services import CommandDep, DatabaseDep, Services, ServicesDep
-from server.app.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
+from ludus import schemas
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.models import Demonstration
 from server.demonstrations.repository import DemonstrationRepository, ref
-from server.demonstrations.schemas import (
-    DemonstrationMerge,
-    DemonstrationPage,
-    DemonstrationRead,
-    DemonstrationSubsample,
-    DemonstrationSummary,
-)
+from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
 from server.demonstrations.service import DemonstrationService
 from server.kit.errors import (
     ArtifactNotFound,
@@ -36,12 +29,16 @@ from server.kit.http.fields import NAME, Name
 from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer, Command
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, DatabaseDep, Services, ServicesDep
+from server.kit.http.uploads import MEDIA_TYPE, UploadCommandDep, UploadDep
 from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/demonstrations", tags=["demonstrations"])
 
 DEMONSTRATIONS = ListForm(
     name="demonstrations",
+    kind=schemas.DemonstrationSummary,
     filters={
         "name": Field(filters.word),
         "behavior": Field(filters.word),
@@ -55,7 +52,7 @@ DEMONSTRATIONS = ListForm(
     default=Order("created_at"),
 )
 MAKING = (DemonstrationInvalid, StorageFull, *COMMAND_PROBLEMS)
-"""What any way to make a demonstration can be refused for."""
+"""Problems of all requests that create a demonstration."""
 
 DemonstrationKey = Annotated[str, InPath(max_length=40, pattern=NAME, description="A demonstration's id.")]
 
@@ -63,7 +60,7 @@ DemonstrationKey = Annotated[str, InPath(max_length=40, pattern=NAME, descriptio
 @router.post(
     "",
     status_code=201,
-    response_model=DemonstrationRead,
+    response_model=schemas.Demonstration,
     responses=problems(UnsupportedFileType, *MAKING),
     openapi_extra={
         "requestBody": {
@@ -76,26 +73,22 @@ def upload_demonstration(
     upload: UploadDep,
     command: UploadCommandDep,
     services: ServicesDep,
-    name: Annotated[Name | None, Query(description="A name for people; its id if not given.")] = None,
+    name: Annotated[Name | None, Query(description="Name for display; default: its id.")] = None,
 ) -> Response:
     """Store a recording: the body is an ML-Agents `.demo` file, or a `.npz` of Ludus' own. It is read completely."""
     return _keep(services, command, upload.path, name, {})
 
 
-@router.get("", response_model=DemonstrationPage, responses=problems(*LIST_PROBLEMS))
-def list_demonstrations(listing: ListingDep, database: DatabaseDep) -> DemonstrationPage:
+@router.get("", response_model=DEMONSTRATIONS.page(), responses=problems(*LIST_PROBLEMS))
+def list_demonstrations(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List demonstrations with their specs, newest first."""
-    query = listing.query(DEMONSTRATIONS)
-    with database.read() as session:
-        page = DemonstrationRepository(session).list(query)
-        found = [DemonstrationSummary.model_validate(each) for each in page.items]
-    return DemonstrationPage(demonstrations=found, next_page_token=listing.token(DEMONSTRATIONS, page))
+    return listing.answer(DEMONSTRATIONS, database, lambda session, query: DemonstrationRepository(session).list(query))
 
 
 @router.post(
     ":merge",
     status_code=201,
-    response_model=DemonstrationRead,
+    response_model=schemas.Demonstration,
     responses=problems(DemonstrationNotFound, ArtifactNotFound, UnsupportedMediaType, BodyInvalid, *MAKING),
     openapi_extra=declare_json(DemonstrationMerge),
 )
@@ -111,17 +104,17 @@ def merge_demonstrations(body: BodyDep, command: CommandDep, services: ServicesD
         return _keep(services, command, target, wanted.name, {"merged": wanted.demonstrations})
 
 
-@router.get("/{demonstration:name}", response_model=DemonstrationRead, responses=problems(DemonstrationNotFound))
-def get_demonstration(demonstration: DemonstrationKey, database: DatabaseDep) -> DemonstrationRead:
+@router.get("/{demonstration:name}", response_model=schemas.Demonstration, responses=problems(DemonstrationNotFound))
+def get_demonstration(demonstration: DemonstrationKey, database: DatabaseDep) -> schemas.Demonstration:
     """Return one demonstration with its inspection: episodes, returns, histograms of actions."""
     with database.read() as session:
-        return DemonstrationRead.model_validate(DemonstrationRepository(session).get(demonstration))
+        return resource(schemas.Demonstration, DemonstrationRepository(session).get(demonstration))
 
 
 @router.post(
     "/{demonstration:name}:subsample",
     status_code=201,
-    response_model=DemonstrationRead,
+    response_model=schemas.Demonstration,
     responses=problems(DemonstrationNotFound, ArtifactNotFound, UnsupportedMediaType, BodyInvalid, *MAKING),
     openapi_extra=declare_json(DemonstrationSubsample),
 )
@@ -183,4 +176,4 @@ def _keep(services: Services, command: Command, file: Path, name: str | None, or
 
 
 def _created(demonstration: Demonstration) -> Answer:
-    return Answer(201, DemonstrationRead.model_validate(demonstration), f"/v1/demonstrations/{demonstration.id}")
+    return Answer(201, resource(schemas.Demonstration, demonstration), f"/v1/demonstrations/{demonstration.id}")

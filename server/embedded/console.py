@@ -1,4 +1,4 @@
-"""What `ludus up` shows of its children's logs: warnings and errors, in one short line each."""
+"""Shows warnings and errors of the children's logs for `ludus up`, one short line each."""
 
 import json
 import shutil
@@ -61,7 +61,7 @@ class Console:
         self._least = LEVELS.index(level)
 
     def say(self, text: str, name: str = "ludus") -> None:
-        """Write one line of `ludus up` itself. Where nobody reads any more (a closed pipe or terminal) it is lost."""
+        """Write one line of `ludus up` itself. If the output is closed (pipe or terminal), the line is lost."""
         with suppress(OSError):
             self._write(f"{datetime.now():%H:%M:%S} {name:<8} {text}")  # noqa: DTZ005  people read it, in their own time
 

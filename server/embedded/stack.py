@@ -1,4 +1,4 @@
-"""The embedded stack: `ludus up` starts api, gateway, steward and worker on this machine and keeps them running.
+"""The embedded stack: `ludus up` starts api, gateway, controller and worker on this machine and keeps them running.
 
 What it promises: it says in one sentence why it can't start; it starts again what dies; one Ctrl-C stops everything
 within `STOP_SECONDS`, a second one at once; and no process is left behind, however it ends. For the last one it has
@@ -18,13 +18,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from server.embedded.child_process import Service, ServiceSpec
+from ludus.backoff import Backoff
+from ludus.child_process import ChildProcess, RestartedProcess, describe_exit
 from server.embedded.console import Console, LogTail
 from server.kit.ports import CannotStart, address, api_is_ready, listen, listens, reserve
 from server.kit.processes import MARK, AlreadyLocked, FileLock, sweep
@@ -51,7 +53,7 @@ class HomeInUse(CannotStart):
 
 @dataclass(frozen=True)
 class Ready:
-    """What scripts learn when the stack is ready, as one JSON object."""
+    """The information for scripts when the stack is ready, as one JSON object."""
 
     api: str
     """Address of the HTTP API, without a slash at the end."""
@@ -75,7 +77,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored: somebody said `nohup`
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored means `nohup`
             numbers.append(signal.SIGHUP)
         for number in numbers:
             self._previous[number] = signal.signal(number, self._count)
@@ -112,7 +114,7 @@ class Stack:
         self._stop_seconds = stop_seconds
         self._mark = uuid.uuid4().hex
         self._interrupts = Interrupts()
-        self._services: list[Service] = []
+        self._children: dict[str, RestartedProcess] = {}
         self._tails: dict[str, LogTail] = {}
 
     def run(self, on_ready: Callable[[Ready], None]) -> None:
@@ -153,22 +155,20 @@ class Stack:
         logs = self._settings.home / "logs"
         logs.mkdir(exist_ok=True)
 
-        def service(name: str, *command: str, descriptors: tuple[int, ...] = ()) -> Service:
-            log = logs / f"{name}.log"
-            self._tails[name] = LogTail(name, log)
-            self._tails[name].rotate()
-            return Service(ServiceSpec(name, command, environment, log, descriptors))
+        def start(name: str, *command: str, descriptors: tuple[int, ...] = ()) -> None:
+            tail = self._tails[name] = LogTail(name, logs / f"{name}.log")
+            tail.rotate()
+            launch = partial(start_command, command, environment, tail.path, descriptors)
+            self._children[name] = RestartedProcess(launch, Backoff(0.5, 30.0))
+            self._children[name].start()
 
-        self._migrate(service("migrate", "migrate"))
+        start("migrate", "migrate")
+        self._await_migration()
         listening = api_socket.fileno()
-        self._services = [
-            service("worker", "worker"),  # first: it takes the longest to be ready
-            service("api", "server", "--fd", str(listening), descriptors=(listening,)),
-            service("gateway", "gateway"),
-            service("steward", "steward"),
-        ]
-        for each in self._services:
-            each.start()
+        start("worker", "worker")  # first: it takes the longest to be ready
+        start("api", "server", "--fd", str(listening), descriptors=(listening,))
+        start("gateway", "gateway")
+        start("controller", "controller")
 
     def _environment(self, api_port: int, gateway_port: int) -> Mapping[str, str]:
         return {
@@ -187,13 +187,13 @@ class Stack:
             MARK: self._mark,
         }
 
-    def _migrate(self, migration: Service) -> None:
-        self._services = [migration]
-        migration.start()
-        while (death := migration.death()) is None:
+    def _await_migration(self) -> None:
+        while (code := self._children["migrate"].poll()) is None:
             self._pause()
-        if death != "exit code 0":
-            raise CannotStart(f"The database could not be migrated ({death}):\n{self._last_lines(migration)}")
+        if code != 0:
+            reason = describe_exit(code)
+            raise CannotStart(f"The database could not be migrated ({reason}):\n{self._last_lines('migrate')}")
+        del self._children["migrate"]
 
     def _wait_until_ready(self, api_port: int, gateway_port: int) -> Ready:
         api = address(self._settings.api.host, api_port)
@@ -201,9 +201,10 @@ class Stack:
         began = time.time()
         deadline = time.monotonic() + READY_SECONDS
         while not (listens(gateway) and api_is_ready(api, self._token(), began, self._settings.api.tls)):
-            for each in self._services:
-                if (death := each.death()) is not None:
-                    raise CannotStart(f"The {each.spec.name} ended at its start ({death}):\n{self._last_lines(each)}")
+            for name, child in self._children.items():
+                if (code := child.poll()) is not None:
+                    reason = describe_exit(code)
+                    raise CannotStart(f"The {name} ended at its start ({reason}):\n{self._last_lines(name)}")
             if time.monotonic() > deadline:
                 raise CannotStart(f"Not ready after {READY_SECONDS:g} s; see {self._settings.home / 'logs'}.")
             self._pause()
@@ -215,17 +216,14 @@ class Stack:
         return None if token is None else token.get_secret_value()
 
     def _tick(self) -> None:
-        for each in self._services:
-            if each.restart_at is None:
-                if (death := each.death()) is not None:
-                    pause = each.plan_restart()
-                    self._console.say(f"died ({death}); it is started again in {pause:g} s", each.spec.name)
-            elif time.monotonic() >= each.restart_at:
-                each.start()
+        for name, child in self._children.items():
+            if (code := child.poll()) is not None:
+                pause = child.restart_later()
+                self._console.say(f"died ({describe_exit(code)}); it is started again in {pause:g} s", name)
         self._pause()
 
     def _pause(self) -> None:
-        """Show what was logged, wait a moment, and leave if somebody wants to stop."""
+        """Show new log lines, wait a moment, and leave if the stack shall stop."""
         for tail in self._tails.values():
             self._console.show(tail)
         self._interrupts.wait(TICK_SECONDS)
@@ -234,9 +232,9 @@ class Stack:
 
     def _stop(self) -> None:
         deadline = time.monotonic() + self._stop_seconds
-        for each in self._services:
-            each.terminate()
-        while any([each.death() is None and each.pid is not None for each in self._services]):  # noqa: C419  look at all
+        for child in self._children.values():
+            child.terminate()
+        while any([child.poll() is None and child.process for child in self._children.values()]):  # noqa: C419  poll all
             if self._interrupts.count > 1:
                 self._console.say("stopped at once")
                 break
@@ -244,19 +242,39 @@ class Stack:
                 self._console.say(f"not stopped after {self._stop_seconds:g} s; ending what is left")
                 break
             self._interrupts.wait(TICK_SECONDS / 4)
-        for each in self._services:
-            each.kill()
+        for child in self._children.values():
+            child.end()
         sweep(self._mark)
         for tail in self._tails.values():
             self._console.show(tail)
 
-    def _last_lines(self, service: Service) -> str:
-        lines = self._tails[service.spec.name].last_lines(LOG_LINES_AT_DEATH)
-        return "\n".join(f"  {line}" for line in lines) or f"  (nothing in {service.spec.log})"
+    def _last_lines(self, name: str) -> str:
+        lines = self._tails[name].last_lines(LOG_LINES_AT_DEATH)
+        return "\n".join(f"  {line}" for line in lines) or f"  (nothing in {self._tails[name].path})"
+
+
+def start_command(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, descriptors: Sequence[int] = ()
+) -> ChildProcess:
+    """Start a `ludus` command that ends with this process and appends to a log file.
+
+    No pipe lies between: a slow reader cannot block the command, and no line is lost when this process dies. Must be
+    called by the main thread, because a tied process ends with the thread that started it.
+    """
+    with log.open("ab") as file:
+        return ChildProcess(
+            [sys.executable, "-m", "ludus.cli", *command],
+            environment=environment,
+            descriptors=descriptors,
+            own_group=True,
+            tied=True,
+            stdout=file,
+            stderr=file,
+        )
 
 
 def private_receivers(api: ApiSettings) -> bool:
-    """Tell whether webhooks may be sent to this machine and its network unless the operator says otherwise.
+    """Return whether webhooks may be sent to this machine and its network unless the operator says otherwise.
 
     Clients of an API on loopback without tokens reach this machine's ports anyway. With tokens they can be on other
     machines, behind a reverse proxy, and must not reach through the server what they cannot reach themselves.
@@ -267,7 +285,7 @@ def private_receivers(api: ApiSettings) -> bool:
 def start_warden(mark: str, lock: FileLock) -> subprocess.Popen[bytes]:
     """Start the process that sweeps if this one is killed. It does not carry the mark itself."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "server.embedded.orphans", mark],
+        [sys.executable, "-P", "-m", "server.embedded.orphan_reaper", mark],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         pass_fds=(lock.descriptor,),

@@ -1,4 +1,4 @@
-"""Chooses a collector for each simulator: the least loaded, the same one for the same incarnation."""
+"""Chooses a collector for each simulator: the least loaded, the same one for the same session id."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from server.simulators.repository import Assigned
 
 MEMORY_SECONDS = 10.0
-"""How long an assignment counts before the database must know the simulator as connected."""
+"""Time for which an assignment counts before the database must list the simulator as connected."""
 
 
 @dataclass(frozen=True)
@@ -22,26 +22,26 @@ class Balancer:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._choices: dict[tuple[str, int], dict[str, _Choice]] = {}
-        """(run, epoch) -> incarnation -> choice."""
+        """(run, attempt number) -> session id -> choice."""
 
-    def choose(self, assigned: Assigned, incarnation: str) -> str:
+    def choose(self, assigned: Assigned, session_id: str) -> str:
         """Return the address of a collector of the attempt."""
         now = self._clock()
-        recent = self._recent((assigned.run_id, assigned.epoch), now)
+        recent = self._recent((assigned.run_id, assigned.attempt), now)
         addresses = {int(endpoint["index"]): str(endpoint["address"]) for endpoint in assigned.endpoints}
-        before = recent.get(incarnation)
+        before = recent.get(session_id)
         if before is not None and before.index in addresses:
             return addresses[before.index]
         promised = [choice.index for choice in recent.values()]
         index = min(sorted(addresses), key=lambda each: assigned.load.get(each, 0) + promised.count(each))
-        recent[incarnation] = _Choice(index, now)
+        recent[session_id] = _Choice(index, now)
         return addresses[index]
 
     def _recent(self, attempt: tuple[str, int], now: float) -> dict[str, _Choice]:
         """Return the attempt's choices that still count; forget all others, also those of attempts that are over."""
         for key, choices in list(self._choices.items()):
-            for incarnation in _outdated(choices, now):
-                del choices[incarnation]
+            for session_id in _outdated(choices, now):
+                del choices[session_id]
             if not choices:
                 del self._choices[key]
         return self._choices.setdefault(attempt, {})
@@ -50,8 +50,8 @@ class Balancer:
 def _outdated(choices: dict[str, _Choice], now: float) -> Sequence[str]:
     """Choices are in the order of their times, so this reads only what it returns, and one more."""
     outdated = []
-    for incarnation, choice in choices.items():
+    for session_id, choice in choices.items():
         if now - choice.at < MEMORY_SECONDS:
             break
-        outdated.append(incarnation)
+        outdated.append(session_id)
     return outdated

@@ -1,7 +1,7 @@
 """Forwards the calls of Unity games' bridges to collectors, byte for byte.
 
 ML-Agents' protocol has one unary call for everything, so there is no stream to forward: a channel is kept for each
-incarnation instead, found by the ticket that each of its calls repeats. A ticket is checked when its channel is opened;
+session id instead, found by the ticket that each of its calls repeats. A ticket is checked when its channel is opened;
 later calls belong to a session that is open already, which a ticket's expiry does not end. The end of the token does
 that the bridge joined with.
 """
@@ -16,54 +16,54 @@ import grpc.aio
 
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.options import CLOSE_METADATA, EXCHANGE, REASON_METADATA, TICKET_METADATA
-from server.access.tokens.vigil import Stay, TokenVigil
 from server.gateway.errors import CollectorLost, NoBridge
 from server.gateway.relay import CollectorLine, Context, going_away, read_ticket
+from server.kit.token_watcher import TokenWatcher, WatchedRequest
 from server.kit.waking import on_loop
 
 IDLE_SECONDS: Final = 600.0
 """A channel without a call for this long is closed; the next call then needs a ticket that has not expired."""
 OURS: Final = "ludus-"
-"""How the metadata that are passed on begin."""
+"""Prefix of the metadata that are passed on."""
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 @dataclass
 class _Line:
-    """The channel of one incarnation."""
+    """The channel of one session id."""
 
     ticket: str
     owner: tuple[str, str]
-    """Run and incarnation."""
+    """Run and session id."""
     endpoint: str
     channel: grpc.aio.Channel
     watch: ExitStack
-    stay: Stay
-    """Whether the token holds that the bridge joined with."""
+    watched: WatchedRequest
+    """Valid as long as the token that the bridge joined with."""
     reached: bool = False
     calls: set[Any] = field(default_factory=set)
-    """Under way: one, unless the bridge breaks the contract."""
+    """Open calls: one, unless the bridge breaks the contract."""
     expiry: asyncio.TimerHandle | None = None
 
 
 class CallRelay:
     """The calls that this gateway forwards."""
 
-    def __init__(self, ticket_key: bytes, line: CollectorLine, vigil: TokenVigil) -> None:
+    def __init__(self, ticket_key: bytes, line: CollectorLine, watcher: TokenWatcher) -> None:
         self._key = ticket_key
-        self._vigil = vigil
+        self._watcher = watcher
         self._collectors = line
         self._lines: dict[str, _Line] = {}
         """By ticket."""
         self._owners: dict[tuple[str, str], _Line] = {}
         self._closing = False
         self._closings: set[asyncio.Future[None]] = set()
-        """Channels that are being closed; the loop alone would forget these tasks."""
+        """Channels that are being closed; the event loop holds only weak references to these tasks."""
 
     @property
     def lines(self) -> int:
-        """How many channels are open."""
+        """Number of open channels."""
         return len(self._lines)
 
     async def forward(self, request: bytes, context: Context) -> bytes:
@@ -79,8 +79,8 @@ class CallRelay:
         if line.expiry is not None:
             line.expiry.cancel()
         try:
-            if line.stay.refusal is not None:
-                raise line.stay.refusal
+            if line.watched.refusal is not None:
+                raise line.watched.refusal
             if not line.reached:
                 await self._collectors.reach(line.channel, line.endpoint)
                 line.reached = True
@@ -89,7 +89,7 @@ class CallRelay:
             self._rest(line)
 
     def close(self) -> None:
-        """Tell every game's bridge whose call is under way to join again."""
+        """Tell every bridge with an open call to join again."""
         self._closing = True
         for line in self._lines.values():
             for call in line.calls:
@@ -97,7 +97,7 @@ class CallRelay:
 
     async def _call(self, line: _Line, request: bytes, metadata: Metadata, context: Context) -> bytes:
         exchange: Any = line.channel.unary_unary
-        # Without serializers gRPC hands the bytes through.
+        # Without serializers gRPC passes the bytes on unparsed.
         call = exchange(EXCHANGE)(request, metadata=metadata)
         line.calls.add(call)
         try:
@@ -111,8 +111,8 @@ class CallRelay:
                     raise CollectorLost(line.endpoint) from None
             await context.abort(error.code(), error.details() or "", metadata)
         except asyncio.CancelledError:
-            if line.stay.refusal is not None:
-                raise line.stay.refusal from None
+            if line.watched.refusal is not None:
+                raise line.watched.refusal from None
             if not self._closing:
                 raise
             context.set_trailing_metadata(((CLOSE_METADATA, going_away().SerializeToString()),))
@@ -122,28 +122,28 @@ class CallRelay:
         return reply
 
     def _open(self, ticket: str) -> _Line:
-        """Open the channel that a ticket leads to, in place of an earlier one of the same incarnation."""
+        """Open the channel that a ticket leads to, in place of an earlier one of the same session id."""
         claims = read_ticket(self._key, ticket)
-        owner = (claims.run_id, claims.incarnation)
+        owner = (claims.run_id, claims.session_id)
         if (earlier := self._owners.get(owner)) is not None:
             self._give_up(earlier)
         watch = ExitStack()
-        stay = watch.enter_context(self._vigil.watch(claims.token_id, on_loop(lambda: self._end(line))))
-        line = _Line(ticket, owner, claims.endpoint, self._collectors.channel(claims.endpoint), watch, stay)
+        watched = watch.enter_context(self._watcher.watch(claims.token_id, on_loop(lambda: self._end(line))))
+        line = _Line(ticket, owner, claims.endpoint, self._collectors.channel(claims.endpoint), watch, watched)
         self._lines[ticket] = self._owners[owner] = line
         return line
 
     def _end(self, line: _Line) -> None:
-        """Break off what is under way for a bridge whose token holds no longer, and close its channel."""
+        """Cancel the calls of a bridge whose token is not valid any more, and close its channel."""
         for call in line.calls:
             call.cancel()
         self._rest(line)
 
     def _rest(self, line: _Line) -> None:
-        """Close a channel some time after its last call, or at once if nobody is, or may be, at one of its ends."""
+        """Close a channel some time after its last call, or at once if one of its ends is closed or refused."""
         if line.calls or self._lines.get(line.ticket) is not line:
             return
-        if not line.reached or line.stay.refusal is not None:
+        if not line.reached or line.watched.refusal is not None:
             self._give_up(line)
         else:
             line.expiry = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._give_up, line)

@@ -1,4 +1,4 @@
-"""What the gateway refuses, and how errors of every kind look on a gRPC call.
+"""Refusals of the gateway, and the gRPC status of every error.
 
 A failed call carries a status, a sentence as its details, and the error's stable name in the trailing metadata
 `ludus-reason`. A run that has ended adds its final state as `ludus-run-state`. The names are listed in proto/README.md.
@@ -41,7 +41,6 @@ class BadJoin(Invalid):
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"JoinRequest.{field} {problem}.")
-        self.field = field
 
 
 class RunEnded(Conflict):
@@ -51,7 +50,6 @@ class RunEnded(Conflict):
 
     def __init__(self, run_id: str, state: str) -> None:
         super().__init__(f"Run {run_id} has ended ({state}) and takes no simulators any more. Create a new run.")
-        self.run_id = run_id
         self.state = state
 
 
@@ -65,8 +63,6 @@ class ProtocolNotSpoken(Conflict):
             f"The client speaks version {asked} of the protocol, this server version {spoken}. "
             f"Use a client library for version {spoken}."
         )
-        self.spoken = spoken
-        self.asked = asked
 
 
 class TokenRefused(Unauthenticated):
@@ -118,7 +114,7 @@ class RunNameAmbiguous(Conflict):
 
 
 class TooManyFailures(Exhausted):
-    """An address has sent too many tokens that nobody knows."""
+    """An address has sent too many unknown tokens."""
 
     code = "too_many_requests"
 
@@ -161,7 +157,6 @@ class CollectorUnreachable(Unavailable):
         super().__init__(
             f"The collector at {endpoint} does not answer{trust if tls else ''}. Join again for another one."
         )
-        self.endpoint = endpoint
 
 
 class CollectorLost(Unavailable):
@@ -173,7 +168,6 @@ class CollectorLost(Unavailable):
         super().__init__(
             f"The connection to the collector at {endpoint} was lost; it may have ended. Join again for another one."
         )
-        self.endpoint = endpoint
 
 
 async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: LudusError) -> NoReturn:

@@ -15,13 +15,13 @@ from ludus.protocol.tickets import MIN_KEY_BYTES
 from ludus.protocol.tls import is_loopback
 from server.gateway.service import Gateway
 from server.kit.db.database import Database
-from server.kit.queue import Doorbell, make_celery
+from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import GatewaySettings, Settings
 from server.kit.telemetry import serve_metrics
-from server.simulators.repository import SimulatorDesk
+from server.simulators.repository import Placement
 
 GRACE_SECONDS: Final = 5.0
-"""How long calls that are under way may take when the gateway stops."""
+"""Time that a stopping gateway gives its open calls."""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ def serve(settings: Settings, database: Database | None = None) -> None:
     database = database or Database.from_settings(settings.database)
     try:
         check(settings.gateway)
-        asyncio.run(_serve(settings, SimulatorDesk(database, Doorbell(make_celery(settings)))))
+        asyncio.run(_serve(settings, Placement(database, WakeUpQueue(make_celery(settings)))))
     except CannotServe as error:
         sys.exit(f"Error: {error}")
     finally:
@@ -54,7 +54,7 @@ def check(settings: GatewaySettings) -> None:
         raise CannotServe(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
 
 
-async def start(settings: GatewaySettings, desk: SimulatorDesk) -> tuple[grpc.aio.Server, Gateway, int]:
+async def start(settings: GatewaySettings, desk: Placement) -> tuple[grpc.aio.Server, Gateway, int]:
     """Start a server; return it with its gateway and its port. Raises CannotServe."""
     gateway = Gateway(settings, desk)
     server = grpc.aio.server(options=server_options())
@@ -81,7 +81,7 @@ async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
     gateway.release()
 
 
-async def _serve(settings: Settings, desk: SimulatorDesk) -> None:
+async def _serve(settings: Settings, desk: Placement) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

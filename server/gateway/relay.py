@@ -2,8 +2,8 @@
 
 For simulators that cannot reach a collector's address. The stream is not decoded: the collector is named by the ticket
 in the metadata `ludus-ticket`, which the gateway signed itself. When the gateway shuts down it ends relayed streams
-with `Close(collector_closing, rejoin)`, the only message that it ever makes up. When the token holds no longer that a
-simulator joined with, its stream fails with UNAUTHENTICATED.
+with `Close(collector_closing, rejoin)`, the only message of its own. When the token that a simulator joined with is not
+valid any more, its stream fails with UNAUTHENTICATED.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import REASON_METADATA, TICKET_METADATA, client_options
 from ludus.protocol.server_tls import TlsPair
 from ludus.protocol.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
-from server.access.tokens.vigil import TokenVigil
 from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, OldTicket
 from server.kit.settings import GatewaySettings
+from server.kit.token_watcher import TokenWatcher
 from server.kit.waking import on_loop
 
 CONNECT: Final = "/ludus.v1.SimulationService/Connect"
@@ -40,19 +40,19 @@ Context = Any
 class Relay:
     """The streams that this gateway forwards."""
 
-    def __init__(self, ticket_key: bytes, line: "CollectorLine", vigil: TokenVigil) -> None:
+    def __init__(self, ticket_key: bytes, line: "CollectorLine", watcher: TokenWatcher) -> None:
         self._key = ticket_key
         self._line = line
-        self._vigil = vigil
+        self._watcher = watcher
         self._closing = asyncio.Event()
         self.streams = 0
-        """How many are open."""
+        """Number of open relays."""
 
     async def forward(self, context: Context) -> None:
         """Forward one stream until either side ends it.
 
         Raises LudusError before the first byte, CollectorLost at any time, and TokenRefused whenever the simulator's
-        token holds no longer.
+        token is not valid any more.
         """
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         ticket = str(metadata.get(TICKET_METADATA, ""))
@@ -63,7 +63,7 @@ class Relay:
         claims = read_ticket(self._key, ticket)
         async with self._line.channel(claims.endpoint) as channel:
             await self._line.reach(channel, claims.endpoint)
-            # Without serializers gRPC hands the bytes through.
+            # Without serializers gRPC passes the bytes on unparsed.
             connect: Any = channel.stream_stream
             call = connect(CONNECT)(metadata=((TICKET_METADATA, ticket),))
             self.streams += 1
@@ -79,7 +79,7 @@ class Relay:
 
     async def _pump(self, context: Context, call: Any, claims: TicketClaims) -> None:
         refused = asyncio.Event()
-        with self._vigil.watch(claims.token_id, on_loop(refused.set)) as stay:
+        with self._watcher.watch(claims.token_id, on_loop(refused.set)) as watched:
             upward = asyncio.ensure_future(_upward(context, call))
             downward = asyncio.ensure_future(_downward(context, call))
             ends = [asyncio.ensure_future(event.wait()) for event in (self._closing, refused)]
@@ -87,8 +87,8 @@ class Relay:
                 await asyncio.wait({downward, *ends}, return_when=asyncio.FIRST_COMPLETED)
                 if downward.done():
                     downward.result()
-                elif stay.refusal is not None:
-                    raise stay.refusal
+                elif watched.refusal is not None:
+                    raise watched.refusal
                 else:
                     await _stop(downward)
                     await context.write(pb.ConnectResponse(close=going_away()).SerializeToString())
@@ -100,7 +100,7 @@ class Relay:
 
 
 def read_ticket(key: bytes, ticket: str) -> TicketClaims:
-    """Return what a ticket of this gateway says. Raises BadTicket or OldTicket."""
+    """Return the claims of a ticket of this gateway. Raises BadTicket or OldTicket."""
     try:
         claims = verify(key, ticket, time.time())
     except TicketInvalid as error:
@@ -114,7 +114,7 @@ def read_ticket(key: bytes, ticket: str) -> TicketClaims:
 
 @dataclass(frozen=True)
 class CollectorLine:
-    """How this gateway reaches collectors: over TLS if it speaks it itself, with its own certificate as a client's."""
+    """The channel to collectors: over TLS if the gateway uses TLS, with its own certificate as the client's."""
 
     credentials: grpc.ChannelCredentials | None = None
 
@@ -174,7 +174,7 @@ async def _pass_on_status(context: Context, call: Any, endpoint: str) -> None:
 
 
 def going_away() -> pb.Close:
-    """Return what a simulator hears whose relay shuts down."""
+    """Return the Close message for a simulator whose relay shuts down."""
     return pb.Close(
         code=CloseCode.COLLECTOR_CLOSING,
         reason="The gateway that relays this simulator is shutting down; join again.",

@@ -1,6 +1,6 @@
 """The gateway's gRPC service: Join, relayed Connect, relayed calls of Unity games, and health.
 
-One event loop; the desk's transactions run on a few threads, so that no slow commit holds up a relayed stream. Messages
+One event loop; transactions run on a few threads, so that no slow commit delays a relayed stream. Messages
 are taken as bytes: Join is parsed here, so that garbage gets an answer, and Connect is not parsed at all.
 """
 
@@ -8,10 +8,9 @@ import asyncio
 import functools
 import secrets
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -20,12 +19,10 @@ from google.protobuf.message import DecodeError
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import PROTOCOL_VERSION
-from ludus.protocol.contract import MAX_JOIN_BYTES, join_problem, report_problem
+from ludus.protocol.contract import MAX_JOIN_BYTES, Problem, join_problem, report_problem
 from ludus.protocol.options import EXCHANGE, REASON_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
-from server.access.tokens.checker import TokenChecker
-from server.access.tokens.principal import ANONYMOUS, Principal, Scope, everything
-from server.access.tokens.vigil import TokenVigil
+from server.access.tokens.checker import TokenChecker, watch_tokens
 from server.gateway.balancer import Balancer
 from server.gateway.calls import CallRelay
 from server.gateway.errors import (
@@ -44,48 +41,51 @@ from server.gateway.relay import CollectorLine, Context, Relay
 from server.kit.db.projects import EVERY
 from server.kit.errors import LudusError, RunNotFound
 from server.kit.errors import TokenRefused as Refused
+from server.kit.principal import ANONYMOUS, Principal, Scope, everything
 from server.kit.rates import Rate
 from server.kit.settings import GatewaySettings
 from server.kit.telemetry import GatewayTelemetry
-from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk
+from server.simulators.repository import Assigned, Ended, NotFound, NotReady, Placement
 
 SERVICE: Final = "ludus.v1.SimulationService"
 RETRY_SECONDS: Final = 0.5
 """When a simulator whose run is not ready asks again. Waiting costs the database one read."""
-DESK_THREADS: Final = 8
+PLACEMENT_THREADS: Final = 8
 MAX_REPORT_BYTES: Final = 8192
 REPORTS_PER_MINUTE: Final = 30
 """Of one run."""
 FAILURES_PER_MINUTE: Final = 20
-"""Failed authentications of one address, after which it is not heard."""
+"""Failed authentications of one address, after which it is refused."""
 
 INTERNAL_ERROR: Final = ((REASON_METADATA, "internal_error"),)
+
+_Request = TypeVar("_Request", pb.JoinRequest, pb.ReportRequest)
 
 _log = structlog.get_logger(__name__)
 
 
 class Gateway:
-    """What the server's handlers call."""
+    """The methods that the server's handlers call."""
 
     def __init__(
-        self, settings: GatewaySettings, desk: SimulatorDesk, telemetry: GatewayTelemetry | None = None
+        self, settings: GatewaySettings, placement: Placement, telemetry: GatewayTelemetry | None = None
     ) -> None:
         self.telemetry = telemetry or GatewayTelemetry()
         self._settings = settings
-        self._desk = desk
-        self._threads = ThreadPoolExecutor(DESK_THREADS, thread_name_prefix="desk")
-        self._tokens = TokenChecker(desk.database, settings.token.get_secret_value() if settings.token else None)
+        self._placement = placement
+        self._threads = ThreadPoolExecutor(PLACEMENT_THREADS, thread_name_prefix="placement")
+        self._tokens = TokenChecker(placement.database, settings.token.get_secret_value() if settings.token else None)
         self._failures = Rate(FAILURES_PER_MINUTE)
         self._tls = settings.tls is not None
         # Without a configured key collectors take any ticket; it still routes streams that this gateway relays.
         self._key = settings.ticket_key.get_secret_value().encode() if settings.ticket_key else secrets.token_bytes(32)
         self._balancer = Balancer()
         line = CollectorLine.of(settings)
-        self.vigil = TokenVigil(desk.database)
-        self.relay = Relay(self._key, line, self.vigil)
+        self.watcher = watch_tokens(placement.database)
+        self.relay = Relay(self._key, line, self.watcher)
         self.telemetry.relayed.set_function(lambda: self.relay.streams)
-        self.calls = CallRelay(self._key, line, self.vigil)
-        self._reports = ReportLimit()
+        self.calls = CallRelay(self._key, line, self.watcher)
+        self._reports = Rate(REPORTS_PER_MINUTE)
         self.health = Health(SERVICE)
 
     def handlers(self) -> list[Any]:
@@ -104,41 +104,41 @@ class Gateway:
         ]
 
     def close(self) -> None:
-        """Stop: say so to relayed simulators and to whoever asks for health."""
+        """Stop: tell relayed simulators and the health service."""
         self.health.stop()
         self.relay.close()
         self.calls.close()
 
     def release(self) -> None:
         """End the threads, once no call is under way."""
-        self.vigil.close()
+        self.watcher.close()
         self._threads.shutdown(wait=False)
 
     async def _join(self, request: bytes, context: Context) -> bytes:
-        async def join(who: Principal) -> bytes:
-            parsed = _parse(request)
-            structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
-            response = await self._assign(parsed, who, str(context.peer()))
+        async def join(principal: Principal) -> bytes:
+            parsed = _parse(pb.JoinRequest, request, MAX_JOIN_BYTES, join_problem)
+            structlog.contextvars.bind_contextvars(run=parsed.run, session_id=parsed.session_id)
+            response = await self._assign(parsed, principal, str(context.peer()))
             return response.SerializeToString()
 
         return await self._answer("join", join, context)
 
     async def _report(self, request: bytes, context: Context) -> bytes:
-        async def report(who: Principal) -> bytes:
-            parsed = _parse_report(request)
-            structlog.contextvars.bind_contextvars(run=parsed.run, incarnation=parsed.incarnation)
-            await self._take_report(parsed, who)
+        async def report(principal: Principal) -> bytes:
+            parsed = _parse(pb.ReportRequest, request, MAX_REPORT_BYTES, report_problem)
+            structlog.contextvars.bind_contextvars(run=parsed.run, session_id=parsed.session_id)
+            await self._take_report(parsed, principal)
             return pb.ReportResponse().SerializeToString()
 
         return await self._answer("report", report, context)
 
     async def _answer(self, call: str, answer: Callable[[Principal], Awaitable[bytes]], context: Context) -> bytes:
-        """Answer a unary call of somebody who has the token; what goes wrong becomes a named status."""
+        """Answer a unary call with a valid token; errors become a named status."""
         began, outcome = time.monotonic(), "internal"
         try:
             answered = await answer(await self._authenticate(context))
             outcome = "ok"
-            return answered  # noqa: TRY300  what is counted is the answer
+            return answered  # noqa: TRY300  the outcome counts the answer
         except LudusError as error:
             outcome = error.code
             _log.info("call_refused", code=error.code, detail=str(error), peer=context.peer())
@@ -170,10 +170,10 @@ class Gateway:
         """Return who calls. Raises TokenRefused, TooManyFailures, TokenNotForSimulators."""
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         given = str(metadata.get("authorization", ""))
-        who = await self._principal(given, _address(context))
-        if not who.may(Scope.SIMULATE):
+        principal = await self._principal(given, _address(context))
+        if not principal.may(Scope.SIMULATE):
             raise TokenNotForSimulators
-        return who
+        return principal
 
     async def _principal(self, given: str, address: str) -> Principal:
         scheme, _, token = given.partition(" ")
@@ -190,42 +190,45 @@ class Gateway:
             return await asyncio.get_running_loop().run_in_executor(self._threads, check)
         except Refused as refusal:
             if refusal.reason == "unknown" and not self._settings.demands_token:
-                return everything(ANONYMOUS)  # somebody's token of another server
+                return everything(ANONYMOUS)  # a token of another server
             self._failures.count(address)
             raise TokenRefused(given=bool(given)) if refusal.reason == "unknown" else refusal from None
 
-    def _admit(self, run: str, who: Principal) -> str:
-        """Return by which name the desk shall find a run; of a bound token by its id. Takes a look into the database.
+    def _admit(self, run: str, principal: Principal) -> str:
+        """Return the name by which placement finds a run; with a bound token its id. Reads the database.
 
         Raises RunNotFound, RunForbidden, RunNameAmbiguous. The newest run of all projects would be the wrong one as
         soon as another project uses the same name.
         """
-        if who.project == EVERY and who.run_id is None:
-            projects = self._desk.projects_of(run)
+        if principal.project == EVERY and principal.run_id is None:
+            projects = self._placement.projects_of(run)
             if len(projects) > 1:
                 raise RunNameAmbiguous(run, projects)
             return run
-        found = self._desk.find(run, None if who.project == EVERY else who.project)
+        found = self._placement.find(run, None if principal.project == EVERY else principal.project)
         if found is None:
             raise RunNotFound(run)
-        if who.run_id not in {None, found}:
+        if principal.run_id not in {None, found}:
             raise RunForbidden(run)
         return found
 
-    async def _take_report(self, request: pb.ReportRequest, who: Principal) -> None:
+    async def _take_report(self, request: pb.ReportRequest, principal: Principal) -> None:
         loop = asyncio.get_running_loop()
-        run = await loop.run_in_executor(self._threads, self._admit, request.run, who)
-        if not self._reports.admit(run):  # of the run that is meant: strangers' reports of one of that name don't count
+        run = await loop.run_in_executor(self._threads, self._admit, request.run, principal)
+        # Counted by the run's id: reports of other projects for a run of the same name do not count.
+        if self._reports.count(run) is not None:
             _log.warning("report_dropped", run=request.run, code=request.code)
             return
-        told = (run, request.incarnation, request.code, request.sentence)
-        if not await loop.run_in_executor(self._threads, self._desk.report, *told):
+        facts = (run, request.session_id, request.code, request.sentence)
+        if not await loop.run_in_executor(self._threads, self._placement.report, *facts):
             raise RunNotFound(request.run)
 
-    async def _assign(self, request: pb.JoinRequest, who: Principal, peer: str) -> pb.JoinResponse:
+    async def _assign(self, request: pb.JoinRequest, principal: Principal, peer: str) -> pb.JoinResponse:
         def join() -> Any:
-            run = self._admit(request.run, who)
-            return self._desk.join(run, request.incarnation, request.label, request.client, peer, relay=request.relay)
+            run = self._admit(request.run, principal)
+            return self._placement.join(
+                run, request.session_id, request.label, request.client, peer, relay=request.relay
+            )
 
         match await asyncio.get_running_loop().run_in_executor(self._threads, join):
             case NotFound(run):
@@ -235,26 +238,26 @@ class Gateway:
             case NotReady(_, reason):
                 return pb.JoinResponse(wait=pb.Wait(reason=reason, retry_after_seconds=RETRY_SECONDS))
             case Assigned() as assigned:
-                return pb.JoinResponse(assignment=self._assignment(assigned, request, who))
-        raise AssertionError("the desk has no other answers")
+                return pb.JoinResponse(assignment=self._assignment(assigned, request, principal))
+        raise AssertionError("placement has no other answers")
 
-    def _assignment(self, assigned: Assigned, request: pb.JoinRequest, who: Principal) -> pb.Assignment:
-        endpoint = self._balancer.choose(assigned, request.incarnation)
+    def _assignment(self, assigned: Assigned, request: pb.JoinRequest, principal: Principal) -> pb.Assignment:
+        endpoint = self._balancer.choose(assigned, request.session_id)
         seconds = self._settings.ticket_seconds
         claims = TicketClaims(
             run_id=assigned.run_id,
-            epoch=assigned.epoch,
-            incarnation=request.incarnation,
+            attempt=assigned.attempt,
+            session_id=request.session_id,
             number=assigned.number,
             expires_at=time.time() + seconds,
             endpoint=endpoint,
-            token_id=who.token_id,
+            token_id=principal.token_id,
         )
         _log.info(
             "simulator_assigned",
             run_id=assigned.run_id,
-            epoch=assigned.epoch,
-            incarnation=request.incarnation,
+            attempt=assigned.attempt,
+            session_id=request.session_id,
             number=assigned.number,
             endpoint=endpoint,
             relay=request.relay,
@@ -275,49 +278,19 @@ def _address(context: Context) -> str:
     return str(context.peer()).rpartition(":")[0]
 
 
-class ReportLimit:
-    """Lets so many reports of a run through in a minute: a game that crashes in a loop must not fill the database."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, deque[float]] = {}
-
-    def admit(self, run: str) -> bool:
-        """Whether another report of this run may pass now."""
-        horizon = time.monotonic() - 60.0
-        for other in [other for other, times in self._times.items() if times[-1] < horizon]:
-            del self._times[other]
-        times = self._times.setdefault(run, deque(maxlen=REPORTS_PER_MINUTE))
-        if len(times) == REPORTS_PER_MINUTE and times[0] > horizon:
-            return False
-        times.append(time.monotonic())
-        return True
-
-
-def _parse_report(request: bytes) -> pb.ReportRequest:
-    """Check a ReportRequest. Raises BadJoin."""
-    if len(request) > MAX_REPORT_BYTES:
-        raise BadJoin("*", f"has {len(request)} bytes, at most {MAX_REPORT_BYTES} are possible")
+def _parse(
+    kind: type[_Request], request: bytes, limit: int, problem_of: Callable[[_Request], Problem | None]
+) -> _Request:
+    """Parse and check a request. Raises BadJoin, and ProtocolNotSpoken for a request that names another version."""
+    if len(request) > limit:
+        raise BadJoin("*", f"has {len(request)} bytes, at most {limit} are possible")
     try:
-        message = pb.ReportRequest.FromString(request)
+        message = kind.FromString(request)
     except DecodeError:
         raise BadJoin("*", "is not a valid message") from None
-    problem = report_problem(message)
-    if problem is not None:
-        raise BadJoin(*problem)
-    return message
-
-
-def _parse(request: bytes) -> pb.JoinRequest:
-    """Check a JoinRequest. Raises BadJoin or ProtocolNotSpoken."""
-    if len(request) > MAX_JOIN_BYTES:
-        raise BadJoin("*", f"has {len(request)} bytes, at most {MAX_JOIN_BYTES} are possible")
-    try:
-        message = pb.JoinRequest.FromString(request)
-    except DecodeError:
-        raise BadJoin("*", "is not a valid message") from None
-    if message.protocol_version != PROTOCOL_VERSION:
+    if isinstance(message, pb.JoinRequest) and message.protocol_version != PROTOCOL_VERSION:
         raise ProtocolNotSpoken(PROTOCOL_VERSION, message.protocol_version)
-    problem = join_problem(message)
+    problem = problem_of(message)
     if problem is not None:
         raise BadJoin(*problem)
     return message

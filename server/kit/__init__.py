@@ -1,1 +1,1 @@
-"""What every feature of the server uses: database, errors, settings, HTTP fields, artifacts. Imports no feature."""
+"""The base of all features: database, errors, settings, queue, artifacts, HTTP helpers. Imports no feature."""

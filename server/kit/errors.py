@@ -70,11 +70,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal
 
-from server.runs.states import TERMINAL
+from server.kit.states import TERMINAL
 
 
 class ErrorKind(StrEnum):
-    """What a caller can do about an error; the edges map it to a status."""
+    """The reaction to an error that makes sense; the edges map it to a status."""
 
     NOT_FOUND = "not_found"
     GONE = "gone"
@@ -101,7 +101,7 @@ class LudusError(Exception):
 
 
 class NotFound(LudusError):
-    """What was asked for does not exist."""
+    """The requested thing does not exist."""
 
     kind = ErrorKind.NOT_FOUND
     code = "not_found"
@@ -145,7 +145,6 @@ class AssessmentNotFound(NotFound):
         super().__init__(
             f"Run {run_id} has no result: it is no `match` or `evaluate` run, or no game has been counted yet."
         )
-        self.run_id = run_id
 
 
 class ConfigNotFound(NotFound):
@@ -157,7 +156,6 @@ class ConfigNotFound(NotFound):
         which = f"{name!r}" if version is None else f"{name!r} in version {version}"
         super().__init__(f"There is no stored configuration {which}. List the configurations to see what there is.")
         self.name = name
-        self.version = version
 
 
 class CheckpointNotFound(NotFound):
@@ -167,7 +165,6 @@ class CheckpointNotFound(NotFound):
 
     def __init__(self, checkpoint_id: str, hint: str = "List the checkpoints to see what there is.") -> None:
         super().__init__(f"There is no checkpoint {checkpoint_id!r}. {hint}")
-        self.checkpoint_id = checkpoint_id
 
 
 class CheckpointRequestNotFound(NotFound):
@@ -177,8 +174,6 @@ class CheckpointRequestNotFound(NotFound):
 
     def __init__(self, run_id: str, seq: int) -> None:
         super().__init__(f"Run {run_id} has had no request {seq} for a checkpoint. Ask for one with `:checkpoint`.")
-        self.run_id = run_id
-        self.seq = seq
 
 
 class DemonstrationNotFound(NotFound):
@@ -190,7 +185,6 @@ class DemonstrationNotFound(NotFound):
         super().__init__(
             f"There is no demonstration {demonstration_id!r}. List the demonstrations to see what there is."
         )
-        self.demonstration_id = demonstration_id
 
 
 class ArtifactNotFound(NotFound):
@@ -210,7 +204,6 @@ class LadderNotFound(NotFound):
 
     def __init__(self, ladder: str) -> None:
         super().__init__(f"There is no ladder {ladder!r}, nor a run of that name with one. List the ladders.")
-        self.ladder = ladder
 
 
 class LogNotFound(NotFound):
@@ -218,12 +211,10 @@ class LogNotFound(NotFound):
 
     code = "log_not_found"
 
-    def __init__(self, run_id: str, epoch: int, name: str) -> None:
+    def __init__(self, run_id: str, attempt: int, name: str) -> None:
         super().__init__(
-            f"Attempt {epoch} of run {run_id} has no log {name!r}. List the run's logs to see what there is."
+            f"Attempt {attempt} of run {run_id} has no log {name!r}. List the run's logs to see what there is."
         )
-        self.run_id = run_id
-        self.epoch = epoch
         self.name = name
 
 
@@ -234,8 +225,6 @@ class MetricNotFound(NotFound):
 
     def __init__(self, run_id: str, key: str) -> None:
         super().__init__(f"Run {run_id} has no metric {key!r} (yet). The run's latest metrics name all keys.")
-        self.run_id = run_id
-        self.key = key
 
 
 class PlayerNotFound(NotFound):
@@ -245,8 +234,6 @@ class PlayerNotFound(NotFound):
 
     def __init__(self, ladder_id: str, player: int | str) -> None:
         super().__init__(f"Ladder {ladder_id} has no player {player!r}. List its players, or register this one.")
-        self.ladder_id = ladder_id
-        self.player = player
 
 
 class SimulatorNotFound(NotFound):
@@ -254,10 +241,8 @@ class SimulatorNotFound(NotFound):
 
     code = "simulator_not_found"
 
-    def __init__(self, run_id: str, incarnation: str) -> None:
-        super().__init__(f"Run {run_id} has had no simulator {incarnation!r}. List the run's simulators.")
-        self.run_id = run_id
-        self.incarnation = incarnation
+    def __init__(self, run_id: str, session_id: str) -> None:
+        super().__init__(f"Run {run_id} has had no simulator {session_id!r}. List the run's simulators.")
 
 
 class TokenNotFound(NotFound):
@@ -267,7 +252,6 @@ class TokenNotFound(NotFound):
 
     def __init__(self, token_id: str) -> None:
         super().__init__(f"There is no token {token_id!r}. List the tokens to see what there is.")
-        self.token_id = token_id
 
 
 class WorkerNotFound(NotFound):
@@ -277,7 +261,6 @@ class WorkerNotFound(NotFound):
 
     def __init__(self, worker_id: str) -> None:
         super().__init__(f"There is no worker {worker_id!r}. List the workers to see what there is.")
-        self.worker_id = worker_id
 
 
 class Gone(LudusError):
@@ -297,7 +280,6 @@ class CheckpointDeleted(Gone):
             f"The files of checkpoint {checkpoint_id} were removed by retention. Use a newer checkpoint, or raise "
             "keep_checkpoints in later runs."
         )
-        self.checkpoint_id = checkpoint_id
 
 
 class Conflict(LudusError):
@@ -317,8 +299,6 @@ class CheckpointInUse(Conflict):
             f"Checkpoint {checkpoint_id} is used by run {run_id}, which has not ended. Wait for its end, or cancel it, "
             "and delete the checkpoint then."
         )
-        self.checkpoint_id = checkpoint_id
-        self.run_id = run_id
 
 
 class DemonstrationInUse(Conflict):
@@ -331,8 +311,6 @@ class DemonstrationInUse(Conflict):
             f"Demonstration {demonstration_id} is used by run {run_id}, which has not ended. Wait for its end, or "
             "cancel it, and delete the demonstration then."
         )
-        self.demonstration_id = demonstration_id
-        self.run_id = run_id
 
 
 class IllegalTransition(Conflict):
@@ -341,18 +319,15 @@ class IllegalTransition(Conflict):
     code = "illegal_transition"
 
     def __init__(self, run_id: str, from_: str, to: str) -> None:
-        way = "It has ended: to go on where it stopped, branch off another run (`ludus run branch --continue`)."
+        way = "It has ended: to continue from its end, branch off another run (`ludus run branch --continue`)."
         super().__init__(
             f"Run {run_id} is {from_} {'already' if from_ == to else f'and cannot become {to}'}. "
-            f"{way if from_ in TERMINAL else 'Read the run again and decide anew.'}"
+            f"{way if from_ in TERMINAL else 'Read the run again and decide again.'}"
         )
-        self.run_id = run_id
-        self.from_ = from_
-        self.to = to
 
 
 class AliasMoved(Conflict):
-    """An alias does not stand for the checkpoint that it was expected to; somebody has moved it."""
+    """An alias does not stand for the expected checkpoint: another request has moved it."""
 
     code = "alias_moved"
 
@@ -363,8 +338,6 @@ class AliasMoved(Conflict):
             "with what it stands for now, or move it without `expected`."
         )
         self.name = name
-        self.expected = expected
-        self.actual = actual
 
 
 class LadderExists(Conflict):
@@ -390,7 +363,6 @@ class NameAmbiguous(Conflict):
             f"(`--project NAME`, header `Ludus-Project`){or_id}."
         )
         self.name = name
-        self.found = dict(found)
 
 
 class LadderInUse(Conflict):
@@ -403,8 +375,6 @@ class LadderInUse(Conflict):
             f"The matches of run {run_id}, which has not ended, go to ladder {ladder_id}. Wait for its end, or cancel "
             "it, and delete the ladder then."
         )
-        self.ladder_id = ladder_id
-        self.run_id = run_id
 
 
 class LeaseLost(Conflict):
@@ -412,14 +382,12 @@ class LeaseLost(Conflict):
 
     code = "lease_lost"
 
-    def __init__(self, run_id: str, epoch: int, why: str | None = None) -> None:
+    def __init__(self, run_id: str, attempt: int, why: str | None = None) -> None:
         super().__init__(
             why
-            or f"Attempt {epoch} no longer holds run {run_id}; nothing was written. Stop the trainer of this attempt: "
+            or f"Attempt {attempt} no longer holds run {run_id}; nothing was written. Stop its trainer: "
             "the run was ended, or another worker continues it."
         )
-        self.run_id = run_id
-        self.epoch = epoch
 
 
 class PlayerExists(Conflict):
@@ -429,7 +397,6 @@ class PlayerExists(Conflict):
 
     def __init__(self, ladder_id: str, name: str) -> None:
         super().__init__(f"Ladder {ladder_id} has a player {name!r} already. Use it, or choose another name.")
-        self.ladder_id = ladder_id
         self.name = name
 
 
@@ -443,7 +410,6 @@ class RunEnded(Conflict):
             f"Run {run_id} is {state}: nothing in it can be changed any more. Branch off another run that has what you "
             f"want (`ludus run branch --set`, with --continue to go on where this one ended){hint}."
         )
-        self.run_id = run_id
         self.state = state
 
 
@@ -455,8 +421,6 @@ class RunInUse(Conflict):
     def __init__(self, run_id: str, users: Sequence[str]) -> None:
         shown = "; ".join(users[:10]) + (f"; and {len(users) - 10} more" if len(users) > 10 else "")
         super().__init__(f"Run {run_id} is needed: {shown}. Delete or change these first.")
-        self.run_id = run_id
-        self.users = users
 
 
 class RunNotEnded(Conflict):
@@ -468,7 +432,6 @@ class RunNotEnded(Conflict):
         super().__init__(
             f"Run {run_id} is {state}: only a run that has ended is deleted. End it first (`ludus run stop`, `cancel`)."
         )
-        self.run_id = run_id
         self.state = state
 
 
@@ -482,8 +445,6 @@ class RunEnding(Conflict):
             f"Run {run_id} will not pause: somebody has asked to {wish} it, and it is about to end. To go on from its "
             "last checkpoint, branch off another run (`ludus run branch`)."
         )
-        self.run_id = run_id
-        self.wish = wish
 
 
 class RunNotPaused(Conflict):
@@ -498,7 +459,6 @@ class RunNotPaused(Conflict):
             else "there is nothing to resume"
         )
         super().__init__(f"Run {run_id} is {state}, not PAUSED: {what}.")
-        self.run_id = run_id
         self.state = state
 
 
@@ -513,7 +473,6 @@ class RunNotRunning(Conflict):
             f"Run {run_id} is {state}: only a RUNNING run writes a checkpoint when it is asked to; {there}. Wait for "
             "RUNNING (`?wait=RUNNING`), or take the newest one."
         )
-        self.run_id = run_id
         self.state = state
 
 
@@ -531,9 +490,9 @@ class Problem:
     path: str
     """Where, as dotted keys: `behaviors.CartPole.hyperparameters.batch_size`. Empty for the document as a whole."""
     code: str
-    """What kind of mistake, from `server.config.problems.CODES`."""
+    """The kind of the problem, from `server.config.problems.CODES`."""
     message: str
-    """What is wrong and what would be right."""
+    """What is wrong, and what would be right."""
 
 
 class CheckpointInvalid(Invalid):
@@ -601,7 +560,6 @@ class InvalidQuery(Invalid):
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"The list cannot be asked by {field!r}: {detail}.")
-        self.field = field
 
 
 class TooManyTags(Invalid):
@@ -611,7 +569,6 @@ class TooManyTags(Invalid):
 
     def __init__(self, run_id: str, count: int, limit: int) -> None:
         super().__init__(f"Run {run_id} would have {count} tags; {limit} are allowed. Remove some first.")
-        self.run_id = run_id
 
 
 class AliasInvalid(Invalid):
@@ -625,7 +582,7 @@ class AliasInvalid(Invalid):
 
 
 class MatchInvalid(Invalid):
-    """What was reported is no match."""
+    """The report is not a valid match."""
 
     code = "invalid_match"
 
@@ -654,7 +611,7 @@ class Unauthenticated(LudusError):
 
 
 class TokenRefused(Unauthenticated):
-    """A token does not hold: nobody knows it, it has expired, or it was revoked."""
+    """A token is not valid: it is unknown, expired or revoked."""
 
     code = "token_refused"
 
@@ -681,7 +638,6 @@ class ProjectForbidden(Forbidden):
             f"The token is bound to project {bound!r} and cannot act in {project!r}. Leave the project out, or use a "
             "token of that project."
         )
-        self.project = project
 
 
 class ScopeMissing(Forbidden):
@@ -692,7 +648,6 @@ class ScopeMissing(Forbidden):
     def __init__(self, scope: str, *, everywhere: bool = False) -> None:
         where = " in all projects (`*`)" if everywhere else ""
         super().__init__(f"This needs a token with the scope {str(scope)!r}{where}. Ask an administrator for one.")
-        self.scope = scope
 
 
 class Exhausted(LudusError):
@@ -740,7 +695,7 @@ class BrokerUnavailable(Unavailable):
     code = "broker_unavailable"
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"The broker does not answer: {detail}. Runs are kept; workers are told of them later.")
+        super().__init__(f"The broker does not answer: {detail}. Runs are kept; workers are woken later.")
         self.detail = detail
 
 
@@ -762,7 +717,6 @@ class StorageRefused(Unavailable):
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(f"The artifact store refuses: {detail}. To mend it, {remedy}.")
         self.detail = detail
-        self.remedy = remedy
 
 
 class SchemaOutdated(Unavailable):
@@ -774,5 +728,4 @@ class SchemaOutdated(Unavailable):
         super().__init__(
             f"The database's schema is at {found or 'nothing'}, this release needs {needed}. Run `ludus migrate`."
         )
-        self.found = found
         self.needed = needed

@@ -1,4 +1,4 @@
-"""What a list query is made of, once: conditions, order and keyset pages. No HTTP, no SQL.
+"""List queries: conditions, order and keyset pages. No HTTP, no SQL.
 
 The HTTP layer parses `filter`, `order_by` and `page_token` into these types (`server.kit.http.filters`,
 `server.kit.http.pages`); repositories translate them into SQL. A keyset page starts *after* a row (the values of the
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Value = str | int | float | bool | None
-"""What a field is compared with. Times are seconds since 1970-01-01 UTC."""
+"""The value in a comparison. Times are seconds since 1970-01-01 UTC."""
 
 
 class Operator(StrEnum):

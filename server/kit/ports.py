@@ -83,7 +83,7 @@ def address(host: str, port: int) -> str:
 
 
 def listens(where: str) -> bool:
-    """Tell whether somebody accepts connections at `host:port`."""
+    """Return whether a process accepts connections at `host:port`."""
     host, _, port = where.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()

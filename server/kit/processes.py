@@ -1,11 +1,10 @@
-"""What only POSIX, and partly only Linux, has: locks, the death of a parent, and finding one's descendants.
+"""File locks, and how all descendants of one `ludus up` are found and ended.
 
 `ludus up` must leave nothing behind, however it ends. Process groups alone don't give that: a trainer leads a group of
 its own so that a signal to the worker doesn't reach it. So everything that `ludus up` starts inherits a mark in its
 environment, and what carries the mark can be found and ended (`sweep`).
 """
 
-import ctypes
 import fcntl
 import os
 import signal
@@ -16,31 +15,7 @@ from typing import Self
 MARK = "LUDUS_STACK_ID"
 """Environment variable that everything below one `ludus up` carries."""
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SWEEP_SECONDS = 10.0
-
-
-def end_with_parent(parent: int) -> None:
-    """Have the kernel send SIGKILL to this process when the thread that started it ends.
-
-    `parent` is the expected parent's process id: if it is gone already, this process ends at once.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def describe_exit(code: int) -> str:
-    """Say how a process ended ("exit code 1", "signal SIGKILL"), from its code as in `subprocess`."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"signal {-code}"
 
 
 def marked(mark: str) -> list[int]:

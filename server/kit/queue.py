@@ -1,7 +1,7 @@
-"""The doorbell: Celery as a way to wake a worker. No state, no results; a message carries a run's id and nothing else.
+"""Celery as a way to wake workers. No state, no results; a message carries a run's id and nothing else.
 
-A lost, late or doubled message is harmless (the claim is a compare-and-set in the database, and the steward rings
-again), so messages are acknowledged early and prefetching is off: none waits behind a worker that trains for hours.
+A lost, late or doubled message is harmless (the claim is a compare-and-set in the database, and the controller repeats
+messages), so messages are acknowledged early and prefetching is off: none waits behind a worker that trains for hours.
 
 Embedded, messages are files in a folder. kombu's own file transport writes a message under its final name and moves a
 fetched one to the system's temporary folder: a reader can meet half a message, and where that folder is on another file
@@ -37,18 +37,18 @@ class TaskName(StrEnum):
     TRAIN = "ludus.train"
 
 
-class Doorbell:
+class WakeUpQueue:
     """Wakes workers."""
 
     def __init__(self, celery: Celery) -> None:
         self._celery = celery
 
-    def ring(self, run_id: str) -> None:
-        """Tell the workers that a run waits. Call it after the commit. A broker that is away is no error: see above."""
+    def wake(self, run_id: str) -> None:
+        """Wake the workers for a run. Call it after the commit. An unreachable broker is no error: see above."""
         try:
             self._celery.send_task(TaskName.TRAIN, kwargs={"run_id": run_id}, retry=False)
         except (OperationalError, OSError) as error:
-            _log.warning("doorbell_failed", run_id=run_id, error=str(error))
+            _log.warning("wake_up_failed", run_id=run_id, error=str(error))
 
     def ping(self) -> None:
         """Ask the broker for a sign of life. Raises BrokerUnavailable after a few seconds."""
@@ -101,7 +101,7 @@ def make_celery(settings: Settings) -> Celery:
                 "socket_connect_timeout": 5,
                 "socket_timeout": 30,
                 "socket_keepalive": True,
-                "max_retries": 0,  # a ring fails at once where Redis is away, instead of waiting for it for ever
+                "max_retries": 0,  # sending fails at once if Redis is unreachable, instead of waiting forever
                 "interval_start": 0,
             },
         )

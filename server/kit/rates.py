@@ -1,6 +1,6 @@
-"""How often somebody may do something in a minute, counted in this process over a sliding window (`limits`).
+"""Rate limits per minute, counted in this process over a sliding window (`limits`).
 
-Several processes allow as many times as much together. A rate of 0 per minute is no limit.
+Each process counts by itself: n processes allow n times the rate. A rate of 0 per minute is no limit.
 """
 
 import time
@@ -14,7 +14,7 @@ LEAST_SECONDS: Final = 1.0
 
 
 class Rate:
-    """Counts what each of many does. Safe to share between threads."""
+    """Counts events by key. Safe to share between threads."""
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
@@ -22,7 +22,7 @@ class Rate:
         self._item = RateLimitItemPerMinute(max(1, per_minute))
 
     def count(self, who: str) -> float | None:
-        """Count one; return None, or, if that was too many, in how many seconds to try again."""
+        """Count one event; return None, or, if that was too many, the seconds until the next try."""
         if not self.per_minute or self._limiter.hit(self._item, who):
             return None
         return self._wait(who)

@@ -1,4 +1,4 @@
-"""Settings of the servers: what operators decide, read from the environment (`LUDUS_...`, groups joined by `__`).
+"""Settings of the servers, which operators set in the environment (`LUDUS_...`, groups joined by `__`).
 
     LUDUS_HOME=/var/lib/ludus  LUDUS_DATABASE__URL=postgresql+psycopg://...  LUDUS_WORKER__SLOTS=2
 
@@ -33,7 +33,7 @@ from server.kit.artifacts.address import S3Address
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
-"""What a worker has and a run may ask for."""
+"""The resources of a worker that a run may demand."""
 
 
 class Group(BaseModel):
@@ -52,8 +52,8 @@ class DatabaseSettings(Group):
     )
     synchronous: Literal["FULL", "NORMAL"] = Field(
         default="FULL",
-        description="SQLite only. FULL syncs each commit to disk: what is acknowledged survives a power failure. "
-        "With NORMAL it survives the death of any process, but the last commits can be lost with the machine.",
+        description="SQLite only. FULL syncs each commit to disk: acknowledged commits survive a power failure. With "
+        "NORMAL they survive the death of any process, but a power failure can lose the last ones.",
     )
     busy_seconds: Seconds = Field(
         default=15,
@@ -61,12 +61,12 @@ class DatabaseSettings(Group):
     )
     statement_seconds: Seconds = Field(default=30, description="PostgreSQL's statement_timeout.")
     pool_size: int = Field(
-        default=48, ge=1, description="Connections that one process keeps at most, for reading and for writing."
+        default=48, ge=1, description="Maximum number of connections of one process, for reading and for writing each."
     )
 
 
 class QueueSettings(Group):
-    """The doorbell: Celery. It carries run ids and no state."""
+    """Celery, which wakes workers. Its messages carry run ids and no state."""
 
     broker_url: SecretStr = Field(
         default=SecretStr(""),
@@ -85,11 +85,11 @@ class SchedulingSettings(Group):
 
     aging_seconds: Seconds = Field(
         default=3600,
-        description="A run that waits gains one step of priority each time so many seconds pass, so that none waits "
-        "for ever.",
+        description="A waiting run gains one step of priority each time this number of seconds passes, so no run "
+        "waits for ever.",
     )
     runs_per_project: int | None = Field(
-        default=None, ge=0, description="Most runs of one project that are in training at once. Default: no limit."
+        default=None, ge=0, description="Maximum number of runs of one project in training at once. Default: no limit."
     )
     project_quotas: dict[str, NonNegativeInt] = Field(
         default={}, description='The same for projects by name, before `runs_per_project`, as JSON: `{"bots": 4}`.'
@@ -97,9 +97,9 @@ class SchedulingSettings(Group):
     runs_per_token: int | None = Field(
         default=None,
         ge=0,
-        description="Most runs created with one token that are in training at once. Runs that no token of the database "
-        "created (the server demands none, or the request came with `LUDUS_API__TOKEN`) count as those of one token. "
-        "Default: no limit.",
+        description="Maximum number of runs of one token in training at once. Runs that no token of the database "
+        "created (the server demands none, or the request came with `LUDUS_API__TOKEN`) count as those "
+        "of one token. Default: no limit.",
     )
     token_quotas: dict[str, NonNegativeInt] = Field(
         default={},
@@ -107,7 +107,7 @@ class SchedulingSettings(Group):
         "empty id stands for runs without a token.",
     )
     explain_seconds: Seconds = Field(
-        default=10, description="A run that no live worker can serve says so when it has waited for so long."
+        default=10, description="After this time of waiting, a run that no live worker can serve says so."
     )
 
     @model_validator(mode="before")
@@ -116,7 +116,7 @@ class SchedulingSettings(Group):
         for former in ("runs_per_owner", "owner_quotas"):
             if isinstance(data, Mapping) and former in data:
                 raise ValueError(
-                    f"{former}: quotas bind projects and tokens, because anybody can name any owner; set "
+                    f"{former}: quotas bind projects and tokens, because users choose owners freely; set "
                     "runs_per_project, project_quotas, runs_per_token or token_quotas instead"
                 )
         return data
@@ -139,35 +139,35 @@ class StorageSettings(Group):
     url: str | None = Field(
         default=None,
         description="S3 or a server that speaks its protocol, instead of the folder: "
-        "`s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1`. The bucket has to exist; prefix, endpoint "
-        "(of AWS none is needed) and region may be left out.",
+        "`s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1`. The bucket must exist; prefix, "
+        "endpoint (AWS needs none) and region are optional.",
     )
     access_key: SecretStr | None = Field(
         default=None,
-        description="Access key for `url`. Without one boto3 looks for keys where it always does: `AWS_...` variables, "
-        "its shared files, the machine's role.",
+        description="Access key for `url`. Without one boto3 uses its own sources: `AWS_...` variables, its shared "
+        "files, the machine's role.",
     )
     secret_key: SecretStr | None = Field(default=None, description="Secret key for `url`.")
     timeout_seconds: Seconds = Field(
         default=30, description="How long the server of `url` may be silent before a request counts as failed."
     )
-    tries: int = Field(default=5, ge=1, description="How often a request to the server of `url` is tried in all.")
+    tries: int = Field(default=5, ge=1, description="Maximum number of attempts of a request to the server of `url`.")
     retention_seconds: Seconds | None = Field(
         default=None,
-        description="Age at which checkpoints of runs are deleted. Spared are, of every run, the newest good one, the "
-        "best ones, and those that are pinned or in use. Without it none is deleted for its age.",
+        description="Age at which checkpoints of runs are deleted, except the newest good one of each run, the best "
+        "ones, and pinned or used ones. Default: no limit.",
     )
     retention_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="Size of all checkpoints of runs together beyond which the oldest are deleted, the same ones "
-        "spared as by `retention_seconds`. Without it none is deleted for want of room.",
+        description="Total size of the checkpoints of all runs beyond which the oldest are deleted, with the same "
+        "exceptions as `retention_seconds`. Default: no limit.",
     )
     orphan_seconds: Seconds = Field(
         default=86400,
         ge=600,
-        description="Age at which files that belong to nothing (a process was killed between writing them and entering "
-        "them) are deleted.",
+        description="Age at which files without a row in the database are deleted (a process was killed between "
+        "writing the file and the row).",
     )
     demonstration_bytes: int = Field(
         default=256 << 20, ge=1, description="Largest file of a demonstration that can be uploaded."
@@ -175,7 +175,8 @@ class StorageSettings(Group):
     demonstration_decoded_bytes: int = Field(
         default=1 << 30,
         ge=1,
-        description="Most memory that one demonstration, or those to be merged, may take: files are compressed.",
+        description="Maximum memory of one decoded demonstration, or of all demonstrations to be merged: files are "
+        "compressed.",
     )
     checkpoint_bytes: int = Field(
         default=1 << 30, ge=1, description="Largest file of another program's checkpoint that can be uploaded."
@@ -202,17 +203,17 @@ class Listening(Group):
 
     require_token: bool = Field(
         default=False,
-        description="Demand a token also on loopback, and so allow other addresses without a configured token: those "
-        "of `ludus token create` are enough.",
+        description="Demand a token also on loopback. This allows other addresses without a configured token, "
+        "because tokens of `ludus token create` exist.",
     )
     tls_certificate: Path | None = Field(
-        default=None, description="PEM file of the certificate, with its chain. Given, with `tls_key`: TLS is spoken."
+        default=None, description="PEM file of the certificate, with its chain. With `tls_key` it turns TLS on."
     )
     tls_key: Path | None = Field(default=None, description="PEM file of the certificate's private key.")
     tls_client_ca: Path | None = Field(
         default=None,
-        description="PEM file of the authority that clients' certificates are signed by. Given: who has none is not "
-        "let in (mTLS).",
+        description="PEM file of the authority that signs clients' certificates. If set, clients without a "
+        "certificate are refused (mTLS).",
     )
 
     @property
@@ -227,7 +228,9 @@ class Listening(Group):
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("TLS needs both, tls_certificate and tls_key; set the other one, too")
         if self.tls_client_ca is not None and self.tls_certificate is None:
-            raise ValueError("tls_client_ca needs tls_certificate and tls_key: without TLS nobody shows a certificate")
+            raise ValueError(
+                "tls_client_ca needs tls_certificate and tls_key: without TLS clients present no certificate"
+            )
         if self.tls is not None:
             self.tls.check()
         return self
@@ -249,7 +252,8 @@ class ApiSettings(Listening):
     failures_per_minute: int = Field(
         default=20,
         ge=0,
-        description="Failed authentications of one address in a minute, after which it is not heard; 0: no limit.",
+        description="Failed authentications of one address in a minute, after which its requests are refused; 0: no "
+        "limit.",
     )
     head_seconds: Seconds = Field(
         default=20, description="How long a request line and its headers may take; then the connection is closed."
@@ -260,7 +264,7 @@ class ApiSettings(Listening):
     proxies: str = Field(
         default="",
         description="Addresses or networks of reverse proxies, separated by commas, whose `X-Forwarded-For` is "
-        "believed: who it names is counted by the limits and stands in the audit log. Default: nobody is believed.",
+        "accepted: limits and audit log then use the address in it. Default: none.",
     )
 
     @field_validator("proxies")
@@ -275,7 +279,7 @@ class ApiSettings(Listening):
 
     @property
     def demands_token(self) -> bool:
-        """Whether nobody is let in without a token."""
+        """Whether every client needs a token."""
         return self.require_token or self.token is not None
 
 
@@ -285,7 +289,7 @@ class GatewaySettings(Listening):
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=7070, description="Port to listen on; 0 lets the system choose.")
     advertise: str | None = Field(
-        default=None, description="`host:port` under which simulators reach the gateway from outside, where it differs."
+        default=None, description="`host:port` of the gateway for simulators outside, if it differs."
     )
     token: SecretStr | None = Field(
         default=None,
@@ -294,13 +298,14 @@ class GatewaySettings(Listening):
     )
     tls_ca: Path | None = Field(
         default=None,
-        description="PEM file of the authority that collectors' certificates are signed by, for relayed simulators; "
-        "default: those that the system trusts. Collectors serve the TLS of this group.",
+        description="PEM file of the authority that signs collectors' certificates, for relayed simulators. Default: "
+        "the authorities that the system trusts. Collectors serve the TLS of this group.",
     )
     ticket_key: SecretStr | None = Field(
         default=None,
-        description="Secret, at least 32 bytes, with which gateways sign tickets and collectors verify them; the same "
-        "for all of them. Without one collectors take no tickets and listen on loopback only.",
+        description="Secret, at least 32 bytes, with which gateways sign tickets and collectors verify them; the "
+        "same for all of them. Without it collectors accept connections without tickets and listen on "
+        "loopback only.",
     )
     ticket_seconds: int = Field(default=120, ge=1, description="How long a ticket opens a session.")
 
@@ -315,7 +320,7 @@ class GatewaySettings(Listening):
 
     @property
     def demands_token(self) -> bool:
-        """Whether nobody is let in without a token."""
+        """Whether every client needs a token."""
         return self.require_token or self.token is not None
 
 
@@ -325,53 +330,53 @@ class WorkerSettings(Group):
     slots: int | None = Field(
         default=None,
         ge=1,
-        description="Runs that this host trains at once. Default: one per GPU, or one where there is none.",
+        description="Runs in training at once on this host. Default: one per GPU, or one without GPUs.",
     )
     gpus: list[int | str] | None = Field(
         default=None,
         description="The GPUs that this worker uses, as JSON: numbers or UUIDs of `nvidia-smi -L`, or `[]`. They are "
-        "dealt out to the slots evenly, and a trainer sees those of its slot alone. Default: all of the host, or what "
-        "CUDA_VISIBLE_DEVICES names.",
+        "assigned to the slots evenly, and a trainer sees only the GPUs of its slot. Default: all of the "
+        "host, or those in CUDA_VISIBLE_DEVICES.",
     )
     share_gpus: bool = Field(
         default=False, description="Let other workers of this host use the same GPUs. Otherwise each GPU is locked."
     )
     labels: list[Label] = Field(
         default=[],
-        description='What runs can ask for in `resources.labels`, as JSON: `["a100", "linux"]`.',
+        description='Labels that runs can demand in `resources.labels`, as JSON: `["a100", "linux"]`.',
     )
     commit: str = Field(
         default="",
         max_length=100,
-        description="Commit that this installation was made of, for the fingerprints of runs. Default: that of the "
-        "repository, where it runs from one.",
+        description="Commit of this installation, for the fingerprints of runs. Default: the commit of the "
+        "repository, if it runs from one.",
     )
     outage_seconds: Seconds = Field(
         default=300,
-        description="How long a run trains on while its worker can't reach the database. What it reports waits; a run "
-        "that was given to another worker meanwhile ends as soon as the database says so.",
+        description="How long a run continues while its worker cannot reach the database. Its reports wait. If "
+        "another worker has taken the run meanwhile, the attempt ends when the database answers again.",
     )
     trainer_memory_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="A trainer that holds more memory than this, with its collectors, saves a checkpoint and is "
-        "replaced by a fresh one. Default: no limit.",
+        description="A trainer that uses more memory than this, with its collectors, saves a checkpoint and is "
+        "replaced by a new one. Default: no limit.",
     )
     startup_seconds: Seconds = Field(
         default=300, description="How long a trainer may take until its collectors listen, before it is replaced."
     )
     silence_seconds: Seconds = Field(
         default=600,
-        description="A trainer that has reported nothing for so long hangs and is replaced; an update of the largest "
-        "models takes minutes.",
+        description="A trainer without a report for this time counts as hung and is replaced; an update of the "
+        "largest models takes minutes.",
     )
     stall_seconds: Seconds = Field(
         default=20,
-        description="A worker that leaves messages unheard for so long, although a slot of it is idle, has lost its "
-        "queue without noticing, and starts anew.",
+        description="A worker with an idle slot that receives no waiting message for this time has lost its queue, "
+        "and restarts.",
     )
     collectors: int = Field(default=1, ge=1, description="Collector processes of each attempt.")
-    advertise_host: str = Field(default="127.0.0.1", description="Name under which simulators reach this host.")
+    advertise_host: str = Field(default="127.0.0.1", description="Host name of this host for simulators.")
     bind_host: str = Field(default="127.0.0.1", description="Address that collectors listen on.")
     port_range: tuple[Port, Port] | None = Field(
         default=None,
@@ -386,7 +391,7 @@ class WorkerSettings(Group):
     stop_seconds: Seconds = Field(
         default=60, description="How long a trainer may take for its final checkpoint before it is killed."
     )
-    scratch: Path = Field(default=Path(), description="Folder for files in the making. Default: `scratch` in `home`.")
+    scratch: Path = Field(default=Path(), description="Folder for unfinished files. Default: `scratch` in `home`.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -400,14 +405,14 @@ class WorkerSettings(Group):
         return self
 
 
-class StewardSettings(Group):
+class ControllerSettings(Group):
     """The caretaker of the database: reaper, reconciler, retention."""
 
     interval_seconds: Seconds = Field(
-        default=1, description="Pause between two rounds; for the steward's own, a quarter of a lease at most."
+        default=1, description="Pause between two rounds; for the controller's own, a quarter of a lease at most."
     )
-    ring_seconds: Seconds = Field(
-        default=4, le=5, description="A run that has waited this long for a worker is announced to them again."
+    wake_seconds: Seconds = Field(
+        default=4, le=5, description="After this time of waiting, the controller wakes the workers again for a run."
     )
     restart_budget: int = Field(
         default=3,
@@ -418,18 +423,16 @@ class StewardSettings(Group):
         default=86400, description="How long the answer to an idempotent request is kept."
     )
     audit_days: float = Field(default=90, gt=0, description="How long entries of the audit log are kept.")
-    worker_seconds: Seconds = Field(
-        default=86400, description="How long a worker that fell silent or stopped stays in the list."
-    )
+    worker_seconds: Seconds = Field(default=86400, description="How long a silent or stopped worker stays in the list.")
 
 
 class WebhookSettings(Group):
-    """Webhooks: how messages about events are sent. Read by the api and the steward."""
+    """Webhooks: how messages about events are sent. Read by the api and the controller."""
 
     private_addresses: bool = Field(
         default=False,
-        description="Whether receivers may be in the own network (loopback, private and link-local addresses) and be "
-        "reached without TLS. `ludus up` allows it while its API listens on loopback and demands no token.",
+        description="Allow receivers in the server's own network (loopback, private and link-local addresses) and "
+        "without TLS. `ludus up` allows it while its API listens on loopback and demands no token.",
     )
     timeout_seconds: Seconds = Field(default=15, le=60, description="Longest exchange with a receiver.")
     retry_seconds: tuple[Seconds, ...] = Field(
@@ -438,8 +441,8 @@ class WebhookSettings(Group):
         description="Pauses between the attempts to deliver a message, as JSON; each is longer by up to a fifth, at "
         "random. After the last attempt it is given up.",
     )
-    interval_seconds: Seconds = Field(default=0.5, description="Pause between two looks for new events.")
-    concurrency: int = Field(default=32, ge=1, le=256, description="Messages that one steward sends at once.")
+    interval_seconds: Seconds = Field(default=0.5, description="Pause between two checks for new events.")
+    concurrency: int = Field(default=32, ge=1, le=256, description="Messages that one controller sends at once.")
     retention_seconds: Seconds = Field(
         default=30 * 86400, description="How long deliveries and their attempts stay in the log."
     )
@@ -450,21 +453,21 @@ class TelemetrySettings(Group):
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address to listen on. Nobody is asked for a token: keep it in a private network.",
+        description="Address to listen on. No token is needed: keep it in a private network.",
     )
     gateway_port: Port = Field(default=0, description="Port of a gateway's metrics; 0: none are served.")
-    steward_port: Port = Field(default=0, description="Port of a steward's metrics; 0: none are served.")
+    controller_port: Port = Field(default=0, description="Port of a controller's metrics; 0: none are served.")
     worker_port: Port = Field(default=0, description="Port of a worker host's metrics; 0: none are served.")
 
 
 class LogSettings(Group):
-    """What the processes write to standard error."""
+    """The log that the processes write to standard error."""
 
     format: Literal["json", "console"] = Field(
         default="json", description="One JSON object per line, or lines for people."
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least level that is written."
+        default="info", description="Lowest level that is written."
     )
 
 
@@ -480,7 +483,7 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=False,
     )
 
-    home: Path = Field(default=Path(".ludus"), description="Folder of everything that the embedded stack keeps.")
+    home: Path = Field(default=Path(".ludus"), description="Folder of all data of the embedded stack.")
     database: DatabaseSettings = DatabaseSettings()
     queue: QueueSettings = QueueSettings()
     scheduling: SchedulingSettings = SchedulingSettings()
@@ -488,7 +491,7 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     gateway: GatewaySettings = GatewaySettings()
     worker: WorkerSettings = WorkerSettings()
-    steward: StewardSettings = StewardSettings()
+    controller: ControllerSettings = ControllerSettings()
     webhooks: WebhookSettings = WebhookSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()
@@ -506,7 +509,7 @@ class Settings(BaseSettings):
                 meant = f"; did you mean LUDUS_{near[0].upper()}__...?" if near else ""
                 raise ValueError(f"{variable} belongs to no group of settings{meant}")
             if not nested and (setting := cls._joined_by_one(group)) is not None:
-                raise ValueError(f"{variable} is read by nobody; did you mean LUDUS_{setting.upper()}?")
+                raise ValueError(f"{variable} is unknown; did you mean LUDUS_{setting.upper()}?")
         return data
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Operational metrics of processes without an HTTP API of their own: gateway, steward, worker.
+"""Operational metrics of processes without an HTTP API of their own: gateway, controller, worker.
 
 Each role tells its own numbers on a port of its own, where one is set; what the database knows of the whole
 installation is told by the api (`server.workers.fleet`). Labels are kinds and outcomes, never ids.
@@ -64,20 +64,20 @@ class GatewayTelemetry:
         self._calls.labels(call, outcome).observe(seconds)
 
 
-class StewardTelemetry:
+class ControllerTelemetry:
     """Counts rounds of care, runs that were taken from silent workers, and attempts to deliver messages."""
 
     def __init__(self) -> None:
         self.registry = new_registry()
         self._rounds = Histogram(
-            "ludus_steward_round_seconds",
+            "ludus_controller_round_seconds",
             "One round of care.",
             ["outcome"],
             buckets=BUCKETS,
             registry=self.registry,
         )
         self._leases = Counter(
-            "ludus_steward_leases_expired_total", "Runs taken from workers that fell silent.", registry=self.registry
+            "ludus_controller_leases_expired_total", "Runs taken from workers that fell silent.", registry=self.registry
         )
         self._attempts = Histogram(
             "ludus_webhook_attempt_seconds",

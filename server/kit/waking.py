@@ -1,4 +1,4 @@
-"""From a thread to an event loop: the one thing that may be done to a loop from outside."""
+"""Wakes an event loop from other threads."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from contextlib import suppress
 
 
 def on_loop(act: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that any thread may call: it has `act` done on the running loop, if that still runs."""
+    """Return a function for any thread that schedules `act` on the running loop, unless the loop has ended."""
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
-        with suppress(RuntimeError):  # the loop has ended; so has whoever would be woken
+        with suppress(RuntimeError):  # the loop has ended, and its tasks with it
             loop.call_soon_threadsafe(act)
 
     return wake

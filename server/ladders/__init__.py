@@ -1,1 +1,1 @@
-"""Ladders: who played whom, how it ended, and how strong that makes everybody."""
+"""Ladders: players, matches, and the ratings that are computed from them."""

@@ -1,6 +1,6 @@
-"""Ladders, their players, the ledger of their matches, and what is computed from it.
+"""Ladders, their players, the ledger of their matches, and the computed ratings.
 
-The ledger (`LadderMatch`, `LadderSeat`) is append-only; a later attempt of a run marks what it plays anew as
+The ledger (`LadderMatch`, `LadderParticipant`) is append-only; a later attempt of a run marks what it plays anew as
 superseded. Everything else can be computed from it again: ratings, their history (`RatingPoint`) and counts of pairs
 (`LadderPair`).
 """
@@ -130,15 +130,16 @@ class LadderMatch(Base):
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     at: Mapped[float] = mapped_column(Timestamp)
     outcome: Mapped[str] = mapped_column(String(8))
-    """Of the first seat: `win` (better than all others), `draw` (equal to the best other one) or `loss`."""
+    """Of the first participant: `win` (better than all others), `draw` (equal to the best other one) or `loss`."""
     scored: Mapped[bool] = mapped_column(Boolean)
-    """Every seat has a score, so that any two of them compare; else only the first one compares with the others."""
+    """Every participant has a score, so that any two of them compare; else only the first one compares with the
+    others."""
     truncated: Mapped[bool] = mapped_column(Boolean)
     rated: Mapped[bool] = mapped_column(Boolean)
     """Whether it counts."""
     run_id: Mapped[str | None] = mapped_column(String(40))
     """The run that played it; None if it was reported over the API, as are the next five."""
-    epoch: Mapped[int | None] = mapped_column(Integer)
+    attempt: Mapped[int | None] = mapped_column(Integer)
     behavior: Mapped[str | None] = mapped_column(ordered_text(200))
     """Whose team learnt."""
     number: Mapped[int | None] = mapped_column(BigInteger)
@@ -148,19 +149,19 @@ class LadderMatch(Base):
     elo: Mapped[float | None] = mapped_column(Double)
     """Of the learning policy after it, by the trainer's own reckoning."""
     superseded_by: Mapped[int | None] = mapped_column(Integer)
-    """Epoch of the attempt that played this number anew, or had resumed before it; such a match does not count."""
+    """Number of the attempt that played this number anew, or had resumed before it; such a match does not count."""
 
-    __table_args__ = (Index(None, "run_id", "behavior", "epoch", "number", unique=True), CLUSTERED)
+    __table_args__ = (Index(None, "run_id", "behavior", "attempt", "number", unique=True), CLUSTERED)
 
 
-class LadderSeat(Base):
+class LadderParticipant(Base):
     """One side of a match."""
 
-    __tablename__ = "ladder_seats"
+    __tablename__ = "ladder_participants"
 
     ladder_id: Mapped[str] = mapped_column(String(40), primary_key=True)
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    seat: Mapped[int] = mapped_column(Integer, primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, primary_key=True)
     """0, 1, 2, ... as they were reported; the learning side first."""
     player: Mapped[int] = mapped_column(Integer)
     team: Mapped[int] = mapped_column(Integer)

@@ -10,9 +10,9 @@ What is added to the two formulas:
 - A frozen policy enters with the ratings that the learning one had when it was taken: after its last match before that
   step (ML-Agents writes the present rating into the snapshot's slot).
 - With more than two sides, each pairing has its part of one K, so that a match moves a player by at most K and Elo is
-  conserved. A run only knows how its first seat did: then only pairings with that one count, and for the second rating
-  the others drew.
-- Two seats of one player (a policy that plays against itself) say nothing about each other.
+  conserved. A run only knows how its first participant did: then only pairings with that one count, and for the second
+  rating the others drew.
+- Two participants of one player (a policy that plays against itself) say nothing about each other.
 - A fixed player's ratings stay what they are. What its opponents gain or lose, nobody loses or gains.
 """
 
@@ -39,7 +39,7 @@ class Rating(NamedTuple):
     sigma: float
 
 
-class Seat(NamedTuple):
+class Participant(NamedTuple):
     """One side of a match."""
 
     player: int
@@ -55,8 +55,8 @@ class Game(NamedTuple):
     seq: int
     at: float
     scored: bool
-    """Any two seats compare; else only the first one with the others."""
-    seats: tuple[Seat, ...]
+    """Any two participants compare; else only the first one with the others."""
+    participants: tuple[Participant, ...]
 
 
 class Point(NamedTuple):
@@ -79,7 +79,7 @@ class Tally(NamedTuple):
 
 
 @dataclass
-class Standing:
+class RatingState:
     """Where a player stands."""
 
     player: int
@@ -94,10 +94,10 @@ Earlier = Callable[[int, int], Rating | None]
 """(player, step) -> the player's ratings after its last stored game before that step; None if there is none."""
 
 
-class Book:
+class RatingTable:
     """Plays games through: standings change, and points and tallies of what is new are collected."""
 
-    def __init__(self, standings: Iterable[Standing], earlier: Earlier) -> None:
+    def __init__(self, standings: Iterable[RatingState], earlier: Earlier) -> None:
         self.standings = {each.player: each for each in standings}
         self.points: list[Point] = []
         self.tallies: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -106,27 +106,27 @@ class Book:
 
     def play(self, game: Game) -> None:
         """Rate one game. One between less than two players changes nothing."""
-        present: dict[int, Seat] = {}
-        for seat in game.seats:
-            present.setdefault(seat.player, seat)
+        present: dict[int, Participant] = {}
+        for participant in game.participants:
+            present.setdefault(participant.player, participant)
         if len(present) < 2:
             return
-        for player, seat in present.items():
-            self._enter(self.standings[player], seat.step)
+        for player, participant in present.items():
+            self._enter(self.standings[player], participant.step)
         before = {player: self.standings[player].rating for player in present}
         gains = _elo_gains(game, before)
-        beliefs = _beliefs([(before[player], seat.rank) for player, seat in present.items()])
-        for (player, seat), (mu, sigma) in zip(present.items(), beliefs, strict=True):
+        beliefs = _beliefs([(before[player], participant.rank) for player, participant in present.items()])
+        for (player, participant), (mu, sigma) in zip(present.items(), beliefs, strict=True):
             standing = self.standings[player]
             standing.games += 1
             if not standing.fixed:
                 standing.rating = Rating(before[player].elo + gains[player], mu, sigma)
-            point = Point(player, standing.games, game.seq, seat.step, game.at, standing.rating)
+            point = Point(player, standing.games, game.seq, participant.step, game.at, standing.rating)
             self.points.append(point)
             self._histories[player].append(point)
         count(self.tallies, game)
 
-    def _enter(self, standing: Standing, step: int | None) -> None:
+    def _enter(self, standing: RatingState, step: int | None) -> None:
         """Give a snapshot that has not played yet the ratings that its policy had when it was taken, at `step`."""
         if standing.games or standing.parent is None or step is None:
             return
@@ -159,17 +159,17 @@ def ranks(scores: Sequence[float]) -> list[int]:
     return [1 + sum(many for other, many in better.items() if other > score) for score in scores]
 
 
-def _pairings(game: Game) -> Iterator[tuple[Seat, Seat]]:
-    """Yield the pairs of seats, with different players, that the game compares."""
-    everybody = itertools.combinations(game.seats, 2)
-    pairs = everybody if game.scored else ((game.seats[0], other) for other in game.seats[1:])
+def _pairings(game: Game) -> Iterator[tuple[Participant, Participant]]:
+    """Yield the pairs of participants, with different players, that the game compares."""
+    everybody = itertools.combinations(game.participants, 2)
+    pairs = everybody if game.scored else ((game.participants[0], other) for other in game.participants[1:])
     return ((a, b) for a, b in pairs if a.player != b.player)
 
 
 def _elo_gains(game: Game, before: Mapping[int, Rating]) -> dict[int, float]:
     """Return by how much each player's Elo changes; the sum is 0."""
     gains = dict.fromkeys(before, 0.0)
-    share = 1.0 / (len(game.seats) - 1)
+    share = 1.0 / (len(game.participants) - 1)
     for a, b in _pairings(game):
         score = 0.5 if a.rank == b.rank else float(a.rank < b.rank)
         gain = share * elo.change(score, before[a.player].elo, before[b.player].elo)

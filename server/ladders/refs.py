@@ -5,11 +5,11 @@ from enum import StrEnum
 from typing import Literal
 
 Outcome = Literal["win", "draw", "loss"]
-"""How a match ended for its first seat."""
+"""How a match ended for its first participant."""
 
 
 class PlayerKind(StrEnum):
-    """What sits at a seat."""
+    """What sits at a participant."""
 
     POLICY = "policy"
     """The policy that a run trains: it changes from match to match."""
@@ -24,7 +24,7 @@ class PlayerKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class PlayedSeat:
+class PlayedParticipant:
     """One side of a match that a run has played."""
 
     behavior: str
@@ -51,10 +51,10 @@ class PlayedMatch:
     at: float
     """Seconds since 1970-01-01 UTC."""
     step: int
-    seats: tuple[PlayedSeat, ...]
+    participants: tuple[PlayedParticipant, ...]
     """The learning side first."""
     outcome: Outcome
-    """Of the first seat. Which of several opponents did how well is not known."""
+    """Of the first participant. Which of several opponents did how well is not known."""
     truncated: bool
     rated: bool
     """Whether it counts: opponents that changed during a match make it unfit for a comparison."""
@@ -63,7 +63,7 @@ class PlayedMatch:
 
 
 @dataclass(frozen=True)
-class ReportedSeat:
+class ReportedParticipant:
     """One side of a match that somebody reports."""
 
     player: int | str
@@ -75,9 +75,9 @@ class ReportedSeat:
 
 @dataclass(frozen=True)
 class ReportedMatch:
-    """A match that was played elsewhere: either every seat has a score, or the first one an outcome."""
+    """A match that was played elsewhere: either every participant has a score, or the first one an outcome."""
 
-    seats: tuple[ReportedSeat, ...]
+    participants: tuple[ReportedParticipant, ...]
     outcome: Outcome | None = None
     at: float | None = None
     """Seconds since 1970-01-01 UTC; None: now."""

@@ -16,12 +16,12 @@ from server.kit.db.keyset import Columns, parts, select_page
 from server.kit.db.projects import DEFAULT, project_of
 from server.kit.errors import LadderExists, LadderNotFound, NameAmbiguous, PlayerNotFound
 from server.kit.listing import ListQuery, Page
+from server.kit.states import TERMINAL
 from server.ladders.models import Ladder, LadderPlayer, RunLadder
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
-from server.ladders.refs import PlayedSeat, PlayerKind
+from server.ladders.refs import PlayedParticipant, PlayerKind
 from server.runs.events.repository import UNTRACKED
 from server.runs.models import Run
-from server.runs.states import TERMINAL
 
 INITIAL_ELO: Final = 1200.0
 """ML-Agents' `initial_elo`."""
@@ -39,9 +39,9 @@ class Policy(NamedTuple):
     """Name of what plays instead of a policy that was learnt: the player that has been registered by it, if any."""
 
     @classmethod
-    def at(cls, seat: PlayedSeat) -> Self:
-        """Return who sits at a seat."""
-        return cls(seat.behavior, seat.snapshot, seat.checkpoint, seat.scripted)
+    def at(cls, participant: PlayedParticipant) -> Self:
+        """Return who sits at a participant."""
+        return cls(participant.behavior, participant.snapshot, participant.checkpoint, participant.scripted)
 
     @property
     def kind(self) -> PlayerKind:
@@ -245,15 +245,15 @@ class PlayerRepository:
             self._session.execute(insert(LadderPlayer).values(row))  # one by one: the time is the database's
         return range(first, ladder.player_seq + 1)
 
-    def of_run(self, ladder: Ladder, run_id: str, seats: Iterable[PlayedSeat]) -> dict[Policy, int]:
+    def of_run(self, ladder: Ladder, run_id: str, participants: Iterable[PlayedParticipant]) -> dict[Policy, int]:
         """Return the numbers of those who played for a run in a locked ladder; those that it lacks are added.
 
         Policies of other runs are players of theirs; one that was registered by its checkpoint is that player.
         """
         steps: dict[Policy, int] = {}
-        for seat in seats:
-            policy = Policy.at(seat)
-            steps[policy] = max(seat.step, steps.get(policy, 0))
+        for participant in participants:
+            policy = Policy.at(participant)
+            steps[policy] = max(participant.step, steps.get(policy, 0))
         runs = self._runs({policy.checkpoint for policy in steps if policy.checkpoint is not None})
         found = self._registered(ladder.id, [policy for policy in steps if policy.kind is PlayerKind.CHECKPOINT])
         origins = {policy: _origin(policy, run_id, runs) for policy in steps}

@@ -1,12 +1,12 @@
-"""Ladders: who played whom, how it ended, and how strong that makes everybody."""
+"""Ladders over HTTP: players, matches, ratings, payoffs."""
 
-from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy.typing as npt
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field as Within
 
-from server.app.services import CommandDep, DatabaseDep, ServicesDep
+from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import (
     CheckpointNotFound,
@@ -25,35 +25,22 @@ from server.kit.http.fields import NAME
 from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
-from server.kit.listing import Operator, Order
-from server.ladders.matches.repository import MatchRepository, SeatedMatch
-from server.ladders.ratings.repository import History, Payoffs, RatingRepository
-from server.ladders.refs import PlayerKind, ReportedMatch, ReportedSeat
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
+from server.kit.listing import ListQuery, Operator, Order, Page
+from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
+from server.ladders.models import Ladder, LadderPlayer
+from server.ladders.ratings.repository import History, RatingRepository
+from server.ladders.refs import PlayerKind, ReportedMatch, ReportedParticipant
 from server.ladders.repository import LadderRepository, PlayerRepository
-from server.ladders.schemas import (
-    LadderCreate,
-    LadderPage,
-    LadderRead,
-    MatchPage,
-    MatchRead,
-    MatchReport,
-    PayoffPlayer,
-    PayoffRead,
-    PlayerCreate,
-    PlayerPage,
-    PlayerRead,
-    RatingHistory,
-    RatingPage,
-    RatingRead,
-    RatingSeries,
-    SeatRead,
-)
+from server.ladders.requests import LadderCreate, MatchReport, PlayerCreate
 from server.ladders.service import LadderService, NewPlayer
 
 router = APIRouter(prefix="/v1/ladders", tags=["ladders"])
 
 LADDERS = ListForm(
     name="ladders",
+    kind=schemas.Ladder,
     filters={
         "name": Field(filters.word),
         "run_id": Field(filters.word),
@@ -75,10 +62,13 @@ _OF_PLAYERS = {
     "fixed": Field(filters.flag, EQUALITY),
     "games": Field(filters.integer),
 }
-PLAYERS = ListForm("players", _OF_PLAYERS, frozenset({"id", "name"}), Order("id", descending=False))
-RATINGS = ListForm("ratings", _OF_PLAYERS, frozenset({"elo", "mu", "ordinal", "games", "id"}), Order("elo"))
+PLAYERS = ListForm("players", schemas.Player, _OF_PLAYERS, frozenset({"id", "name"}), Order("id", descending=False))
+RATINGS = ListForm(
+    "ratings", schemas.Rating, _OF_PLAYERS, frozenset({"elo", "mu", "ordinal", "games", "id"}), Order("elo")
+)
 MATCHES = ListForm(
     name="matches",
+    kind=schemas.Match,
     filters={
         "seq": Field(filters.integer),
         "at": Field(filters.time),
@@ -88,7 +78,7 @@ MATCHES = ListForm(
         "truncated": Field(filters.flag, EQUALITY),
         "superseded": Field(filters.flag, EQUALITY),
         "run_id": Field(filters.word, EQUALITY),
-        "epoch": Field(filters.integer),
+        "attempt": Field(filters.integer),
         "behavior": Field(filters.word),
         "number": Field(filters.integer),
         "simulator": Field(filters.integer),
@@ -108,39 +98,40 @@ LadderKey = Annotated[
 Number = Annotated[int, Within(ge=1, le=2**31 - 1)]
 
 
-@router.get("", response_model=LadderPage, responses=problems(*LIST_PROBLEMS))
-def list_ladders(listing: ListingDep, database: DatabaseDep) -> LadderPage:
+@router.get("", response_model=LADDERS.page(), responses=problems(*LIST_PROBLEMS))
+def list_ladders(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List ladders, newest first."""
-    query = listing.query(LADDERS)
-    with database.read() as session:
+
+    def fetch(session: Session, query: ListQuery) -> Page[schemas.Ladder]:
         page = LadderRepository(session).list(query)
-        found = [LadderRead.model_validate(each) for each in page.items]
-    return LadderPage(ladders=found, next_page_token=listing.token(LADDERS, page))
+        return Page(tuple(_ladder(row) for row in page.items), page.next)
+
+    return listing.answer(LADDERS, database, fetch)
 
 
 @router.post(
     "",
     status_code=201,
-    response_model=LadderRead,
+    response_model=schemas.Ladder,
     responses=problems(LadderExists, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
     openapi_extra=declare_json(LadderCreate),
 )
 def create_ladder(body: BodyDep, command: CommandDep) -> Response:
-    """Make a ladder that runs can share. A run without one has its own."""
+    """Create a ladder that runs can share. A run without one has its own."""
     wanted = body.read(LadderCreate, {})
 
     def create(session: Session) -> Answer:
         made = LadderService(session).create(wanted.name, wanted.description, wanted.initial_elo)
-        return Answer(201, LadderRead.model_validate(made), f"/v1/ladders/{made.id}")
+        return Answer(201, _ladder(made), f"/v1/ladders/{made.id}")
 
     return command.run(create)
 
 
-@router.get("/{ladder:name}", response_model=LadderRead, responses=problems(LadderNotFound, NameAmbiguous))
-def get_ladder(ladder: LadderKey, database: DatabaseDep) -> LadderRead:
+@router.get("/{ladder:name}", response_model=schemas.Ladder, responses=problems(LadderNotFound, NameAmbiguous))
+def get_ladder(ladder: LadderKey, database: DatabaseDep) -> schemas.Ladder:
     """Return one ladder."""
     with database.read() as session:
-        return LadderRead.model_validate(LadderRepository(session).get(ladder))
+        return _ladder(LadderRepository(session).get(ladder))
 
 
 @router.delete(
@@ -158,35 +149,35 @@ def delete_ladder(ladder: LadderKey, services: ServicesDep) -> Response:
 
 @router.post(
     "/{ladder:name}:recompute",
-    response_model=LadderRead,
+    response_model=schemas.Ladder,
     responses=problems(LadderNotFound, NameAmbiguous, *COMMAND_PROBLEMS),
 )
 def recompute_ladder(ladder: LadderKey, command: CommandDep) -> Response:
     """Take all ratings and payoffs back, and compute them anew from the matches; they come out the same.
 
-    The steward does so piece by piece: `rated_through` says how far it is.
+    The controller does so piece by piece: `rated_through` says how far it is.
     """
-    return command.run(lambda session: Answer(200, LadderRead.model_validate(LadderService(session).recompute(ladder))))
+    return command.run(lambda session: Answer(200, _ladder(LadderService(session).recompute(ladder))))
 
 
 @router.get(
     "/{ladder:name}/players",
-    response_model=PlayerPage,
+    response_model=PLAYERS.page(),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> PlayerPage:
+def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List a ladder's players, in the order in which they came."""
-    query = listing.query(PLAYERS)
-    with database.read() as session:
-        page = PlayerRepository(session).list(LadderRepository(session).get(ladder).id, query)
-        found = [PlayerRead.model_validate(each) for each in page.items]
-    return PlayerPage(players=found, next_page_token=listing.token(PLAYERS, page))
+    return listing.answer(
+        PLAYERS,
+        database,
+        lambda session, query: PlayerRepository(session).list(LadderRepository(session).get(ladder).id, query),
+    )
 
 
 @router.post(
     "/{ladder:name}/players",
     status_code=201,
-    response_model=PlayerRead,
+    response_model=schemas.Player,
     responses=problems(
         LadderNotFound,
         NameAmbiguous,
@@ -199,7 +190,7 @@ def list_players(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     openapi_extra=declare_json(PlayerCreate),
 )
 def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
-    """Register a script, a person or a checkpoint, whose matches are reported. Policies of runs come by themselves."""
+    """Register a script, a person or a checkpoint, whose matches are reported. Policies of runs join by themselves."""
     wanted = body.read(PlayerCreate, {})
     new = NewPlayer(
         name=wanted.name,
@@ -212,32 +203,33 @@ def register_player(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Re
         fixed=wanted.fixed,
     )
     return command.run(
-        lambda session: Answer(201, PlayerRead.model_validate(LadderService(session).add_player(ladder, new)))
+        lambda session: Answer(201, resource(schemas.Player, LadderService(session).add_player(ladder, new)))
     )
 
 
 @router.get(
     "/{ladder:name}/ratings",
-    response_model=RatingPage,
+    response_model=RATINGS.page(
+        matches=(int, Within(description="Number of the ladder's newest match.")),
+        rated_through=(int, Within(description="All matches up to this number are in the ratings.")),
+    ),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> RatingPage:
+def list_ratings(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List how strong the players are, the highest Elo first."""
-    query = listing.query(RATINGS)
-    with database.read() as session:
+    state = dict[str, int]()
+
+    def fetch(session: Session, query: ListQuery) -> Page[LadderPlayer]:
         found = LadderRepository(session).get(ladder)
-        page = PlayerRepository(session).list(found.id, query)
-        return RatingPage(
-            matches=found.match_seq,
-            rated_through=found.rated_through,
-            ratings=[RatingRead.model_validate(each) for each in page.items],
-            next_page_token=listing.token(RATINGS, page),
-        )
+        state.update(matches=found.match_seq, rated_through=found.rated_through)
+        return PlayerRepository(session).list(found.id, query)
+
+    return listing.answer(RATINGS, database, fetch) | state
 
 
 @router.get(
     "/{ladder:name}/ratings/history",
-    response_model=RatingHistory,
+    response_model=schemas.RatingHistory,
     responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
 )
 def rating_history(
@@ -247,20 +239,20 @@ def rating_history(
         list[Number] | None,
         Query(max_length=MAX_SERIES, description="Players' numbers. Not given, they are the newest learning policies."),
     ] = None,
-    points: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Most entries per player.")] = 500,
-) -> RatingHistory:
+    points: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of entries per player.")] = 500,
+) -> schemas.RatingHistory:
     """Return players' ratings over their matches, by number, step and time."""
     with database.read() as session:
         found = LadderRepository(session).get(ladder)
         players = PlayerRepository(session)
         wanted = players.learning(found.id, MAX_SERIES) if player is None else players.get_all(found.id, player)
         histories = [RatingRepository(session).history(each, points) for each in wanted]
-    return RatingHistory(rated_through=found.rated_through, series=[_series(each) for each in histories])
+    return schemas.RatingHistory(rated_through=found.rated_through, series=tuple(_series(each) for each in histories))
 
 
 @router.get(
     "/{ladder:name}/payoffs",
-    response_model=PayoffRead,
+    response_model=schemas.Payoffs,
     responses=problems(LadderNotFound, NameAmbiguous, PlayerNotFound),
 )
 def get_payoffs(
@@ -273,16 +265,18 @@ def get_payoffs(
             description="Players' numbers. Not given, they are the newest ones that have met one another.",
         ),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAYOFFS, description="Most players, where none are named.")] = 200,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_PAYOFFS, description="Maximum number of players, if none are named.")
+    ] = 200,
     met: Annotated[
         bool,
         Query(
-            description="Only players of whom each has met another one that is shown. False: the newest `limit` that "
-            "have played, whomever they met. Players that are named are shown in either case."
+            description="Only players that have met another player of the answer. False: the newest `limit` players "
+            "with a match. Named players are always in the answer."
         ),
     ] = True,
-) -> Response:
-    """Return how each player did against each other one."""
+) -> schemas.Payoffs:
+    """Return the results of each player against each other one."""
     with database.read() as session:
         found = LadderRepository(session).get(ladder)
         players, ratings = PlayerRepository(session), RatingRepository(session)
@@ -291,27 +285,36 @@ def get_payoffs(
         else:
             wanted = players.get_all(found.id, ratings.met(found.id, limit) if player is None else player)
         payoffs = ratings.payoffs(found.id, wanted)
-    return Response(_matrix(found.rated_through, payoffs).model_dump_json(), media_type="application/json")
+    return schemas.Payoffs(
+        rated_through=found.rated_through,
+        players=tuple(resource(schemas.PayoffPlayer, each) for each in payoffs.players),
+        wins=_rows(payoffs.wins),
+        draws=_rows(payoffs.draws),
+        losses=_rows(payoffs.losses),
+        games=_rows(payoffs.games),
+        scores=_rows(payoffs.scores),  # NaN, of players that never met, becomes null
+    )
 
 
 @router.get(
     "/{ladder:name}/matches",
-    response_model=MatchPage,
+    response_model=MATCHES.page(),
     responses=problems(LadderNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> MatchPage:
-    """List a ladder's matches, newest first: `player = 3 AND outcome = win`. Superseded ones only if asked for."""
-    query = listing.query(MATCHES)
-    with database.read() as session:
+def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
+    """List a ladder's matches, newest first: `player = 3 AND outcome = win`. Superseded ones only on request."""
+
+    def fetch(session: Session, query: ListQuery) -> Page[schemas.Match]:
         page = MatchRepository(session).list(LadderRepository(session).get(ladder).id, query)
-    found = [_match(each) for each in page.items]
-    return MatchPage(matches=found, next_page_token=listing.token(MATCHES, page))
+        return Page(tuple(_match(each) for each in page.items), page.next)
+
+    return listing.answer(MATCHES, database, fetch)
 
 
 @router.post(
     "/{ladder:name}/matches",
     status_code=201,
-    response_model=MatchRead,
+    response_model=schemas.Match,
     responses=problems(
         LadderNotFound,
         NameAmbiguous,
@@ -324,10 +327,13 @@ def list_matches(ladder: LadderKey, listing: ListingDep, database: DatabaseDep) 
     openapi_extra=declare_json(MatchReport),
 )
 def report_match(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Response:
-    """Enter a match that was played elsewhere: for instance a person's against a policy."""
+    """Store a match that was played elsewhere: for instance a person's against a policy."""
     wanted = body.read(MatchReport, {})
     match = ReportedMatch(
-        seats=tuple(ReportedSeat(seat.player, seat.team, seat.score) for seat in wanted.seats),
+        participants=tuple(
+            ReportedParticipant(participant.player, participant.team, participant.score)
+            for participant in wanted.participants
+        ),
         outcome=wanted.outcome,
         at=None if wanted.at is None else wanted.at.timestamp(),
         truncated=wanted.truncated,
@@ -335,48 +341,33 @@ def report_match(ladder: LadderKey, body: BodyDep, command: CommandDep) -> Respo
     return command.run(lambda session: Answer(201, _match(LadderService(session).report(ladder, match))))
 
 
-def _series(history: History) -> RatingSeries:
+def _ladder(row: Ladder) -> schemas.Ladder:
+    return resource(schemas.Ladder, row, players=row.player_seq, matches=row.match_seq)
+
+
+def _series(history: History) -> schemas.RatingSeries:
     points = history.points
-    return RatingSeries(
-        id=history.player.id,
-        name=history.player.name,
+    return resource(
+        schemas.RatingSeries,
+        history.player,
         total=history.player.games,
         games=[point.game for point in points],
         matches=[point.seq for point in points],
         steps=[point.step for point in points],
-        times=[datetime.fromtimestamp(point.at, UTC) for point in points],
+        times=[point.at for point in points],
         elo=[point.elo for point in points],
         mu=[point.mu for point in points],
         sigma=[point.sigma for point in points],
     )
 
 
-def _matrix(rated_through: int, payoffs: Payoffs) -> PayoffRead:
-    """Return the answer. Its hundreds of thousands of numbers are checked by nobody; NaN is written as null."""
-    return PayoffRead.model_construct(
-        rated_through=rated_through,
-        players=[PayoffPlayer.model_validate(each) for each in payoffs.players],
-        wins=payoffs.wins.tolist(),
-        draws=payoffs.draws.tolist(),
-        losses=payoffs.losses.tolist(),
-        games=payoffs.games.tolist(),
-        scores=payoffs.scores.tolist(),
-    )
+def _rows(matrix: npt.NDArray[Any]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(map(tuple, matrix.tolist()))
 
 
-def _match(seated: SeatedMatch) -> MatchRead:
-    match = seated.match
-    return MatchRead(
-        **{name: getattr(match, name) for name in MatchRead.model_fields if name != "seats"},
-        seats=[
-            SeatRead(
-                player=player.id,
-                name=player.name,
-                team=seat.team,
-                rank=seat.rank,
-                score=seat.score,
-                step=seat.step,
-            )
-            for seat, player in seated.seats
-        ],
-    )
+def _match(found: MatchWithParticipants) -> schemas.Match:
+    participants = [
+        resource(schemas.Participant, participant, player=player.id, name=player.name)
+        for participant, player in found.participants
+    ]
+    return resource(schemas.Match, found.match, participants=participants)

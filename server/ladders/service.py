@@ -1,4 +1,4 @@
-"""Commands on ladders: make, delete, register players, enter matches, compute anew; and what a run needs of them."""
+"""Commands on ladders: make, delete, register players, enter matches, recompute; and the ladder of a run."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from server.config.document import Path
 from server.config.problems import join_path
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, LadderInUse, PlayerExists, Problem
-from server.ladders.matches.repository import MatchLedger, MatchRepository, SeatedMatch
+from server.ladders.matches.repository import MatchLedger, MatchRepository, MatchWithParticipants
 from server.ladders.models import Ladder, LadderPlayer
 from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
 from server.ladders.ratings.repository import RatingRepository
@@ -78,11 +78,11 @@ class LadderService:
         (number,) = self._players.insert(found, [row])
         return self._players.get(found.id, number)
 
-    def report(self, ladder: str, match: ReportedMatch) -> SeatedMatch:
+    def report(self, ladder: str, match: ReportedMatch) -> MatchWithParticipants:
         """Enter a match that was played elsewhere. Raises LadderNotFound, PlayerNotFound, MatchInvalid."""
         entered = MatchLedger(self._session).report(self._ladders.lock(ladder), match)
-        (seated,) = MatchRepository(self._session).seated([entered])
-        return seated
+        (with_participants,) = MatchRepository(self._session).with_participants([entered])
+        return with_participants
 
     def recompute(self, ladder: str) -> Ladder:
         """Take all ratings of a ladder back; they are computed anew from its matches. Raises LadderNotFound."""
@@ -106,7 +106,7 @@ class LadderService:
         return next((ladder.id for ladder in found.values()), None)
 
     def join(self, run_id: str, config: RunConfig, shared: str | None) -> None:
-        """Let a new run play on a shared ladder; without one, a run with self-play gets its own."""
+        """Connect a new run to a shared ladder; without one, a run with self-play gets its own."""
         if shared is not None:
             self._ladders.join(run_id, shared)
         elif config.assessment is None and any(section.self_play is not None for _, section in _learning(config)):

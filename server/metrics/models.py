@@ -43,9 +43,9 @@ class MetricChunk(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     behavior: Mapped[str] = mapped_column(String(200), primary_key=True)
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
-    epoch: Mapped[int] = mapped_column(Integer, primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True)
-    """Counts 0, 1, 2, ... per (run, behavior, key, epoch). The last one grows until it is full."""
+    """Counts 0, 1, 2, ... per (run, behavior, key, attempt number). The last one grows until it is full."""
     count: Mapped[int] = mapped_column(Integer)
     first_step: Mapped[int] = mapped_column(BigInteger)
     last_step: Mapped[int] = mapped_column(BigInteger)

@@ -45,14 +45,6 @@ class MetricRepository:
                 found.setdefault(metric.behavior, {})[metric.key] = metric.value
         return found
 
-    def latest_of(self, run_ids: Sequence[str], keys: Sequence[str]) -> dict[str, list[LatestMetric]]:
-        """Return the newest values of some keys for many runs at once: what a list of runs shows beside each."""
-        query = select(LatestMetric).where(LatestMetric.run_id.in_(run_ids), LatestMetric.key.in_(keys))
-        found: dict[str, list[LatestMetric]] = {run_id: [] for run_id in run_ids}
-        for metric in self._session.scalars(query.order_by(LatestMetric.behavior, LatestMetric.key)):
-            found[metric.run_id].append(metric)
-        return found
-
     def series(self, run_id: str, behavior: str, key: str, points: int = 500, after_step: int | None = None) -> Series:
         """Return a metric's history in at most `points` buckets (`server.metrics.points`). Raises MetricNotFound.
 
@@ -75,16 +67,16 @@ class MetricRepository:
 
     def history(self, run_id: str, behavior: str, key: str) -> Points | None:
         """Return all points that no later attempt superseded, or None when there never was one."""
-        columns = (MetricChunk.epoch, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
+        columns = (MetricChunk.attempt, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
         rows = self._session.execute(
             select(*columns)
             .where(MetricChunk.run_id == run_id, MetricChunk.behavior == behavior, MetricChunk.key == key)
-            .order_by(MetricChunk.epoch, MetricChunk.number)
+            .order_by(MetricChunk.attempt, MetricChunk.number)
         ).all()
         if not rows:
             return None
         limits = self._limits(run_id, behavior)
-        visible = [Points.unpack(*packed).until(limits.get(epoch, NO_LIMIT)) for epoch, *packed in rows]
+        visible = [Points.unpack(*packed).until(limits.get(attempt, NO_LIMIT)) for attempt, *packed in rows]
         return sum(visible, Points.empty())
 
     def listed(
@@ -115,14 +107,14 @@ class MetricRepository:
         values = {"highest": None, "lowest": None} if history is None else _extremes(history)
         self._session.execute(update(LatestMetric).where(*same).values(**values, extremes_step=LatestMetric.step))
 
-    def append(self, run_id: str, epoch: int, points: Iterable[MetricPoint]) -> None:
+    def append(self, run_id: str, attempt: int, points: Iterable[MetricPoint]) -> None:
         """Add points of an attempt. Those not beyond its newest step of a key are dropped: adding twice is safe."""
         by_key: defaultdict[tuple[str, str], list[MetricPoint]] = defaultdict(list)
         for point in points:
             by_key[point.behavior, point.key].append(point)
         latest = []
         for (behavior, key), group in sorted(by_key.items()):
-            added = self._append(run_id, epoch, behavior, key, Points.of(group))
+            added = self._append(run_id, attempt, behavior, key, Points.of(group))
             if len(added):
                 values = _newest(added) | _extremes(added) | {"extremes_step": int(added.steps[-1])}
                 latest.append({"run_id": run_id, "behavior": behavior, "key": key} | values)
@@ -146,25 +138,25 @@ class MetricRepository:
     def _limits(self, run_id: str, behavior: str) -> dict[int, int]:
         """Return, for each attempt but the last, the step up to which its points still count."""
         query = (
-            select(Attempt.epoch, Attempt.resume_step, Checkpoint.steps)
+            select(Attempt.number, Attempt.resume_step, Checkpoint.steps)
             .outerjoin(Checkpoint, Checkpoint.id == Attempt.resumed_from)
             .where(Attempt.run_id == run_id)
-            .order_by(Attempt.epoch.desc())
+            .order_by(Attempt.number.desc())
         )
         limits: dict[int, int] = {}
         limit = NO_LIMIT
-        for epoch, resume_step, steps in self._session.execute(query):
-            limits[epoch] = limit
+        for attempt, resume_step, steps in self._session.execute(query):
+            limits[attempt] = limit
             limit = min(limit, _restored(resume_step, steps, behavior))
         return limits
 
-    def _append(self, run_id: str, epoch: int, behavior: str, key: str, points: Points) -> Points:
+    def _append(self, run_id: str, attempt: int, behavior: str, key: str, points: Points) -> Points:
         """Add to one key's history; return what was new."""
         same = (
             MetricChunk.run_id == run_id,
             MetricChunk.behavior == behavior,
             MetricChunk.key == key,
-            MetricChunk.epoch == epoch,
+            MetricChunk.attempt == attempt,
         )
         last = self._session.execute(
             select(MetricChunk.number, MetricChunk.steps, MetricChunk.times, MetricChunk.values)
@@ -185,7 +177,7 @@ class MetricRepository:
             pending = pending[CHUNK_POINTS:]
         first = 0 if last is None else number + 1
         rows = [
-            {"run_id": run_id, "behavior": behavior, "key": key, "epoch": epoch, "number": first + index}
+            {"run_id": run_id, "behavior": behavior, "key": key, "attempt": attempt, "number": first + index}
             | _columns(pending[start : start + CHUNK_POINTS])
             for index, start in enumerate(range(0, len(pending), CHUNK_POINTS))
         ]
@@ -200,7 +192,7 @@ class MetricRepository:
         statement = dialect.insert(LatestMetric)
         keys = (LatestMetric.run_id, LatestMetric.behavior, LatestMetric.key)
         new: dict[str, Any] = {name: statement.excluded[name] for name in ("step", "value", "at")}
-        # What was known up to the step before goes on; anything else stays stale, and is computed by the steward.
+        # What was known up to the step before goes on; anything else stays stale, and is computed by the controller.
         known = LatestMetric.extremes_step == LatestMetric.step
         for name, beyond in (("highest", operator.gt), ("lowest", operator.lt)):
             old, added = getattr(LatestMetric, name), statement.excluded[name]

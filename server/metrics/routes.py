@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from server.app.services import DatabaseDep
+from ludus import schemas
 from server.kit.errors import MetricNotFound, RunNotFound
 from server.kit.http.errors import problems
 from server.kit.http.fields import TEXT, MetricKey, RunKey
-from server.metrics.points import Series
+from server.kit.http.resources import list_of, resource
+from server.kit.http.services import DatabaseDep
 from server.metrics.repository import MetricRepository
-from server.metrics.schemas import MetricList, MetricRead, SeriesList, SeriesRead
 from server.runs.repository import RunRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/metrics", tags=["metrics"])
@@ -20,15 +20,19 @@ router = APIRouter(prefix="/v1/runs/{run:name}/metrics", tags=["metrics"])
 MAX_POINTS = 5000
 
 
-@router.get("", response_model=MetricList, responses=problems(RunNotFound))
-def latest_metrics(run: RunKey, database: DatabaseDep) -> MetricList:
+@router.get("", response_model=list_of("MetricList", schemas.Metric, "metrics"), responses=problems(RunNotFound))
+def latest_metrics(run: RunKey, database: DatabaseDep) -> dict[str, Any]:
     """Return the newest value of every metric."""
     with database.read() as session:
         found = MetricRepository(session).latest(RunRepository(session).id_of(run))
-        return MetricList(metrics=[MetricRead.model_validate(metric) for metric in found])
+        return {"metrics": [resource(schemas.Metric, metric) for metric in found]}
 
 
-@router.get("/series", response_model=SeriesList, responses=problems(RunNotFound, MetricNotFound))
+@router.get(
+    "/series",
+    response_model=list_of("SeriesList", schemas.Series, "series"),
+    responses=problems(RunNotFound, MetricNotFound),
+)
 def metric_series(
     run: RunKey,
     database: DatabaseDep,
@@ -36,17 +40,17 @@ def metric_series(
     behavior: Annotated[
         str | None, Query(max_length=200, pattern=TEXT, description="Only of this behavior; empty = of the run.")
     ] = None,
-    points: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Most entries per series.")] = 500,
+    points: Annotated[int, Query(ge=1, le=MAX_POINTS, description="Maximum number of entries per series.")] = 500,
     after_step: Annotated[
         int | None,
         Query(
             ge=-1,
             le=2**62,
-            description="Only what lies beyond this step, and its first `points` points as they were recorded instead "
-            "of all thinned: to read a whole history piece by piece, or to keep up with it.",
+            description="Only points after this step: the first `points` of them as recorded, instead of all of them "
+            "thinned. For reading a whole history part by part, or following it.",
         ),
     ] = None,
-) -> SeriesList:
+) -> dict[str, Any]:
     """Return a metric over time, one series per behavior, in at most `points` entries each."""
     with database.read() as session:
         metrics = MetricRepository(session)
@@ -55,21 +59,18 @@ def metric_series(
             found = metrics.all_series(run_id, key, points, after_step)
         else:
             found = [metrics.series(run_id, behavior, key, points, after_step)]
-    return SeriesList(series=[_series(each) for each in found])
-
-
-def _series(series: Series) -> SeriesRead:
-    return SeriesRead(
-        behavior=series.behavior,
-        key=series.key,
-        total=series.total,
-        steps=series.steps.tolist(),
-        times=series.times.tolist(),
-        values=_finite(series.values.tolist()),
-        minima=_finite(series.minima.tolist()),
-        maxima=_finite(series.maxima.tolist()),
-        counts=series.counts.tolist(),
-    )
+    columns = ("steps", "times", "counts")
+    return {
+        "series": [
+            resource(
+                schemas.Series,
+                each,
+                **{name: getattr(each, name).tolist() for name in columns},
+                **{name: _finite(getattr(each, name).tolist()) for name in ("values", "minima", "maxima")},
+            )
+            for each in found
+        ]
+    }
 
 
 def _finite(values: Iterable[float]) -> list[float | None]:

@@ -1,1 +1,1 @@
-"""Runs: their life, their place in the database, and what users do with them."""
+"""Runs: tables, queries, events, and edits of their configuration. `server.lifecycle` has the commands on runs."""

@@ -10,17 +10,17 @@ from server.kit.db.projects import Owned
 from server.runs.scheduling.demand import LARGEST
 
 CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
-"""`server.runs.states.CLAIMABLE` in SQL. Queries use these words, so that SQLite sees that the index below applies."""
+"""`server.kit.states.CLAIMABLE` in SQL. Queries use these words, so that SQLite sees that the index below applies."""
 WAITING_SQL = "state || '' IN ('QUEUED', 'RECOVERING')"
 """The same, in words that the many indexes on `state` can't answer: SQLite would take one of them, and sort."""
 UNPURGED_SQL = "purge_at IS NOT NULL"
 """Deleted runs whose files are still to be removed. Queries use these words, so that the index below applies."""
 LEASED_SQL = "state || '' IN ('STARTING', 'RUNNING', 'PAUSING', 'STOPPING')"
-"""`server.runs.states.LEASED` in SQL, likewise."""
+"""`server.kit.states.LEASED` in SQL, likewise."""
 
 
 class Run(Owned, Base):
-    """One job: a kind, a resolved configuration, a state. See `server.runs.states` for its life."""
+    """One job: a kind, a resolved configuration, a state. See `server.kit.states` for its life."""
 
     __tablename__ = "runs"
 
@@ -40,10 +40,10 @@ class Run(Owned, Base):
     seed: Mapped[int] = mapped_column(BigInteger)
     priority: Mapped[int] = mapped_column(Integer, default=0)
     """Higher first."""
-    epoch: Mapped[int] = mapped_column(Integer, default=0)
+    attempt: Mapped[int] = mapped_column(Integer, default=0)
     """Fencing number: raised by each claim; a write that carries an older one is refused."""
     intent: Mapped[str | None] = mapped_column(String(16))
-    """What the supervisor shall do next: `pause`, `stop`, `cancel`, or nothing."""
+    """Requested by a user and not done yet: `pause`, `stop`, `cancel`, or nothing."""
     step: Mapped[int] = mapped_column(BigInteger, default=0)
     """Agent steps of all behaviors together, as of the last heartbeat."""
     restarts_without_progress: Mapped[int] = mapped_column(Integer, default=0)
@@ -141,7 +141,7 @@ class Attempt(Base):
     __tablename__ = "attempts"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    epoch: Mapped[int] = mapped_column(Integer, primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
     worker_id: Mapped[str] = mapped_column(String(80), index=True)
     lease_expires_at: Mapped[float | None] = mapped_column(Timestamp, index=True)
     """On the database's clock. None once the attempt has ended."""
@@ -191,7 +191,7 @@ class Event(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int] = mapped_column(Integer, primary_key=True)
     at: Mapped[float] = mapped_column(Timestamp)
-    epoch: Mapped[int | None] = mapped_column(Integer)
+    attempt: Mapped[int | None] = mapped_column(Integer)
     type: Mapped[str] = mapped_column(String(64))
     """Past tense, snake case: `run_created`, `simulator_left`, `checkpoint_saved`."""
     level: Mapped[str] = mapped_column(String(8), default="info")
@@ -207,7 +207,7 @@ class Log(Base):
     __tablename__ = "logs"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    epoch: Mapped[int] = mapped_column(Integer, primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
     name: Mapped[str] = mapped_column(String(200), primary_key=True)
     path: Mapped[str] = mapped_column(Text)
     size: Mapped[int] = mapped_column(BigInteger)

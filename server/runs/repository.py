@@ -1,45 +1,23 @@
-"""Runs in the database: reads for the API, inserts, and what users ask of a run.
+"""Runs in the database: queries of the API, inserts, and the building blocks of commands. Never commits."""
 
-The worker's side (`RunQueue`, `AttemptLedger`) lies in `server.runs.attempts.repository` and is offered here too, so
-that one import gives all that concerns runs.
-"""
-
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Select, delete, exists, func, not_, select
+from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
-from server.checkpoints.refs import CheckpointRef, NewCheckpoint
+from server.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, opaque, select_page
 from server.kit.db.projects import project_of
-from server.kit.errors import LogNotFound, RunNotFound, TooManyTags
+from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
-from server.metrics.listed import ListedMetric
-from server.metrics.points import MetricPoint
-from server.metrics.repository import values_by_run
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger, RunQueue
-from server.runs.events.repository import EventRepository, Note, lock_run, move, record
-from server.runs.leases.repository import LeaseRepository
+from server.kit.states import Intent, RunState
+from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
-from server.runs.states import Intent, RunKind, RunState
-
-__all__ = [
-    "AttemptLedger",
-    "CheckpointRef",
-    "Claim",
-    "EventRepository",
-    "Intent",
-    "LeaseRepository",
-    "MetricPoint",
-    "NewCheckpoint",
-    "RunQueue",
-    "RunRepository",
-]
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 TAG: Columns = {"tag": RunTag.tag}
@@ -51,8 +29,34 @@ FEW = 4000
 """Up to so many hits, a condition leads the query that lists runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be created."""
+
+    config: RunConfig
+    """Resolved; a `seed` of None is drawn when the run is created."""
+    name: str | None = None
+    tags: Sequence[str] = ()
+    priority: int = 0
+    owner: str = ""
+    """A label; empty: the project."""
+    token_id: str = ""
+    """The token by which quotas count the run; empty: none."""
+    config_name: str | None = None
+    """The stored configuration that the run was created from, with its version."""
+    config_version: int | None = None
+    demonstrations: Sequence[str] = ()
+    """Ids of existing demonstrations that the configuration names."""
+    checkpoints: Sequence[str] = ()
+    """Ids of existing checkpoints that the configuration names."""
+    ladder: str | None = None
+    """Id of the existing shared ladder that the configuration names."""
+    warnings: Sequence[Problem] = ()
+    """Warnings about the configuration; they become events."""
+
+
 class RunRepository:
-    """Runs. Reads for everyone; the writes are building blocks of `server.runs.service`."""
+    """Runs. Reads for everyone; the writes are building blocks of `server.lifecycle.service`."""
 
     COLUMNS: ClassVar[Columns] = {
         "created_at": Run.created_at,
@@ -65,7 +69,7 @@ class RunRepository:
         "stop_reason": Run.stop_reason,
         "priority": Run.priority,
     }
-    """What lists can be filtered and sorted by, besides `tag`."""
+    """Columns by which lists can be filtered and sorted, besides `tag`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -91,19 +95,18 @@ class RunRepository:
             raise RunNotFound(run)
         return found
 
-    def list(self, query: ListQuery = NEWEST_FIRST, metric: ListedMetric | None = None) -> Page[Run]:
+    def list(self, query: ListQuery = NEWEST_FIRST, metric: Subquery | None = None) -> Page[Run]:
         """Return a page of runs without `BEHIND` (touching `config` of one of them raises).
 
         Fields: those of `COLUMNS`, and `tag` with = and !=. A text that ends in `*` matches a prefix. Sorted by
-        `finished_at`, runs that have not finished are left out; sorted by METRIC, which stands for `metric`, those
-        that have no such number.
+        `finished_at`, runs that have not finished are left out; sorted by METRIC, those without a row in `metric`
+        (`run_id`, `value`).
         """
         statement = select(Run).options(*(defer(column, raiseload=True) for column in BEHIND))
         known: dict[str, ColumnElement[Any] | InstrumentedAttribute[Any]] = dict(self.COLUMNS)
         if metric is not None:
-            of_run = values_by_run(metric)
-            statement = statement.join(of_run, of_run.c.run_id == Run.id)
-            known[METRIC] = of_run.c.value
+            statement = statement.join(metric, metric.c.run_id == Run.id)
+            known[METRIC] = metric.c.value
         if query.order.field == "finished_at":
             statement = statement.where(Run.finished_at.is_not(None))
         rare = self._rarest(query)
@@ -146,50 +149,38 @@ class RunRepository:
 
     def attempts(self, run_id: str) -> Sequence[Attempt]:
         """Return a run's attempts, oldest first."""
-        return self._session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.epoch)).all()
+        return self._session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.number)).all()
 
-    def logs(self, run_id: str, epoch: int | None = None) -> Sequence[Log]:
+    def logs(self, run_id: str, attempt: int | None = None) -> Sequence[Log]:
         """Return the log files of a run, or of one attempt, by attempt and name."""
-        query = select(Log).where(Log.run_id == run_id).order_by(Log.epoch, Log.name)
-        return self._session.scalars(query if epoch is None else query.where(Log.epoch == epoch)).all()
+        query = select(Log).where(Log.run_id == run_id).order_by(Log.attempt, Log.name)
+        return self._session.scalars(query if attempt is None else query.where(Log.attempt == attempt)).all()
 
-    def log(self, run_id: str, epoch: int, name: str) -> Log:
+    def log(self, run_id: str, attempt: int, name: str) -> Log:
         """Return one log file. Raises LogNotFound."""
-        log = self._session.get(Log, (run_id, epoch, name))
+        log = self._session.get(Log, (run_id, attempt, name))
         if log is None:
-            raise LogNotFound(run_id, epoch, name)
+            raise LogNotFound(run_id, attempt, name)
         return log
 
-    def insert(
-        self,
-        config: Mapping[str, Any],
-        *,
-        seed: int,
-        name: str | None,
-        tags: Iterable[str],
-        priority: int,
-        owner: str,
-        token_id: str,
-        kind: RunKind,
-        config_name: str | None,
-        config_version: int | None,
-    ) -> Run:
-        """Insert a run that waits for a worker, with its first event. A run without a name is called like its id."""
+    def insert(self, new: NewRun) -> Run:
+        """Insert a run that waits for a worker, with its first event. A run without a name is named by its id."""
+        assert new.config.seed is not None
         run_id = new_id("run")
-        unique_tags = sorted(set(tags))
+        tags, config = sorted(set(new.tags)), new.config.model_dump(mode="json")
         run = Run(
             id=run_id,
-            kind=kind,
-            name=name or run_id,
-            tags=unique_tags,
+            kind=new.config.kind,
+            name=new.name or run_id,
+            tags=tags,
             state=RunState.QUEUED,
-            config=dict(config),
-            config_name=config_name,
-            config_version=config_version,
-            seed=seed,
-            priority=priority,
-            owner=owner,
-            token_id=token_id,
+            config=config,
+            config_name=new.config_name,
+            config_version=new.config_version,
+            seed=new.config.seed,
+            priority=new.priority,
+            owner=new.owner,
+            token_id=new.token_id,
             demand=Demand.of(config).text,
             created_at=now(),
             queued_at=now(),
@@ -197,8 +188,8 @@ class RunRepository:
         )
         self._session.add(run)
         self._session.flush()
-        self._session.add_all(RunTag(tag=tag, run_id=run_id) for tag in unique_tags)
-        data = {"name": run.name, "kind": kind, "priority": priority, "tags": unique_tags}
+        self._session.add_all(RunTag(tag=tag, run_id=run_id) for tag in tags)
+        data = {"name": run.name, "kind": run.kind, "priority": run.priority, "tags": tags}
         record(self._session, run_id, Note("run_created", "The run was created and waits for a worker.", data=data))
         self._session.refresh(run)
         return run
@@ -238,7 +229,7 @@ class RunRepository:
 
     def annotate(self, run: Run, note: Note, **columns: Any) -> Run:
         """Record an event of a locked run, with changes of its columns that are no move."""
-        record(self._session, run.id, note, epoch=run.epoch, **columns)
+        record(self._session, run.id, note, attempt=run.attempt, **columns)
         self._session.refresh(run)
         return run
 

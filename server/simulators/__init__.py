@@ -1,1 +1,1 @@
-"""Simulators, connected and past, and the desk at which they join."""
+"""Connected and former simulators, and their placement on a run's live attempt."""

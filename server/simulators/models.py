@@ -9,12 +9,12 @@ from server.kit.db.base import Base, Json, Timestamp, ordered_text
 
 
 class Simulator(Base):
-    """One incarnation: a process connection that joined a run. The gateway inserts it, the supervisor keeps it."""
+    """One session_id: a process connection that joined a run. The gateway inserts it, the supervisor keeps it."""
 
     __tablename__ = "simulators"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    incarnation: Mapped[str] = mapped_column(String(64), primary_key=True)
+    session_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     number: Mapped[int] = mapped_column(Integer)
     """Its seed is the run's seed + number."""
     label: Mapped[str] = mapped_column(ordered_text(200), default="")
@@ -22,7 +22,7 @@ class Simulator(Base):
     peer: Mapped[str] = mapped_column(String(200), default="")
     state: Mapped[str] = mapped_column(String(16))
     """`joined` (has a ticket), `connected`, `left`."""
-    epoch: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int] = mapped_column(Integer)
     collector: Mapped[int | None] = mapped_column(Integer)
     relayed: Mapped[bool] = mapped_column(default=False)
     behaviors: Mapped[list[Any]] = mapped_column(Json, default=list)

@@ -1,8 +1,8 @@
-"""Simulators: the desk at which they ask for a place in a run, and the rows that say who is and was connected."""
+"""Assigns joining simulators to a run's live attempt, and records connections."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -14,9 +14,10 @@ from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable
 from server.kit.errors import SimulatorNotFound
 from server.kit.listing import ListQuery, Order, Page
+from server.kit.states import LEASED, TERMINAL, RunState, StopReason
+from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run
-from server.runs.states import LEASED, TERMINAL, RunState, StopReason
 from server.simulators.models import Simulator
 
 NEWEST_FIRST = ListQuery(Order("joined_at"))
@@ -53,7 +54,7 @@ class Assigned:
     """A place in the live attempt."""
 
     run_id: str
-    epoch: int
+    attempt: int
     number: int
     """Of this simulator in the run, counted from 0 in the order of first joining."""
     endpoints: tuple[dict[str, Any], ...]
@@ -65,21 +66,13 @@ class Assigned:
 JoinAnswer = NotFound | Ended | NotReady | Assigned
 
 
-class Bell(Protocol):
-    """Wakes a worker. Losing a ring is harmless: the steward rings again."""
-
-    def ring(self, run_id: str) -> None:
-        """Tell the workers that this run waits."""
-        ...
-
-
-class SimulatorDesk:
+class Placement:
     """Gives simulators places in runs. Each call is one transaction; waiting simulators cost only reads."""
 
-    def __init__(self, database: Database, bell: Bell | None = None) -> None:
-        """`bell` wakes workers for a run that goes on; without one they hear of it from the steward."""
+    def __init__(self, database: Database, wake_up: WakeUp | None = None) -> None:
+        """`wake_up` wakes workers for a run that continues; without one the controller wakes them."""
         self._database = database
-        self._bell = bell
+        self._wake_up = wake_up
 
     @property
     def database(self) -> Database:
@@ -101,7 +94,7 @@ class SimulatorDesk:
     def join(
         self,
         run: str,
-        incarnation: str,
+        session_id: str,
         label: str = "",
         client: str = "",
         peer: str = "",
@@ -109,7 +102,7 @@ class SimulatorDesk:
     ) -> JoinAnswer:
         """Assign a simulator to the live attempt of a run (id, or name of the newest such run).
 
-        Idempotent per incarnation: the same one gets the same number again, in later attempts too.
+        Idempotent per session_id: the same one gets the same number again, in later attempts too.
         """
         with self._database.read() as session:
             found = SimulatorRepository(session).find_run(run)
@@ -122,16 +115,16 @@ class SimulatorDesk:
             return waiting
         with self._database.write() as session:
             locked = lock_run(session, found.id)
-            return _waiting(session, locked) or _assign(session, locked, incarnation, label, client, peer, relay=relay)
+            return _waiting(session, locked) or _assign(session, locked, session_id, label, client, peer, relay=relay)
 
-    def report(self, run: str, incarnation: str, code: str, sentence: str) -> bool:
+    def report(self, run: str, session_id: str, code: str, sentence: str) -> bool:
         """Note on a run what is wrong on a game's machine; False if there is no such run."""
         with self._database.write() as session:
             found = SimulatorRepository(session).find_run(run)
             if found is None:
                 return False
-            data = {"incarnation": incarnation, "code": code}
-            record(session, found.id, Note("simulator_trouble", storable(sentence, 4000), "warning", data))
+            data = {"session_id": session_id, "code": code}
+            record(session, found.id, Note("simulator_problem", storable(sentence, 4000), "warning", data))
             return True
 
     def _wake(self, run_id: str) -> JoinAnswer:
@@ -142,16 +135,16 @@ class SimulatorDesk:
         with self._database.read() as session:
             config = session.scalar(select(Run.config).where(Run.id == run_id)) or {}
         if not config.get("simulators", {}).get("auto_resume", True):
-            why = "since all simulators were gone, and does not go on by itself (simulators.auto_resume is false)"
-            return NotReady(run_id, f"Run {run_id} is PAUSED {why}; it goes on when somebody resumes it.")
+            why = "because all simulators had left, and does not resume by itself (simulators.auto_resume is false)"
+            return NotReady(run_id, f"Run {run_id} is PAUSED {why}; it continues when a user resumes it.")
         with self._database.write() as session:
             run = lock_run(session, run_id)
             if _is_forsaken(run):
                 message = "A simulator came back; the run waits for a worker again."
                 move(session, run, RunState.QUEUED, Note("run_queued", message))
-                if self._bell is not None:
-                    ring = self._bell.ring
-                    after_commit(session, lambda: ring(run_id))
+                if self._wake_up is not None:
+                    wake = self._wake_up.wake
+                    after_commit(session, lambda: wake(run_id))
             return _waiting(session, run) or NotReady(run_id, f"Run {run_id} goes on. Ask again.")
 
 
@@ -164,7 +157,7 @@ class SimulatorRepository:
         "number": Simulator.number,
         "joined_at": Simulator.joined_at,
         "leave_code": Simulator.leave_code,
-        "epoch": Simulator.epoch,
+        "attempt": Simulator.attempt,
     }
 
     def __init__(self, session: Session) -> None:
@@ -173,13 +166,13 @@ class SimulatorRepository:
     def list(self, run_id: str, query: ListQuery = NEWEST_FIRST) -> Page[Simulator]:
         """Return a page of a run's simulators, connected and past."""
         statement = select(Simulator).where(Simulator.run_id == run_id)
-        return select_page(self._session, statement, query, self.COLUMNS, Simulator.incarnation)
+        return select_page(self._session, statement, query, self.COLUMNS, Simulator.session_id)
 
-    def get(self, run_id: str, incarnation: str) -> Simulator:
+    def get(self, run_id: str, session_id: str) -> Simulator:
         """Return one simulator. Raises SimulatorNotFound."""
-        simulator = self._session.get(Simulator, (run_id, incarnation))
+        simulator = self._session.get(Simulator, (run_id, session_id))
         if simulator is None:
-            raise SimulatorNotFound(run_id, incarnation)
+            raise SimulatorNotFound(run_id, session_id)
         return simulator
 
     def find_run(self, run: str) -> Run | None:
@@ -188,42 +181,42 @@ class SimulatorRepository:
         by_name = query.where(Run.name == run).order_by(Run.created_at.desc(), Run.id.desc()).limit(1)
         return self._session.scalars(query.where(Run.id == run)).one_or_none() or self._session.scalars(by_name).first()
 
-    def connected(self, run_id: str, epoch: int, incarnation: str, **columns: Any) -> None:
-        """Note that a collector serves a simulator, whether or not it had joined at the desk."""
-        values = columns | {"state": CONNECTED, "epoch": epoch, "connected_at": now(), "left_at": None, "steps": 0}
+    def connected(self, run_id: str, attempt: int, session_id: str, **columns: Any) -> None:
+        """Note that a collector serves a simulator, whether or not it had joined first."""
+        values = columns | {"state": CONNECTED, "attempt": attempt, "connected_at": now(), "left_at": None, "steps": 0}
         values |= {"leave_code": None, "leave_reason": None}
         dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
-        row = {"run_id": run_id, "incarnation": incarnation, "joined_at": now(), **values}
+        row = {"run_id": run_id, "session_id": session_id, "joined_at": now(), **values}
         self._session.execute(
             dialect.insert(Simulator)
             .values(row)
-            .on_conflict_do_update(index_elements=[Simulator.run_id, Simulator.incarnation], set_=values)
+            .on_conflict_do_update(index_elements=[Simulator.run_id, Simulator.session_id], set_=values)
         )
 
-    def plays(self, run_id: str, epoch: int, incarnation: str, behaviors: Sequence[str], agents: int) -> None:
+    def plays(self, run_id: str, attempt: int, session_id: str, behaviors: Sequence[str], agents: int) -> None:
         """Note the behaviors and agents of a simulator in this attempt."""
         self._session.execute(
             update(Simulator)
-            .where(Simulator.run_id == run_id, Simulator.incarnation == incarnation, Simulator.epoch == epoch)
+            .where(Simulator.run_id == run_id, Simulator.session_id == session_id, Simulator.attempt == attempt)
             .values(behaviors=list(behaviors), agents=agents)
         )
 
-    def left(self, run_id: str, epoch: int, incarnation: str, *, code: str, reason: str, steps: int) -> None:
+    def left(self, run_id: str, attempt: int, session_id: str, *, code: str, reason: str, steps: int) -> None:
         """Note that a simulator's session in this attempt ended."""
         self._session.execute(
             update(Simulator)
-            .where(Simulator.run_id == run_id, Simulator.incarnation == incarnation)
-            .where(Simulator.epoch == epoch, Simulator.state != LEFT)
+            .where(Simulator.run_id == run_id, Simulator.session_id == session_id)
+            .where(Simulator.attempt == attempt, Simulator.state != LEFT)
             .values(
                 state=LEFT, left_at=now(), leave_code=storable(code, 64), leave_reason=storable(reason), steps=steps
             )
         )
 
-    def dismiss(self, run_id: str, epoch: int, code: str, reason: str) -> None:
+    def mark_disconnected(self, run_id: str, attempt: int, code: str, reason: str) -> None:
         """Note that all simulators of an attempt are gone, because the attempt is."""
         self._session.execute(
             update(Simulator)
-            .where(Simulator.run_id == run_id, Simulator.epoch == epoch, Simulator.state != LEFT)
+            .where(Simulator.run_id == run_id, Simulator.attempt == attempt, Simulator.state != LEFT)
             .values(state=LEFT, left_at=now(), leave_code=code, leave_reason=reason)
         )
 
@@ -238,7 +231,7 @@ def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
     if state in TERMINAL:
         return Ended(run.id, state, run.stop_reason)
     if state is RunState.PAUSED:
-        return NotReady(run.id, f"Run {run.id} is PAUSED ({run.stop_reason}); it goes on when somebody resumes it.")
+        return NotReady(run.id, f"Run {run.id} is PAUSED ({run.stop_reason}); it continues when a user resumes it.")
     if state is RunState.PAUSING:  # its collectors dismiss everybody: nobody new is sent there
         return NotReady(run.id, f"Run {run.id} is PAUSING; wait here.")
     if state not in LEASED:
@@ -251,44 +244,44 @@ def _waiting(session: Session, run: Run) -> Ended | NotReady | None:
 
 def _endpoints(session: Session, run: Run) -> Sequence[dict[str, Any]]:
     query = select(Attempt.endpoints).where(
-        Attempt.run_id == run.id, Attempt.epoch == run.epoch, Attempt.ended_at.is_(None)
+        Attempt.run_id == run.id, Attempt.number == run.attempt, Attempt.ended_at.is_(None)
     )
     return session.scalars(query).one_or_none() or []
 
 
 def _assign(
-    session: Session, run: Run, incarnation: str, label: str, client: str, peer: str, *, relay: bool
+    session: Session, run: Run, session_id: str, label: str, client: str, peer: str, *, relay: bool
 ) -> Assigned:
-    known = session.get(Simulator, (run.id, incarnation))
+    known = session.get(Simulator, (run.id, session_id))
     if known is None:
         number = run.simulator_seq
         session.execute(update(Run).where(Run.id == run.id).values(simulator_seq=Run.simulator_seq + 1))
         session.add(
             Simulator(
                 run_id=run.id,
-                incarnation=incarnation,
+                session_id=session_id,
                 number=number,
                 label=storable(label, 200),
                 client=storable(client, 100),
                 peer=storable(peer, 200),
                 state=JOINED,
-                epoch=run.epoch,
+                attempt=run.attempt,
                 relayed=relay,
                 joined_at=now(),
             )
         )
     else:
         number = known.number
-        known.relayed, known.peer, known.epoch = relay, storable(peer, 200) or known.peer, run.epoch
+        known.relayed, known.peer, known.attempt = relay, storable(peer, 200) or known.peer, run.attempt
         if known.state != CONNECTED:
             known.state = JOINED
     session.flush()
-    return Assigned(run.id, run.epoch, number, tuple(_endpoints(session, run)), _load(session, run))
+    return Assigned(run.id, run.attempt, number, tuple(_endpoints(session, run)), _load(session, run))
 
 
 def _load(session: Session, run: Run) -> dict[int, int]:
     query = select(Simulator.collector).where(
-        Simulator.run_id == run.id, Simulator.epoch == run.epoch, Simulator.state == CONNECTED
+        Simulator.run_id == run.id, Simulator.attempt == run.attempt, Simulator.state == CONNECTED
     )
     load: dict[int, int] = {}
     for collector in session.scalars(query):

@@ -1,4 +1,4 @@
-"""What can be wrong with a webhook."""
+"""Errors of webhooks."""
 
 from server.kit.errors import Conflict, Invalid, NotFound
 

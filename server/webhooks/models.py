@@ -1,4 +1,4 @@
-"""Webhooks, what was sent to them, and how far the events of runs have been told."""
+"""Webhooks, their messages, and the cursor of each run's events."""
 
 from typing import Any
 

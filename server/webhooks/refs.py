@@ -1,4 +1,4 @@
-"""Webhooks as values: what they are for, and what becomes of messages. No database."""
+"""Webhooks as values: their subscriptions, and the states of messages. No database."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ class DeliveryState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """Which events a webhook wants."""
+class Subscription:
+    """The events that a webhook receives."""
 
     webhook_id: str
     project: str
@@ -44,7 +44,7 @@ class Wish:
     """Events from this time on, in seconds since 1970-01-01 UTC, on the database's clock."""
 
     def covers(self, project: str, run_id: str, tags: Sequence[str], event_type: str, at: float) -> bool:
-        """Whether an event of a run is meant."""
+        """Return whether the webhook receives an event of a run."""
         return (
             at >= self.since
             and self.project == project

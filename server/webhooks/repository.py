@@ -12,7 +12,7 @@ from server.kit.db.keyset import Columns, select_page
 from server.kit.listing import ListQuery, Page
 from server.webhooks.errors import WebhookNotFound
 from server.webhooks.models import Webhook
-from server.webhooks.refs import Wish
+from server.webhooks.refs import Subscription
 
 
 class WebhookRepository:
@@ -80,8 +80,10 @@ class WebhookRepository:
         """Remove a webhook with its deliveries."""
         self._session.delete(webhook)
 
-    def wishes(self, *, lock: bool = False) -> Sequence[Wish]:
-        """Return what the enabled webhooks want to hear of; with `lock` none of them is deleted before the commit."""
+    def subscriptions(self, *, lock: bool = False) -> Sequence[Subscription]:
+        """Return the subscriptions of the enabled webhooks; with `lock` none of them is deleted before the commit."""
         query = select(Webhook).where(Webhook.enabled).order_by(Webhook.id)
         found = self._session.scalars(query.with_for_update(read=True, key_share=True) if lock else query)
-        return [Wish(each.id, each.project, tuple(each.events), each.run_id, each.tag, each.since) for each in found]
+        return [
+            Subscription(each.id, each.project, tuple(each.events), each.run_id, each.tag, each.since) for each in found
+        ]

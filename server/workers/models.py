@@ -25,5 +25,5 @@ class Worker(Base):
     heartbeat_at: Mapped[float] = mapped_column(Timestamp, index=True)
     last_claim_at: Mapped[float | None] = mapped_column(Timestamp)
     run_id: Mapped[str | None] = mapped_column(String(40))
-    """What it works on."""
+    """The run that the slot executes."""
     stopped_at: Mapped[float | None] = mapped_column(Timestamp)

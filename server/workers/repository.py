@@ -1,4 +1,4 @@
-"""Workers: who is there, when it was last heard of, and what it does."""
+"""Workers: registered slots, their heartbeats, and their present runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ NEWEST_FIRST = ListQuery(Order("started_at"))
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a slot says of itself when it starts."""
+    """The registration of a slot when it starts."""
 
     id: str
     """`host/pid/start` of the slot's process."""
@@ -33,7 +33,7 @@ class WorkerInfo:
 
 
 class WorkerRegistry:
-    """What a worker writes about itself. Each call is one transaction."""
+    """The writes of a worker about itself. Each call is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -60,18 +60,18 @@ class WorkerRegistry:
             )
 
     def beat(self, worker_id: str) -> bool:
-        """Say that an idle worker is alive (a busy one says so with each heartbeat of its attempt).
+        """Record the heartbeat of an idle worker (a busy worker writes one with each heartbeat of its attempt).
 
         False where it is not in the list any more: it was silent for too long, or the database is a restored one.
         """
         return self._set(worker_id, heartbeat_at=now())
 
     def claimed(self, worker_id: str, run_id: str | None) -> None:
-        """Note what a worker works on; None when it is idle again. The queue and the ledger do this themselves."""
+        """Record the run of a worker; None when it is idle again. The queue and the ledger do this themselves."""
         self._set(worker_id, heartbeat_at=now(), run_id=run_id)
 
     def stopped(self, worker_id: str) -> None:
-        """Note that a worker has gone in peace."""
+        """Record an orderly shutdown."""
         self._set(worker_id, heartbeat_at=now(), run_id=None, stopped_at=now())
 
     def _set(self, worker_id: str, **values: Any) -> bool:

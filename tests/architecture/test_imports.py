@@ -1,11 +1,18 @@
 """Importing does no work, and imports run one way (design §3)."""
 
+import copy
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
+
+import grimp
+import pytest
+from importlinter.configuration import configure
+from importlinter.contracts.layers import LayersContract
 
 ROOT = Path(__file__).resolve().parents[2]
 POSIX_ONLY = ["fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"]
@@ -85,10 +92,40 @@ def test_the_import_rules_hold() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
 
     done = subprocess.run(
-        [lint, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ)
+        [lint, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ""}
     )
 
     assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("ludus", "server", "worker", cache_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("server.kit.errors", "server.runs.models"),
+        ("server.runs.repository", "server.app.access"),
+        ("server.runs.events.repository", "server.checkpoints.models"),
+        ("server.ladders.elo", "server.metrics.points"),
+    ],
+    ids=["kit imports a feature", "a feature imports the application", "a circle", "two features of one layer"],
+)
+def test_an_import_against_the_layers_of_the_server_is_found(
+    graph: grimp.ImportGraph, importer: str, imported: str
+) -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    options = next(each for each in contracts if "containers" in each) | {"exhaustive": "true"}
+    configure()
+    contract = LayersContract("layers", {"root_packages": ["ludus", "server", "worker"]}, options)
+    changed = copy.deepcopy(graph)
+    assert contract.check(changed, verbose=False).kept
+
+    changed.add_import(importer=importer, imported=imported)
+
+    assert not contract.check(changed, verbose=False).kept
 
 
 def test_importing_the_parent_of_the_embedded_stack_imports_no_framework(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from server.app.telemetry import HttpTelemetry
 from server.kit.db.database import Database
-from server.kit.telemetry import GatewayTelemetry, StewardTelemetry
-from server.workers.fleet.collector import FleetCollector
+from server.kit.http.telemetry import HttpTelemetry
+from server.kit.telemetry import ControllerTelemetry, GatewayTelemetry
+from server.workers.fleet.collector import FleetMetrics
 from worker.host.telemetry import WorkerTelemetry
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "monitoring.md").read_text()
@@ -24,14 +24,14 @@ UNITS = ("_seconds", "_bytes")
 @pytest.fixture
 def metrics(database: Database) -> dict[str, Metric]:
     """Return the metrics of all roles by name, as they are exposed, each counted once so that labels show."""
-    http = HttpTelemetry(FleetCollector(database, 10.0))
+    http = HttpTelemetry(FleetMetrics(database, 10.0))
     http.observe("GET", "/v1/runs", 200, 0.1)
-    gateway, steward, worker = GatewayTelemetry(), StewardTelemetry(), WorkerTelemetry()
+    gateway, controller, worker = GatewayTelemetry(), ControllerTelemetry(), WorkerTelemetry()
     gateway.called("join", "ok", 0.1)
-    steward.round("ok", 0.1)
-    steward.delivered("succeeded", 0.1)
+    controller.round("ok", 0.1)
+    controller.delivered("succeeded", 0.1)
     worker.heartbeats.labels("ok").observe(0.1)
-    return dict(collected(http.registry, gateway.registry, steward.registry, worker.registry))
+    return dict(collected(http.registry, gateway.registry, controller.registry, worker.registry))
 
 
 def collected(*registries: CollectorRegistry) -> Iterator[tuple[str, Metric]]:

@@ -6,17 +6,20 @@ import secrets
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import psutil
 
+from ludus.backoff import Backoff
+from ludus.child_process import RestartedProcess
 from ludus.client import ApiError, Client
-from server.embedded.child_process import Service, ServiceSpec
+from server.embedded.stack import start_command
 from server.kit.processes import MARK, marked, sweep
 from tests.chaos.servers import free_port
-from tests.e2e.stack import LUDUS, environment, eventually
+from tests.e2e.stack import LUDUS, environment
+from tests.waiting import eventually
 
 LEASE_SECONDS = 3.0
 SILENCE_SECONDS = 6.0
@@ -25,7 +28,7 @@ WORKERS = ("worker-1", "worker-2")
 
 
 class Cluster:
-    """API, gateway, steward and two workers on one home folder, or on the database and queue that settings name."""
+    """API, gateway, controller and two workers on one home folder, or on the database and queue that settings name."""
 
     def __init__(self, home: Path, workers: Mapping[str, Mapping[str, str]] | None = None, **settings: str) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -41,15 +44,21 @@ class Cluster:
             LUDUS_WORKER__LEASE_SECONDS=f"{LEASE_SECONDS}",
             LUDUS_WORKER__HEARTBEAT_SECONDS="0.5",
             LUDUS_WORKER__SILENCE_SECONDS=f"{SILENCE_SECONDS}",
-            LUDUS_STEWARD__RESTART_BUDGET="20",
+            LUDUS_CONTROLLER__RESTART_BUDGET="20",
             **settings,
         )
         shared[MARK] = self.mark
         subprocess.run([*LUDUS, "migrate"], env=shared, check=True, stderr=subprocess.DEVNULL, cwd=home)
-        commands = {"api": "server", "gateway": "gateway", "steward": "steward", **dict.fromkeys(WORKERS, "worker")}
+        commands = {
+            "api": "server",
+            "gateway": "gateway",
+            "controller": "controller",
+            **dict.fromkeys(WORKERS, "worker"),
+        }
         self._services = {
-            name: Service(
-                ServiceSpec(name, (command,), {**shared, **(workers or {}).get(name, {})}, home / f"{name}.log")
+            name: RestartedProcess(
+                partial(start_command, [command], {**shared, **(workers or {}).get(name, {})}, home / f"{name}.log"),
+                Backoff(RESTART_SECONDS, RESTART_SECONDS),
             )
             for name, command in commands.items()
         }
@@ -61,7 +70,7 @@ class Cluster:
 
     def _answers(self, client: Client) -> bool:
         try:
-            client.list_runs(limit=1).__next__()
+            client.runs.list(limit=1).__next__()
         except StopIteration:
             return True
         except ApiError:
@@ -78,12 +87,10 @@ class Cluster:
             service.start()
         while not self._over.wait(0.05):
             for service in self._services.values():
-                if service.restart_at is None and service.death() is not None:
-                    service.restart_at = time.monotonic() + RESTART_SECONDS
-                elif service.restart_at is not None and time.monotonic() >= service.restart_at:
-                    service.start()
+                if service.poll() is not None:
+                    service.restart_later()
         for service in self._services.values():
-            service.kill()
+            service.end()
 
     def stop(self) -> None:
         """kill -9 everything."""
@@ -91,17 +98,21 @@ class Cluster:
         self._keeper.join()
         sweep(self.mark)
 
+    def _pid(self, name: str) -> int | None:
+        process = self._services[name].process
+        return None if process is None else process.pid
+
     def service(self, name: str) -> psutil.Process:
         """Return the main process of a role."""
 
         def running() -> int | None:
-            return self._services[name].pid
+            return self._pid(name)
 
         return psutil.Process(eventually(running, f"{name} runs"))
 
     def restarted(self, name: str, before: psutil.Process) -> bool:
         """Tell whether a role has another process by now."""
-        pid = self._services[name].pid
+        pid = self._pid(name)
         return pid is not None and pid != before.pid
 
     def processes(self) -> list[psutil.Process]:
@@ -113,7 +124,7 @@ class Cluster:
 
         def holder() -> psutil.Process | None:
             with self.client() as client, contextlib.suppress(ApiError, psutil.NoSuchProcess):
-                attempt = max(client.attempts(run), key=lambda each: each.epoch, default=None)
+                attempt = max(client.runs.attempts(run), key=lambda each: each.number, default=None)
                 if attempt is not None and attempt.ended_at is None:
                     return psutil.Process(int(attempt.worker_id.split("/")[1]))
             return None

@@ -11,7 +11,7 @@ import psutil
 from ludus.client import ApiError
 from ludus.schemas import Attempt
 from tests.chaos.cluster import LEASE_SECONDS, WORKERS, Cluster, Simulators
-from tests.e2e.stack import eventually
+from tests.waiting import eventually
 
 FROZEN_SECONDS = LEASE_SECONDS + 1
 
@@ -29,7 +29,7 @@ class Scene:
 
         def look() -> list[Attempt] | None:
             with self.cluster.client() as client, contextlib.suppress(ApiError):
-                return client.attempts(self.run)
+                return client.runs.attempts(self.run)
             return None
 
         return eventually(look, "the API answers", 60)
@@ -126,16 +126,16 @@ def frozen(scene: Scene, name: str) -> None:
     """Freeze a role for longer than a lease."""
     process = scene.cluster.service(name)
     process.send_signal(signal.SIGSTOP)
-    time.sleep(FROZEN_SECONDS)
+    time.sleep(FROZEN_SECONDS)  # allow: sleep, because the role is frozen for so long
     with contextlib.suppress(psutil.NoSuchProcess):  # likewise
         process.send_signal(signal.SIGCONT)
 
 
 def next_attempt(scene: Scene) -> None:
     """Wait until another attempt has begun."""
-    newest = max(scene.attempts(), key=lambda each: each.epoch)
+    newest = max(scene.attempts(), key=lambda each: each.number)
     if newest.ended_at is None:
-        eventually(lambda: max(each.epoch for each in scene.attempts()) > newest.epoch, "another attempt", 120)
+        eventually(lambda: max(each.number for each in scene.attempts()) > newest.number, "another attempt", 120)
 
 
 def going_on(scene: Scene, steps: int = 600) -> None:
@@ -144,7 +144,7 @@ def going_on(scene: Scene, steps: int = 600) -> None:
 
     def further() -> bool:
         with scene.cluster.client() as client, contextlib.suppress(ApiError):
-            run = client.get_run(scene.run)
+            run = client.runs.get(scene.run)
             assert run.state not in {"FAILED", "CANCELLED"}, f"{run.state}: {run.stop_reason} {run.stop_detail}"
             return run.step >= goal
         return False
@@ -164,8 +164,8 @@ TO_PROCESSES: Mapping[str, Disturbance] = {
     "the worker is killed": kill_the_worker,
     "the worker freezes": freeze_the_worker,
     "the worker is stopped": stop_the_worker,
-    **{f"the {name} is killed": killed(name) for name in ("api", "gateway", "steward")},
-    **{f"the {name} freezes": stood_still(name) for name in ("api", "gateway", "steward")},
+    **{f"the {name} is killed": killed(name) for name in ("api", "gateway", "controller")},
+    **{f"the {name} freezes": stood_still(name) for name in ("api", "gateway", "controller")},
     **{f"an idle {name} is killed": killed(name) for name in WORKERS[1:]},
 }
 """To processes: everything that there is, in turn."""

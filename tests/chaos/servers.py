@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psycopg
 import pytest
 import redis
+
+from tests.waiting import eventually
 
 START_SECONDS = 30.0
 
@@ -54,11 +55,13 @@ class Server:
         self._process = subprocess.Popen(
             self.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, user=self.user
         )
-        deadline = time.monotonic() + START_SECONDS
-        while not self.answers():
+
+        def answers() -> bool:
+            assert self._process is not None
             assert self._process.poll() is None, f"{type(self).__name__} ended: {self._process.returncode}"
-            assert time.monotonic() < deadline, f"{type(self).__name__} does not answer"
-            time.sleep(0.05)
+            return self.answers()
+
+        eventually(answers, f"{type(self).__name__} answers", START_SECONDS)
 
     def crash(self) -> None:
         """kill -9 it, and whatever it has started."""

@@ -21,13 +21,13 @@ import yaml
 from ludus.client import Client
 from ludus.schemas import Run
 from server.config.presets import read_preset
-from server.kit.queue import Doorbell, make_celery
+from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from tests.chaos.cluster import WORKERS, Cluster, Simulators
 from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
 from tests.chaos.servers import Cable, Postgres, Redis, free_port
 from tests.chaos.witness import METRIC, Witness
-from tests.e2e.stack import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
 log = structlog.get_logger()
@@ -97,38 +97,42 @@ class Deployment:
     def crash_postgresql(self, scene: Scene) -> None:
         """The database is gone for longer than a lease; no healthy run is taken from its worker for that."""
         with self.cluster.client() as client:
-            epoch = client.get_run(scene.run).epoch
+            attempt = client.runs.get(scene.run).attempt
         self.postgres.crash()
-        time.sleep(OUTAGE_SECONDS)
+        time.sleep(OUTAGE_SECONDS)  # allow: sleep, because the outage lasts so long
         self.postgres.start()
         going_on(scene)
         with self.cluster.client() as client:
-            ended = [one for one in client.attempts(scene.run) if one.epoch == epoch and one.outcome == "lease_expired"]
+            ended = [
+                one
+                for one in client.runs.attempts(scene.run)
+                if one.number == attempt and one.outcome == "lease_expired"
+            ]
         assert not ended, "an outage of the database takes no run away"
 
     def crash_redis(self, scene: Scene) -> None:
         """Every message is lost, and a run that was just created all the same begins."""
         with self.cluster.client() as client:
             self.redis.crash()
-            orphan = client.create_run(CONFIG, name="its-message-is-lost").id
+            orphan = client.runs.create(CONFIG, name="its-message-is-lost").id
             self.redis.start()
-            eventually(lambda: client.get_run(orphan).epoch > 0, "the other worker takes it", 60)
-            client.cancel(orphan)
-            client.wait(orphan, timeout=60)
+            eventually(lambda: client.runs.get(orphan).attempt > 0, "the other worker takes it", 60)
+            client.runs.cancel(orphan)
+            client.runs.wait(orphan, timeout=60)
 
     def double_messages(self, scene: Scene) -> None:
         """Messages come again and again, late, and of runs that have ended long ago."""
-        bell = Doorbell(make_celery(Settings(home=self.folder, queue={"broker_url": self.redis.url})))  # type: ignore[arg-type]
+        wake_up = WakeUpQueue(make_celery(Settings(home=self.folder, queue={"broker_url": self.redis.url})))  # type: ignore[arg-type]
         for _ in range(20):
-            bell.ring(scene.run)
-            bell.ring("run_of_long_ago")
-        eventually(lambda: bell.pending() == 0, "they are heard")
+            wake_up.wake(scene.run)
+            wake_up.wake("run_of_long_ago")
+        eventually(lambda: wake_up.pending() == 0, "they are heard")
 
     def cut_cables(self, scene: Scene) -> None:
         """Nobody reaches the collectors for a while, neither simulators nor the gateway."""
         for cable in self.cables:
             cable.cut()
-        time.sleep(OUTAGE_SECONDS)
+        time.sleep(OUTAGE_SECONDS)  # allow: sleep, because the outage lasts so long
         for cable in self.cables:
             cable.mend()
 
@@ -144,14 +148,14 @@ class Deployment:
 
         def failed() -> bool:
             with self.cluster.client() as client:
-                return any(event.type == "checkpoint_failed" for event in client.list_events(scene.run))
+                return any(event.type == "checkpoint_failed" for event in client.events.list(scene.run))
 
         eventually(failed, "a checkpoint finds no room", 60)
         filler.unlink()
 
         def saved_again() -> bool:
             with self.cluster.client() as client:
-                events = [event.type for event in client.list_events(scene.run)]
+                events = [event.type for event in client.events.list(scene.run)]
             return "checkpoint_saved" in events[len(events) - 1 - events[::-1].index("checkpoint_failed") :]
 
         eventually(saved_again, "a checkpoint is saved again", 60)
@@ -184,7 +188,7 @@ def deployment() -> Iterator[Deployment]:
 def test_a_deployment_loses_each_of_its_parts_and_nothing_that_was_told(deployment: Deployment) -> None:
     cluster = deployment.cluster
     with cluster.client() as client:
-        run = client.create_run(CONFIG).id
+        run = client.runs.create(CONFIG).id
         witness = Witness(cluster.api, run)
         simulators = Simulators(cluster, run)
         scene = Scene(cluster, run, simulators)
@@ -196,20 +200,20 @@ def test_a_deployment_loses_each_of_its_parts_and_nothing_that_was_told(deployme
                 going_on(scene)
                 log.info("survived", fault=name, seconds=round(time.monotonic() - began, 1))
             left_alone, ended = _finish(client, run)
-            time.sleep(1)
+            time.sleep(1)  # allow: sleep, because the witness looks once a second
         finally:
             witness.stop()
             simulators.stop()
         witness.hold_to_account(client, deployment.folder)
 
-        undisturbed = client.create_run(CONFIG).id
+        undisturbed = client.runs.create(CONFIG).id
         simulators = Simulators(cluster, undisturbed)
         try:
-            eventually(lambda: client.get_run(undisturbed).step >= left_alone, f"step {left_alone}", 600)
+            eventually(lambda: client.runs.get(undisturbed).step >= left_alone, f"step {left_alone}", 600)
             _, finished = _finish(client, undisturbed)
         finally:
             simulators.stop()
-        assert (finished.state, finished.stop_reason, finished.epoch) == ("SUCCEEDED", "completed", 1)
+        assert (finished.state, finished.stop_reason, finished.attempt) == ("SUCCEEDED", "completed", 1)
         reached, without = (_reward(deployment, each) for each in (run, undisturbed))
         log.info("compared", disturbed=reached, undisturbed=without, steps=[ended.step, finished.step])
         assert without > SOLVED
@@ -218,14 +222,14 @@ def test_a_deployment_loses_each_of_its_parts_and_nothing_that_was_told(deployme
 
 def _finish(client: Client, run: str) -> tuple[int, Run]:
     """Give a run its last steps; return the step from which on, and the run when it has ended."""
-    step = client.get_run(run).step
-    client.change_run(run, behaviors={"CartPole": {"max_steps": step + LAST_STEPS}})
-    return step, client.wait(run, timeout=600)
+    step = client.runs.get(run).step
+    client.runs.change(run, behaviors={"CartPole": {"max_steps": step + LAST_STEPS}})
+    return step, client.runs.wait(run, timeout=600)
 
 
 def _reward(deployment: Deployment, run: str) -> float:
     """Return the mean return of a run's last tenth."""
     with deployment.cluster.client() as client:
-        (series,) = client.series(run, METRIC, points=5000)
+        (series,) = client.metrics.series(run, METRIC, points=5000)
     values = [value for value in series.values[-len(series.values) // 10 :] if value is not None]
     return sum(values) / len(values)

@@ -9,7 +9,8 @@ import structlog
 from tests.chaos.cluster import Cluster, Simulators
 from tests.chaos.disturbances import TO_PROCESSES, Scene, going_on
 from tests.chaos.witness import METRIC, Witness
-from tests.e2e.stack import cartpole, eventually
+from tests.e2e.stack import cartpole
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -24,7 +25,7 @@ FAULTS = [
     "the worker is killed",
     "the gateway is killed",
     "the api is killed",
-    "the steward is killed",
+    "the controller is killed",
     "the worker is stopped",
 ]
 LEARNT = 35.0
@@ -37,7 +38,7 @@ def test_a_run_that_loses_every_part_once_loses_nothing_that_was_told_and_learns
     witness = None
     try:
         with cluster.client() as client:
-            run = client.create_run(cartpole(max_steps=10**7)).id
+            run = client.runs.create(cartpole(max_steps=10**7)).id
             witness = Witness(cluster.api, run)
             simulators = Simulators(cluster, run)
             scene = Scene(cluster, run, simulators)
@@ -48,13 +49,13 @@ def test_a_run_that_loses_every_part_once_loses_nothing_that_was_told_and_learns
                 going_on(scene)
                 log.info("survived", fault=fault, seconds=round(time.monotonic() - began, 1))
 
-            client.stop(run)
-            ended = client.wait(run, timeout=60)
-            time.sleep(1)
+            client.runs.stop(run)
+            ended = client.runs.wait(run, timeout=60)
+            time.sleep(1)  # allow: sleep, because the witness looks once a second
             witness.stop()
             assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "user")
             witness.hold_to_account(client, tmp_path)
-            (series,) = client.series(run, METRIC)
+            (series,) = client.metrics.series(run, METRIC)
             assert sum(value or 0 for value in series.values[-5:]) / 5 > LEARNT
         simulators.stop()
         eventually(lambda: len(trainers(cluster)) <= 2, "no trainer but the two warm ones is left", 60)

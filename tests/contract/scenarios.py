@@ -176,8 +176,8 @@ def asked_for_relay(server: FakeServer) -> None:
     assert [join.relay for join in server.joins] == [False, True]
 
 
-def kept_its_incarnation(server: FakeServer) -> None:
-    assert len(server.incarnations) == 1
+def kept_its_session_id(server: FakeServer) -> None:
+    assert len(server.session_ids) == 1
 
 
 def named_itself(server: FakeServer) -> None:
@@ -207,14 +207,14 @@ SCENARIOS = (
         (close_for_rejoin, finish_after(3)),
         least_joins=2,
         most_joins=2,
-        check=kept_its_incarnation,
+        check=kept_its_session_id,
     ),
     Scenario(
         "joins again when the stream breaks",
         (broken, ends_silently, finish_after(3)),
         least_joins=3,
         most_joins=3,
-        check=kept_its_incarnation,
+        check=kept_its_session_id,
     ),
     Scenario(
         "asks for relay when the collector is out of reach",

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -23,13 +22,14 @@ from ludus.cli import ludus
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.contract import MAX_UNADMITTED_STEPS
 from ludus.protocol.options import REASON_METADATA
+from ludus.sdk import CannotConnect, CloseCode, SessionRefused, connect
 from ludus.sdk.fake_server import Behaviour, FakeServer
-from ludus.sdk.simulator import CannotConnect, CloseCode, SessionRefused, connect
 from tests.ludus.collector.stack import SPEC, Simulator
 from tests.ludus.collector.test_malformed import MISTAKES
 from tests.toys.catch import Catch
 from tests.toys.mazes import Crowd
 from tests.toys.wanderers import Wanderers
+from tests.waiting import eventually
 
 NODE = Path(__file__).parents[2] / "examples" / "node"
 TLS = Path(__file__).parents[1] / "data" / "tls"
@@ -78,10 +78,7 @@ class Server:
 
     def wait_for(self, *parts: str) -> None:
         """Wait until a line with all `parts` was printed; what a client got may arrive here later."""
-        end = time.monotonic() + SECONDS
-        while not any(all(part in line for part in parts) for line in self.said):
-            assert time.monotonic() < end, self.said
-            time.sleep(0.05)
+        eventually(lambda: any(all(part in line for part in parts) for line in self.said), f"it says {parts}", SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +114,7 @@ def test_a_client_that_keeps_the_contract_is_served_and_told_of(arguments: tuple
         assert server.end() == 0
     assert ending.code is CloseCode.RUN_FINISHED
     assert server.violations == []
-    assert server.heard("Join: run 'catch', incarnation ")
+    assert server.heard("Join: run 'catch', session id ")
     assert server.heard("label 'a paddle'")
     assert server.heard("Hello: behavior 'Catcher' sees float32 [3]; 0 continuous actions, branches [3]")
     assert server.heard("step 1: Catcher: agents 0, 1, 2 ask, rewards 0, 0, 0")
@@ -145,7 +142,7 @@ def test_a_client_comes_back_where_it_shall(ending: str) -> None:
 
         assert server.end() == 0
     assert server.heard("join again") >= 3
-    assert len({line.split("incarnation ")[1].split("'")[1] for line in server.said if "Join: " in line}) == 1
+    assert len({line.split("session id ")[1].split("'")[1] for line in server.said if "Join: " in line}) == 1
 
 
 @pytest.mark.parametrize(("ending", "code"), [("failed", CloseCode.RUN_FAILED), ("cancelled", CloseCode.RUN_CANCELLED)])
@@ -205,8 +202,8 @@ def strict() -> Iterator[Server]:
         yield server
 
 
-def join(address: str, incarnation: str = "sim", **fields: object) -> pb.JoinResponse:
-    request = pb.JoinRequest(**{"run": "catch", "incarnation": incarnation, "protocol_version": 1, **fields})  # type: ignore[arg-type]  # by name
+def join(address: str, session_id: str = "sim", **fields: object) -> pb.JoinResponse:
+    request = pb.JoinRequest(**{"run": "catch", "session_id": session_id, "protocol_version": 1, **fields})  # type: ignore[arg-type]  # by name
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary("/ludus.v1.SimulationService/Join")
         metadata = (("authorization", "Bearer secret"),)
@@ -216,7 +213,7 @@ def join(address: str, incarnation: str = "sim", **fields: object) -> pb.JoinRes
 def opened(server: Server) -> Simulator:
     """Return a client that was welcomed."""
     simulator = Simulator(server.address)
-    ticket = join(server.address, simulator.incarnation).assignment.ticket
+    ticket = join(server.address, simulator.session_id).assignment.ticket
     assert simulator.hello(SPEC, ticket=ticket).HasField("welcome")
     return simulator
 
@@ -261,7 +258,7 @@ def test_a_stream_whose_client_does_not_end_it_is_ended_all_the_same(monkeypatch
 def test_asking_while_one_waits_is_named() -> None:
     with Server("--save-every", "1") as server:  # the answer waits for Saved, which does not come
         culprit = Simulator(server.address)
-        hello = culprit.make_hello(SPEC, ticket=join(server.address, culprit.incarnation).assignment.ticket)
+        hello = culprit.make_hello(SPEC, ticket=join(server.address, culprit.session_id).assignment.ticket)
         hello.resumes = True
         culprit.send(hello)
         culprit.step([0, 1])
@@ -289,7 +286,7 @@ def closed(culprit: Simulator) -> pb.Close:
 def play_against(server: Server) -> Simulator:
     """Return a simulator that has been welcomed."""
     simulator = Simulator(server.address)
-    simulator.hello(SPEC, ticket=join(server.address, simulator.incarnation).assignment.ticket)
+    simulator.hello(SPEC, ticket=join(server.address, simulator.session_id).assignment.ticket)
     return simulator
 
 
@@ -362,8 +359,8 @@ def test_a_first_message_that_is_no_hello_is_named(strict: Server) -> None:
 def test_a_ticket_that_opens_nothing_is_named(strict: Server, ticket: str) -> None:
     culprit, spent = Simulator(strict.address), ticket == "spent"
     if spent:
-        ticket = join(strict.address, culprit.incarnation).assignment.ticket
-        first = Simulator(strict.address, culprit.incarnation)
+        ticket = join(strict.address, culprit.session_id).assignment.ticket
+        first = Simulator(strict.address, culprit.session_id)
         first.hello(SPEC, ticket=ticket)
         first.leave()
     elif ticket == "another's":
@@ -376,11 +373,11 @@ def test_a_ticket_that_opens_nothing_is_named(strict: Server, ticket: str) -> No
     culprit.leave()
 
 
-def test_a_newer_stream_of_an_incarnation_ends_the_older_one(strict: Server) -> None:
+def test_a_newer_stream_of_an_session_id_ends_the_older_one(strict: Server) -> None:
     older = opened(strict)
-    newer = Simulator(strict.address, older.incarnation)
+    newer = Simulator(strict.address, older.session_id)
 
-    newer.hello(SPEC, ticket=join(strict.address, older.incarnation).assignment.ticket)
+    newer.hello(SPEC, ticket=join(strict.address, older.session_id).assignment.ticket)
 
     assert closed(older).code == "superseded"
     newer.play([0], 1)
@@ -402,7 +399,7 @@ def test_a_client_that_falls_silent_is_named() -> None:
     [
         ({"run": ""}, "bad_join"),
         ({"run": "nobody"}, "run_not_found"),
-        ({"incarnation": "a b"}, "bad_join"),
+        ({"session_id": "a b"}, "bad_join"),
         ({"protocol_version": 2}, "protocol_version"),
         ({"label": "x" * 201}, "bad_join"),
         ({"client": "x" * 5000}, "bad_join"),
@@ -410,7 +407,7 @@ def test_a_client_that_falls_silent_is_named() -> None:
 )
 def test_a_malformed_join_is_refused_with_its_reason(strict: Server, fields: dict[str, object], reason: str) -> None:
     with pytest.raises(grpc.RpcError) as raised:
-        join(strict.address, **{"incarnation": "sim", **fields})  # type: ignore[arg-type]  # by name
+        join(strict.address, **{"session_id": "sim", **fields})  # type: ignore[arg-type]  # by name
 
     assert dict(raised.value.trailing_metadata())[REASON_METADATA] == reason
     strict.wait_for(f"VIOLATION: {reason}: ")
@@ -439,8 +436,8 @@ def test_what_a_server_ignores_is_told(strict: Server) -> None:
 
 def test_a_game_that_sends_nan_is_refused_and_the_command_fails() -> None:
     class Broken(Catch):
-        def reset(self, turn, start) -> None:  # type: ignore[no-untyped-def]
-            turn.decide(0, np.full(3, np.nan))
+        def reset(self, builder, start) -> None:  # type: ignore[no-untyped-def]
+            builder.request_decision(0, np.full(3, np.nan))
 
     with Server("--streams", "1") as server:
         with pytest.raises(SessionRefused):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ludus.sdk.simulator import SimulatorError, connect
+from ludus.sdk import SimulatorError, connect
 from tests.contract.scenarios import SCENARIOS, Scenario
 from tests.fakes import FakeServer
 from tests.toys.catch import Catch

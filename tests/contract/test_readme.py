@@ -61,7 +61,7 @@ def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
 def test_limits_are_those_of_the_code() -> None:
     limits = {cells[0]: cells[1] for cells in rows(section("11. Limits and versions"))}
 
-    assert str(CollectorSettings(run_id="", epoch=1, seed=0).max_message_bytes) in limits["message on a stream"]
+    assert str(CollectorSettings(run_id="", attempt=1, seed=0).max_message_bytes) in limits["message on a stream"]
     assert str(contract.MAX_JOIN_BYTES) in limits["`JoinRequest`"]
     assert limits["behaviors of a simulator"] == str(specs.MAX_BEHAVIORS)
     assert limits["observations of a behavior"] == str(specs.MAX_OBSERVATIONS)
@@ -78,7 +78,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 def test_times_are_those_of_the_code() -> None:
     times = section("9. Time-outs and keepalive")
-    settings = CollectorSettings(run_id="", epoch=1, seed=0)
+    settings = CollectorSettings(run_id="", attempt=1, seed=0)
 
     assert f"| reaching a collector's address | {options.DIRECT_SECONDS:g} s |" in times
     assert f"`Hello` | {contract.HELLO_SECONDS:g} s |" in times
@@ -108,7 +108,7 @@ def test_the_worked_session_is_what_the_codec_reads() -> None:
     (second,) = decode_step(pb.ConnectRequest.FromString(example("Step 2")).step, layouts)
     close = pb.ConnectResponse.FromString(example("Close")).close
 
-    assert (hello.ticket, hello.protocol_version, hello.incarnation) == ("t", 1, "i")
+    assert (hello.ticket, hello.protocol_version, hello.session_id) == ("t", 1, "i")
     assert (welcome.seed, welcome.step_timeout_seconds) == (45, 60)
     assert first.decisions is not None
     np.testing.assert_array_equal(first.decisions.observations[0], [[0.5, 1], [0.25, -1]])

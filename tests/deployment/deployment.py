@@ -21,8 +21,9 @@ from server.kit.processes import MARK, sweep
 from tests.chaos.servers import program
 from tests.deployment.composition import EXAMPLE, ROOT, Service, fill, read_services
 from tests.deployment.hosts import Host, Process, Switch, cable
-from tests.e2e.stack import environment, eventually
+from tests.e2e.stack import environment
 from tests.s3 import ACCESS_KEY, SECRET_KEY, S3Server, serve_s3
+from tests.waiting import eventually
 
 Value = TypeVar("Value")
 
@@ -51,7 +52,7 @@ PLACES = {
     "migrate": ("control",),
     "api": ("control",),
     "gateway": ("control",),
-    "steward": ("control",),
+    "controller": ("control",),
     "worker": ("worker-1", "worker-2"),
 }
 """Where each service runs. A worker's host has a .env of its own, as docs/operations.md says."""
@@ -61,7 +62,7 @@ TABLE = {
     "s3": ("s3",),
     "api": ("control",),
     "gateway": ("control",),
-    "steward": ("control",),
+    "controller": ("control",),
     "worker": ("worker-1", "worker-2"),
     "migrate": ("control",),
     "worker-gpu": (),

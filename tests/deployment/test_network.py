@@ -10,20 +10,19 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 import pytest
 
-from ludus.client import Client
 from ludus.schemas import Run
 from tests.deployment.deployment import ADDRESSES, S3_PORT, TABLE, WORKERS, Deployment, table_of_ports
 from tests.deployment.hosts import Process, skip_without_namespaces
 from tests.e2e.games import write_build
-from tests.e2e.stack import cartpole, eventually
+from tests.e2e.stack import cartpole
 from tests.s3 import needs_s3
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(300), needs_s3]
 
@@ -90,7 +89,7 @@ def reached(names: Iterable[str], ports: Iterable[int]) -> set[tuple[str, int]]:
     for (name, port), each in asked.items():
         each.setblocking(False)
         each.connect_ex((ADDRESSES[name], port))
-    time.sleep(CONNECT_SECONDS)
+    time.sleep(CONNECT_SECONDS)  # allow: sleep, because what a firewall drops shows in nothing but time
     _, answered, _ = select.select([], asked.values(), [], 0)
     for each in asked.values():
         each.close()
@@ -98,7 +97,7 @@ def reached(names: Iterable[str], ports: Iterable[int]) -> set[tuple[str, int]]:
 
 
 def state(deployment: Deployment, run: Run) -> Run:
-    now = deployment.ask(lambda client: client.get_run(run.id))
+    now = deployment.ask(lambda client: client.runs.get(run.id))
     assert now.state not in {"FAILED", "CANCELLED", "PAUSED"}, f"{now.state}: {now.stop_reason} {now.stop_detail}"
     return now
 
@@ -117,7 +116,7 @@ def worker_of(deployment: Deployment, run: Run) -> str:
     """Return the host that trains a run, once one does."""
 
     def host() -> str | None:
-        attempts = deployment.ask(lambda client: client.attempts(run.id))
+        attempts = deployment.ask(lambda client: client.runs.attempts(run.id))
         return next((one.worker_id.split("/")[0] for one in attempts if one.ended_at is None), None)
 
     return eventually(host, "a worker has the run", 60)
@@ -154,8 +153,8 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(deployment: Deployment) -> Trained:
     """Train on both workers to the end."""
-    native = deployment.ask(lambda client: client.create_run(cartpole(4000), name="native"))
-    unity = deployment.ask(lambda client: client.create_run(WALKER, name="unity"))
+    native = deployment.ask(lambda client: client.runs.create(cartpole(4000), name="native"))
+    unity = deployment.ask(lambda client: client.runs.create(WALKER, name="unity"))
     build = write_build(deployment.folder, WALKING)
     games = [deployment.simulate("games", "native"), deployment.unity("games", "unity", build)]
     finished(deployment, native)
@@ -167,10 +166,10 @@ def test_native_and_unity_games_train_to_the_end_each_on_a_worker_of_its_own(
     deployment: Deployment, trained: Trained
 ) -> None:
     assert trained.exits == [0, 0]
-    attempts = [deployment.ask(partial(Client.attempts, run=run.id)) for run in trained.both()]
+    attempts = [deployment.ask(lambda client, run=run: client.runs.attempts(run.id)) for run in trained.both()]
     assert {one.worker_id.split("/")[0] for each in attempts for one in each} == set(WORKERS)
     for run in trained.both():
-        simulators = deployment.ask(partial(Client.simulators, run=run.id))
+        simulators = deployment.ask(lambda client, run=run: client.simulators.list(run.id))
         assert [(each.relayed, each.peer.split(":")[-2]) for each in simulators] == [(False, ADDRESSES["games"])]
 
 
@@ -180,7 +179,7 @@ def test_a_checkpoint_is_downloaded_from_another_host_and_lies_in_the_bucket_alo
     run = trained.native.id
     target = tmp_path / "CartPole.onnx"
 
-    deployment.ask(lambda client: client.download(run, "latest", "CartPole.onnx", target))
+    deployment.ask(lambda client: client.checkpoints.download(run, "latest", "CartPole.onnx", target))
 
     assert [each.name for each in onnxruntime.InferenceSession(target).get_outputs()]
     stored = deployment.hosts["data"].do(_objects, deployment)
@@ -200,7 +199,7 @@ def test_games_behind_a_nat_play_directly_and_those_that_reach_the_gateway_alone
     deployment: Deployment, games: list[Process], tmp_path: Path
 ) -> None:
     runs = [
-        deployment.ask(partial(Client.create_run, config=config, name=name))
+        deployment.ask(lambda client, config=config, name=name: client.runs.create(config, name=name))
         for name, config in (("outside", cartpole(6000)), ("outside-unity", WALKER))
     ]
     games += [deployment.simulate(host, "outside") for host in ("home", "office")]
@@ -211,7 +210,7 @@ def test_games_behind_a_nat_play_directly_and_those_that_reach_the_gateway_alone
     ]
 
     def seen() -> bool:
-        simulators = [deployment.ask(partial(Client.simulators, run=run.id)) for run in runs]
+        simulators = [deployment.ask(lambda client, run=run: client.simulators.list(run.id)) for run in runs]
         found = [{(one.relayed, one.peer.split(":")[-2]) for one in each if one.connected_at} for each in simulators]
         return found == expected
 
@@ -224,14 +223,14 @@ def test_games_behind_a_nat_play_directly_and_those_that_reach_the_gateway_alone
 def test_a_run_goes_on_with_another_worker_when_its_host_is_cut_off_and_the_host_writes_nothing_afterwards(
     deployment: Deployment, games: list[Process]
 ) -> None:
-    run = deployment.ask(lambda client: client.create_run(cartpole(10**7), name="moves"))
+    run = deployment.ask(lambda client: client.runs.create(cartpole(10**7), name="moves"))
     games.append(deployment.simulate("games", "moves"))
     eventually(lambda: state(deployment, run).step >= 2000, "it has a checkpoint", 90)
     first = worker_of(deployment, run)
 
     deployment.switch.pull(deployment.hosts[first])
     try:
-        eventually(lambda: state(deployment, run).epoch == 2, "another attempt", 60)
+        eventually(lambda: state(deployment, run).attempt == 2, "another attempt", 60)
         (second,) = set(WORKERS) - {first}
         assert worker_of(deployment, run) == second
         resumed = state(deployment, run).step
@@ -243,22 +242,22 @@ def test_a_run_goes_on_with_another_worker_when_its_host_is_cut_off_and_the_host
     eventually(lambda: first in _idle(deployment), "the host is back, and has given up its attempt", 90)
     saved = state(deployment, run).step
     eventually(lambda: state(deployment, run).step >= saved + 1000, "it still trains", 60)
-    deployment.ask(lambda client: client.stop(run.id))
+    deployment.ask(lambda client: client.runs.stop(run.id))
     finished(deployment, run)
     assert games[0].wait(30) == 0
-    attempts = deployment.ask(lambda client: client.attempts(run.id))
-    assert [(one.epoch, one.worker_id.split("/")[0]) for one in attempts] == [(1, first), (2, second)]
+    attempts = deployment.ask(lambda client: client.runs.attempts(run.id))
+    assert [(one.number, one.worker_id.split("/")[0]) for one in attempts] == [(1, first), (2, second)]
     assert attempts[0].outcome == "lease_expired"
     eventually(lambda: '"event": "lease_lost"' in deployment.log("worker", first), "the host tried to write", 60)
-    events = deployment.ask(lambda client: list(client.list_events(run.id)))
-    epochs = [event.epoch for event in events if event.epoch is not None]
-    assert epochs == sorted(epochs), "an attempt that was over has written"
-    assert state(deployment, run).epoch == 2
+    events = deployment.ask(lambda client: list(client.events.list(run.id)))
+    numbers = [event.attempt for event in events if event.attempt is not None]
+    assert numbers == sorted(numbers), "an attempt that was over has written"
+    assert state(deployment, run).attempt == 2
 
 
 def _idle(deployment: Deployment) -> set[str]:
     """Return the hosts whose slot lives and has nothing to do, and on which no trainer is left over."""
-    alive = deployment.ask(lambda client: client.workers())
+    alive = deployment.ask(lambda client: client.workers.list())
     return {
         one.host
         for one in alive

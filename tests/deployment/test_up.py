@@ -13,7 +13,8 @@ import pytest
 from ludus.client import Client
 from tests.deployment.composition import ROOT
 from tests.deployment.hosts import Host, Switch, skip_without_namespaces
-from tests.e2e.stack import LUDUS, cartpole, environment, eventually
+from tests.e2e.stack import LUDUS, cartpole, environment
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.deployment
 
@@ -65,7 +66,7 @@ def test_a_stack_of_one_command_that_listens_for_other_machines_trains_a_game_on
 
     def created() -> str:
         with Client("http://server:8080", token) as client:
-            return client.create_run(cartpole(2000)).id
+            return client.runs.create(cartpole(2000)).id
 
     run = hosts["games"].do(created)
     game = ["simulate", "gymnasium:CartPole-v1", "--run", run, "--count", "1", "--server", "server:7070"]
@@ -77,8 +78,8 @@ def test_a_stack_of_one_command_that_listens_for_other_machines_trains_a_game_on
 
     def ended() -> tuple[str, list[tuple[bool, str]]]:
         with Client("http://server:8080", token) as client:
-            simulators = [(each.relayed, each.peer.split(":")[-2]) for each in client.simulators(run)]
-            return client.get_run(run).state, simulators
+            simulators = [(each.relayed, each.peer.split(":")[-2]) for each in client.simulators.list(run)]
+            return client.runs.get(run).state, simulators
 
     assert hosts["games"].do(ended) == ("SUCCEEDED", [(False, GAMES)])
     up.terminate()

@@ -24,10 +24,10 @@ def client(stack: LudusUp) -> Iterator[Client]:
     """A client of the shared stack. What a test leaves running is cancelled: there is one slot for all."""
     with stack.client() as client:
         yield client
-        left = [run for run in client.list_runs(limit=10) if run.state not in {"SUCCEEDED", "FAILED", "CANCELLED"}]
+        left = [run for run in client.runs.list(limit=10) if run.state not in {"SUCCEEDED", "FAILED", "CANCELLED"}]
         for run in left:
-            client.cancel(run.id)
-            client.wait(run.id, timeout=60)
+            client.runs.cancel(run.id)
+            client.runs.wait(run.id, timeout=60)
 
 
 @pytest.fixture

@@ -6,18 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from ludus.client import Client
 from ludus.schemas import Run
 from server.kit.processes import MARK, marked
-
-Value = TypeVar("Value")
+from tests.waiting import eventually
 
 LUDUS = [sys.executable, "-m", "ludus.cli"]
 
@@ -26,17 +23,6 @@ def environment(**extra: str) -> dict[str, str]:
     """Return the environment of a newcomer's shell: no settings of Ludus, one thread for numerical libraries."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LUDUS_")}
     return {**kept, "OMP_NUM_THREADS": "1", **extra}
-
-
-def eventually(look: Callable[[], Value | None], what: str, seconds: float = 30.0) -> Value:
-    """Return the first truthy answer of `look`; fail when there is none in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = look()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds:g} s: {what}")
 
 
 class LudusUp:
@@ -73,7 +59,7 @@ class LudusUp:
 
     def children(self) -> dict[str, psutil.Process]:
         """Return the processes of the roles by name."""
-        names = {"server": "api", "gateway": "gateway", "steward": "steward", "worker": "worker"}
+        names = {"server": "api", "gateway": "gateway", "controller": "controller", "worker": "worker"}
         found = {}
         for child in psutil.Process(self.process.pid).children():
             try:
@@ -159,7 +145,7 @@ def wait_for_step(client: Client, run: Run, step: int, seconds: float = 60.0) ->
     """Wait until a run has come to a step."""
 
     def far_enough() -> Run | None:
-        now = client.get_run(run.id)
+        now = client.runs.get(run.id)
         assert now.state not in {"FAILED", "CANCELLED"}, f"{now.state}: {now.stop_reason} {now.stop_detail}"
         return now if now.step >= step else None
 

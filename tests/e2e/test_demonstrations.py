@@ -55,7 +55,7 @@ def imitating(demonstration: str) -> dict[str, Any]:
 def demonstration(client: Client, tmp_path: Path) -> str:
     """The id of an uploaded demonstration."""
     write(make_demonstration(make_spec(vector(2), branches=(3,)), lengths=(20, 20)), tmp_path / "shown.npz")
-    return client.upload_demonstration(tmp_path / "shown.npz", name="shown").id
+    return client.demonstrations.upload(tmp_path / "shown.npz", name="shown").id
 
 
 @pytest.fixture
@@ -64,23 +64,23 @@ def balancing(client: Client, tmp_path: Path) -> str:
     shown = make_demonstration(make_spec(vector(4), branches=(2,), name="CartPole"), lengths=(100, 100))
     right = shown.observations[0][:, 2:].sum(1, keepdims=True) > 0
     write(replace(shown, discrete=right.astype(np.int32)), tmp_path / "balancing.npz")
-    return client.upload_demonstration(tmp_path / "balancing.npz", name="balancing").id
+    return client.demonstrations.upload(tmp_path / "balancing.npz", name="balancing").id
 
 
 def test_a_clone_run_learns_from_an_uploaded_demonstration(client: Client, demonstration: str) -> None:
-    run = client.create_run(clone(demonstration), name="clone")
+    run = client.runs.create(clone(demonstration), name="clone")
 
-    ended = client.wait(run.id, timeout=60)
+    ended = client.runs.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
     assert ended.step == 200
     assert ended.kind == "clone"
-    assert "run_started" in [event.type for event in client.list_events(run.id)], "it learns without a simulator"
-    assert any(metric.key.startswith("Losses/") for metric in client.metrics(run.id))
-    assert "Walker.onnx" in [file.name for file in client.get_checkpoint(run.id).files]
-    client.delete_demonstration(demonstration)
+    assert "run_started" in [event.type for event in client.events.list(run.id)], "it learns without a simulator"
+    assert any(metric.key.startswith("Losses/") for metric in client.metrics.list(run.id))
+    assert "Walker.onnx" in [file.name for file in client.checkpoints.get(run.id).files]
+    client.demonstrations.delete(demonstration)
     with pytest.raises(ProblemAnswer, match="there is no demonstration") as caught:
-        client.create_run(clone(demonstration))
+        client.runs.create(clone(demonstration))
     assert caught.value.errors[0].path == "behaviors.Walker.demonstrations[0]"
 
 
@@ -91,7 +91,7 @@ def test_a_run_whose_demonstration_is_damaged_fails_with_the_reason(
     (file,) = (stack.home / "artifacts" / "demonstrations" / demonstration).iterdir()
     file.write_bytes(b"bits have fallen over")
 
-    ended = client.wait(client.create_run(clone(demonstration)).id, timeout=60)
+    ended = client.runs.wait(client.runs.create(clone(demonstration)).id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("FAILED", "trainer_error")
     assert ended.stop_detail is not None
@@ -102,16 +102,16 @@ def test_a_run_whose_demonstration_is_damaged_fails_with_the_reason(
 def test_a_run_with_gail_and_cloning_learns_from_both_and_its_model_does_what_was_shown(
     client: Client, play: Callable[..., Player], balancing: str, tmp_path: Path
 ) -> None:
-    run = client.create_run(imitating(balancing), name="gail-and-cloning")
+    run = client.runs.create(imitating(balancing), name="gail-and-cloning")
     play(run.id)
 
-    ended = client.wait(run.id, timeout=60)
+    ended = client.runs.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
     assert ended.step == 2048
     found = {}
     for key in IMITATION_METRICS:
-        (series,) = client.series(run.id, key)
+        (series,) = client.metrics.series(run.id, key)
         assert (series.behavior, series.steps) == ("CartPole", (1000, 1500, 2000)), key
         found[key] = np.array(series.values, float)
         assert np.isfinite(found[key]).all(), key
@@ -119,7 +119,7 @@ def test_a_run_with_gail_and_cloning_learns_from_both_and_its_model_does_what_wa
     assert losses[-1] < losses[0]
     assert found["Policy/GAIL Policy Estimate"][-1] < 0.5 < found["Policy/GAIL Expert Estimate"][-1], "it can tell"
 
-    model = client.download(run.id, "latest", "CartPole.onnx", tmp_path / "CartPole.onnx")
+    model = client.checkpoints.download(run.id, "latest", "CartPole.onnx", tmp_path / "CartPole.onnx")
     leaning = np.array([[0, 0, -1, -1], [0, 0, 1, 1]], np.float32)
     (actions,) = onnxruntime.InferenceSession(model).run(
         ["deterministic_discrete_actions"], {"obs_0": leaning, "action_masks": np.ones((2, 2), np.float32)}
@@ -132,20 +132,20 @@ def test_a_demonstration_that_does_not_fit_the_game_ends_its_run_and_is_named(
     client: Client, play: Callable[..., Player], tmp_path: Path
 ) -> None:
     write(make_demonstration(make_spec(vector(2), branches=(2,))), tmp_path / "narrow.npz")
-    narrow = client.upload_demonstration(tmp_path / "narrow.npz").id
-    run = client.create_run(imitating(narrow))
+    narrow = client.demonstrations.upload(tmp_path / "narrow.npz").id
+    run = client.runs.create(imitating(narrow))
     player = play(run.id)
 
-    ended = client.wait(run.id, timeout=60)
+    ended = client.runs.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason, ended.step) == ("FAILED", "invalid_config", 0)
-    (refusal,) = [event for event in client.list_events(run.id) if event.type == "behavior_refused"]
+    (refusal,) = [event for event in client.events.list(run.id) if event.type == "behavior_refused"]
     assert refusal.message.startswith("behaviors.CartPole.behavioral_cloning.demonstrations[0]: ")
     assert f"of demonstration {narrow} has shape (2,)" in refusal.message
     assert "of behavior 'CartPole' has shape (4,)" in refusal.message
     assert ended.stop_detail == refusal.message
-    assert [attempt.outcome for attempt in client.attempts(run.id)] == ["invalid_config"], "it is not tried again"
-    assert (client.metrics(run.id), client.checkpoints(run.id)) == ([], [])
-    (simulator,) = client.simulators(run.id)
+    assert [attempt.outcome for attempt in client.runs.attempts(run.id)] == ["invalid_config"], "it is not tried again"
+    assert (client.metrics.list(run.id), client.checkpoints.list(run.id)) == ([], [])
+    (simulator,) = client.simulators.list(run.id)
     assert (simulator.leave_code, simulator.leave_reason) == ("bad_spec", refusal.message)
     assert player.process.wait(30) != 0

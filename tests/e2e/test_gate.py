@@ -16,8 +16,9 @@ from ludus.cli import ludus
 from ludus.cli.exits import Exit
 from ludus.client import Client, NotFound
 from ludus.schemas import EvaluationResult, MatchResult, Run
-from tests.e2e.stack import LudusUp, Player, eventually
+from tests.e2e.stack import LudusUp, Player
 from tests.e2e.test_board_game import CONFIG, TICTACTOE
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
 
@@ -32,12 +33,12 @@ def trained(
         "keep_checkpoints": 100,
         **section,
     }
-    run = client.create_run(CONFIG | {"behaviors": {"tictactoe": behavior}}, name=name)
+    run = client.runs.create(CONFIG | {"behaviors": {"tictactoe": behavior}}, name=name)
     for team in (0, 1):
         play(run.id, "--scripted", f"{team}=random", game=TICTACTOE)
-    ended = client.wait(run.id, timeout=100)
+    ended = client.runs.wait(run.id, timeout=100)
     assert ended.state == "SUCCEEDED", ended.stop_detail
-    return [each.id for each in client.checkpoints(run.id)][::-1]
+    return [each.id for each in client.checkpoints.list(run.id)][::-1]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def command(stack: LudusUp, *arguments: str) -> Result:
 
 def counted(client: Client, run: str) -> MatchResult | EvaluationResult | None:
     try:
-        return client.result(run)
+        return client.runs.result(run)
     except NotFound:
         return None
 
@@ -69,7 +70,7 @@ def counted(client: Client, run: str) -> MatchResult | EvaluationResult | None:
 def test_a_candidate_passes_is_promoted_and_the_report_says_so(
     stack: LudusUp, client: Client, checkpoints: list[str], tmp_path: Path
 ) -> None:
-    client.set_alias("champion", checkpoints[0])
+    client.aliases.set("champion", checkpoints[0])
     report = tmp_path / "gate.xml"
 
     # Nobody who has learnt anything is 1,000 points weaker than before: a verdict within a few pairs.
@@ -81,19 +82,19 @@ def test_a_candidate_passes_is_promoted_and_the_report_says_so(
     assert (found["verdict"], found["paired"], found["candidate"]) == ("pass", True, checkpoints[-1])
     assert found["games"] == found["wins"] + found["draws"] + found["losses"] == 2 * sum(found["pairs"]) > 0
     assert found["llr"] >= found["llr_upper"]
-    assert client.get_alias("champion").checkpoint_id == checkpoints[-1]
+    assert client.aliases.get("champion").checkpoint_id == checkpoints[-1]
     suite = ET.fromstring(report.read_text())
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", "0", "0")
-    run = client.get_run(json.loads(result.stdout)["run"]["id"])
+    run = client.runs.get(json.loads(result.stdout)["run"]["id"])
     assert (run.kind, run.state, run.stop_reason) == ("match", "SUCCEEDED", "completed")
-    assert any(event.type == "assessment_decided" for event in client.list_events(run.id))
+    assert any(event.type == "assessment_decided" for event in client.events.list(run.id))
 
 
 @pytest.mark.long
 def test_a_candidate_that_is_not_much_stronger_fails(
     stack: LudusUp, client: Client, checkpoints: list[str], tmp_path: Path
 ) -> None:
-    client.set_alias("leader", checkpoints[1])
+    client.aliases.set("leader", checkpoints[1])
     report = tmp_path / "gate.xml"
 
     arguments = ["--against", "leader", "--elo0", "700", "--elo1", "1200", "--promote", "--junit", str(report)]
@@ -101,7 +102,7 @@ def test_a_candidate_that_is_not_much_stronger_fails(
 
     assert result.exit_code == Exit.FAILED_GATE, result.output
     assert "the candidate fails" in result.output
-    assert client.get_alias("leader").checkpoint_id == checkpoints[1], "nobody is promoted who fails"
+    assert client.aliases.get("leader").checkpoint_id == checkpoints[1], "nobody is promoted who fails"
     failure = ET.fromstring(report.read_text()).find("testcase/failure")
     assert failure is not None
     assert failure.get("type") == "fail"
@@ -111,24 +112,24 @@ def test_a_candidate_that_is_not_much_stronger_fails(
 def test_a_killed_trainer_costs_no_game_and_counts_none_twice(
     stack: LudusUp, client: Client, play: Callable[..., Player], checkpoints: list[str]
 ) -> None:
-    client.create_ladder("arena")
+    client.ladders.create("arena")
     named = {"candidate": checkpoints[1], "champion": checkpoints[2], "ladder": "arena"}
     bounds = {"elo0": -1, "elo1": 1, "max_games": 1000, "seed_parameter": "seed"}
-    run = client.create_run({"match": {**named, **bounds}, "seed": 6})
+    run = client.runs.create({"match": {**named, **bounds}, "seed": 6})
     for _ in range(2):
         play(run.id, "--seed-parameter", "seed", game=TICTACTOE)
     before = eventually(lambda: some_games(client, run), "a hundred games are counted", 60)
 
     kill_trainer(stack)
-    ended = client.wait(run.id, timeout=90)
-    result = client.result(run.id)
+    ended = client.runs.wait(run.id, timeout=90)
+    result = client.runs.result(run.id)
 
     assert isinstance(result, MatchResult)
-    assert (ended.state, ended.epoch) == ("SUCCEEDED", 2), ended.stop_detail
+    assert (ended.state, ended.attempt) == ("SUCCEEDED", 2), ended.stop_detail
     assert before.games <= result.games == 1000
     assert result.verdict == "undecided"
     assert (result.wins + result.draws + result.losses, 2 * sum(result.pairs or ())) == (1000, 1000)
-    matches = list(client.list_matches("arena", limit=2000))
+    matches = list(client.ladders.list_matches("arena", limit=2000))
     assert len(matches) == 1000, "the ledger has each of them once"
     outcomes = [match.outcome for match in matches]
     assert [outcomes.count(outcome) for outcome in ("win", "draw", "loss")] == [
@@ -136,7 +137,7 @@ def test_a_killed_trainer_costs_no_game_and_counts_none_twice(
         result.draws,
         result.losses,
     ]
-    players = {player.name: player.kind for player in client.list_players("arena")}
+    players = {player.name: player.kind for player in client.ladders.list_players("arena")}
     assert players == {f"gated/tictactoe@{each}": "checkpoint" for each in checkpoints[1:]}
 
 
@@ -157,10 +158,10 @@ def kill_trainer(stack: LudusUp) -> None:
 def test_a_game_with_one_side_only_is_no_match(
     client: Client, play: Callable[..., Player], checkpoints: list[str]
 ) -> None:
-    run = client.create_run({"match": {"candidate": checkpoints[0], "champion": checkpoints[1]}})
+    run = client.runs.create({"match": {"candidate": checkpoints[0], "champion": checkpoints[1]}})
     play(run.id, "--scripted", "1=random", game=TICTACTOE)
 
-    alone = client.wait(run.id, timeout=60)
+    alone = client.runs.wait(run.id, timeout=60)
 
     assert (alone.state, alone.stop_reason) == ("FAILED", "invalid_config")
     assert "a match is between two" in (alone.stop_detail or "")
@@ -180,9 +181,9 @@ def test_an_evaluation_plays_its_episodes_and_decides(
             }
         }
     }
-    run = client.create_run(config, name="balanced")
+    run = client.runs.create(config, name="balanced")
     play(run.id, game="gymnasium:CartPole-v1")
-    assert client.wait(run.id, timeout=60).state == "SUCCEEDED"
+    assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED"
 
     options = ["--game", "gymnasium:CartPole-v1", "--gateway", stack.gateway, "--timeout", "60s", "--seed", "5"]
     arguments = ["evaluate", "balanced/latest", "--episodes", "12", "--threshold", "450", "--json", *options]

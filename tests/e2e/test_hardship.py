@@ -15,7 +15,8 @@ import pytest
 from ludus.client import Client
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.simulation_pb2_grpc import SimulationServiceStub
-from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.xdist_group("stack")]
 
@@ -37,7 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_simulator_that_asks_for_relay_plays_through_the_gateway(
     stack: LudusUp, client: Client, play: Callable[..., Player]
 ) -> None:
-    run = client.create_run(cartpole())
+    run = client.runs.create(cartpole())
     play(run.id)
     wait_for_step(client, run, 600)
 
@@ -47,13 +48,13 @@ def test_a_simulator_that_asks_for_relay_plays_through_the_gateway(
         assert session.act([0.1] * 4) == 1
 
         def recorded() -> list[bool]:
-            connected = client.simulators(run.id, "connected")
-            return [one.relayed for one in connected if one.incarnation == "relayed-one"]
+            connected = client.simulators.list(run.id, "connected")
+            return [one.relayed for one in connected if one.session_id == "relayed-one"]
 
         assert eventually(recorded, "the simulator is listed") == [True]
 
-    client.cancel(run.id)
-    client.wait(run.id, timeout=60)
+    client.runs.cancel(run.id)
+    client.runs.wait(run.id, timeout=60)
 
 
 def test_a_full_disk_costs_checkpoints_and_a_run_without_its_last_one_fails_by_name(
@@ -63,22 +64,22 @@ def test_a_full_disk_costs_checkpoints_and_a_run_without_its_last_one_fails_by_n
     stack = LudusUp(tmp_path / "home", LUDUS_STORAGE__ROOT=str(small_disk))
     try:
         with stack.client() as client:
-            run = client.create_run(cartpole(network_settings={"hidden_units": 128}))
+            run = client.runs.create(cartpole(network_settings={"hidden_units": 128}))
             player = Player(stack, run.id)
 
             def failures() -> list[str]:
-                events = client.list_events(run.id)
+                events = client.events.list(run.id)
                 return [event.data["code"] for event in events if event.type == "checkpoint_failed"]
 
             eventually(failures, "the first checkpoint finds no room", 60)
-            wait_for_step(client, run, client.get_run(run.id).step + 600)
-            client.stop(run.id)
-            ended = client.wait(run.id, timeout=40)
+            wait_for_step(client, run, client.runs.get(run.id).step + 600)
+            client.runs.stop(run.id)
+            ended = client.runs.wait(run.id, timeout=40)
             player.kill()
 
             assert set(failures()) == {"storage_full"}
             assert (ended.state, ended.stop_reason) == ("FAILED", "storage_full")
-            assert client.checkpoints(run.id) == []
+            assert client.checkpoints.list(run.id) == []
     finally:
         stack.stop()
 
@@ -86,7 +87,7 @@ def test_a_full_disk_costs_checkpoints_and_a_run_without_its_last_one_fails_by_n
 def test_nonsense_ends_one_session_by_name_while_the_others_train_on(
     stack: LudusUp, client: Client, play: Callable[..., Player]
 ) -> None:
-    run = client.create_run(cartpole())
+    run = client.runs.create(cartpole())
     play(run.id)
     wait_for_step(client, run, 600)
 
@@ -95,24 +96,24 @@ def test_nonsense_ends_one_session_by_name_while_the_others_train_on(
         assert session.receive("close").code == "not_finite"
 
     def told() -> list[str]:
-        events = client.list_events(run.id)
+        events = client.events.list(run.id)
         return [event.message for event in events if event.data.get("code") == "not_finite"]
 
     eventually(told, "an event says so")
-    wait_for_step(client, run, client.get_run(run.id).step + 600)
-    (left,) = client.simulators(run.id, "left")
+    wait_for_step(client, run, client.runs.get(run.id).step + 600)
+    (left,) = client.simulators.list(run.id, "left")
     assert left.leave_code == "not_finite"
-    client.cancel(run.id)
-    client.wait(run.id, timeout=60)
+    client.runs.cancel(run.id)
+    client.runs.wait(run.id, timeout=60)
 
 
 class Session:
     """A simulator of one agent by hand, as any client in any language would do it."""
 
-    def __init__(self, gateway: str, run: str, incarnation: str, *, relay: bool = False) -> None:
+    def __init__(self, gateway: str, run: str, session_id: str, *, relay: bool = False) -> None:
         self._stack = ExitStack()
         front = self._stack.enter_context(grpc.insecure_channel(gateway))
-        join = pb.JoinRequest(run=run, incarnation=incarnation, protocol_version=1, relay=relay)
+        join = pb.JoinRequest(run=run, session_id=session_id, protocol_version=1, relay=relay)
         assignment = SimulationServiceStub(front).Join(join).assignment
         self.address = assignment.address
         channel = front if assignment.relay else self._stack.enter_context(grpc.insecure_channel(assignment.address))
@@ -125,7 +126,7 @@ class Session:
             observations=[pb.ObservationSpec(shape=[4], dtype=pb.DTYPE_FLOAT32)],
             actions=pb.ActionSpec(discrete_branches=[2]),
         )
-        hello = pb.Hello(ticket=assignment.ticket, protocol_version=1, incarnation=incarnation, behaviors=[spec])
+        hello = pb.Hello(ticket=assignment.ticket, protocol_version=1, session_id=session_id, behaviors=[spec])
         self._requests.put(pb.ConnectRequest(hello=hello))
         self._step = 0
 

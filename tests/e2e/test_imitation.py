@@ -51,11 +51,11 @@ def test_from_an_expert_to_its_clone_and_to_gail(stack: LudusUp, client: Client,
     assert done.returncode == 0, done.stdout
     shown = read(tmp_path / "shown.npz")
     assert shown.pieces == shown.complete.sum() == 20
-    (few,) = client.list_demonstrations("name = few")
+    (few,) = client.demonstrations.list("name = few")
     assert few.transitions == shown.pick_episodes(10, 1).every(20, 1).steps
     for name in configs:
-        run = client.wait(name, timeout=60)  # a simulator may end a moment before its run
+        run = client.runs.wait(name, timeout=60)  # a simulator may end a moment before its run
         assert (run.state, run.stop_reason) == ("SUCCEEDED", "completed"), name
-    (evaluations,) = client.series("clone", "Evaluation/Cumulative Reward")
+    (evaluations,) = client.metrics.series("clone", "Evaluation/Cumulative Reward")
     assert evaluations.steps == (1000, 2000), "each waited for the simulators"
-    assert [metric for metric in client.metrics("gail") if metric.key == "Policy/GAIL Expert Estimate"]
+    assert [metric for metric in client.metrics.list("gail") if metric.key == "Policy/GAIL Expert Estimate"]

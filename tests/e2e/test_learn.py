@@ -15,8 +15,9 @@ import psutil
 import pytest
 import yaml
 
-from tests.e2e.stack import LUDUS, LudusUp, Player, cartpole, environment, eventually
+from tests.e2e.stack import LUDUS, LudusUp, Player, cartpole, environment
 from tests.ludus.mlagents.results.reading import PPO, events_in, shown
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -40,15 +40,15 @@ def test_a_game_of_ones_own_is_trained_evaluated_and_played(
     renamed: bool,
 ) -> None:
     game = f"{MAZES}:{kind}"
-    run = client.create_run({"behaviors": {behavior: SHORT}}, name=f"own-{kind}")
+    run = client.runs.create({"behaviors": {behavior: SHORT}}, name=f"own-{kind}")
     play(run.id, *(["--behavior", behavior] if renamed else []), game=game, environments=envs)
-    assert client.wait(run.id, timeout=60).state == "SUCCEEDED"
+    assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED"
 
     options = ["--game", game, "--gateway", stack.gateway, "--timeout", "60s", "--seed", "5", "--json"]
     options += ["--game-behavior", behavior] if renamed else []
     arguments = ["evaluate", f"own-{kind}/latest", "--episodes", "12", "--threshold", "-1000", *options]
     evaluated = CliRunner().invoke(ludus, arguments, env={"LUDUS_SERVER": stack.api})
-    model = client.download(run.id, "latest", f"{behavior}.onnx", tmp_path / "model.onnx")
+    model = client.checkpoints.download(run.id, "latest", f"{behavior}.onnx", tmp_path / "model.onnx")
     played = CliRunner().invoke(ludus, ["play", str(model), game, "--sample", "--episodes", "5", "--json"])
 
     assert evaluated.exit_code == Exit.OK, evaluated.output
@@ -59,11 +59,11 @@ def test_a_game_of_ones_own_is_trained_evaluated_and_played(
 
 
 def test_a_game_of_ones_own_for_two_passes_a_gate(stack: LudusUp, client: Client, play: Callable[..., Player]) -> None:
-    run = client.create_run({"behaviors": {"Race": SHORT}}, name="own-race")
+    run = client.runs.create({"behaviors": {"Race": SHORT}}, name="own-race")
     for team in (0, 1):
         play(run.id, "--scripted", f"{team}=random", game=f"{MAZES}:Race")
-    assert client.wait(run.id, timeout=60).state == "SUCCEEDED"
-    oldest = client.checkpoints(run.id)[-1].id
+    assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED"
+    oldest = client.checkpoints.list(run.id)[-1].id
 
     options = [
         "--game",

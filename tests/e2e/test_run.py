@@ -16,33 +16,33 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
 def test_a_run_from_the_request_to_a_model_that_answers(
     client: Client, play: Callable[..., Player], tmp_path: Path
 ) -> None:
-    run = client.create_run(cartpole(max_steps=4096), name="whole-life", tags=["e2e"])
+    run = client.runs.create(cartpole(max_steps=4096), name="whole-life", tags=["e2e"])
     play(run.id)
     play(run.id)
 
-    ended = client.wait(run.id, timeout=60)
+    ended = client.runs.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
     assert ended.step == 4096, "a run ends at max_steps exactly"
-    states = [event.type for event in client.list_events(run.id)]
+    states = [event.type for event in client.events.list(run.id)]
     assert states[0] == "run_created"
     assert "simulator_connected" in states
     assert "checkpoint_saved" in states
-    assert [event.seq for event in client.list_events(run.id)] == list(range(1, len(states) + 1))
-    latest = {metric.key: metric for metric in client.metrics(run.id)}
+    assert [event.seq for event in client.events.list(run.id)] == list(range(1, len(states) + 1))
+    latest = {metric.key: metric for metric in client.metrics.list(run.id)}
     assert latest["Environment/Cumulative Reward"].value > 5
-    (series,) = client.series(run.id, "Environment/Cumulative Reward", points=4)
+    (series,) = client.metrics.series(run.id, "Environment/Cumulative Reward", points=4)
     assert len(series.steps) == 4
     assert series.total == 8, "one point for each multiple of summary_freq up to 4096"
-    simulators = client.simulators(run.id)
+    simulators = client.simulators.list(run.id)
     assert [simulator.leave_code for simulator in simulators] == ["run_finished", "run_finished"]
     assert {simulator.number for simulator in simulators} == {0, 1}
-    (log,) = client.logs(run.id)
-    assert "trainer" in client.read_log(run.id, log.epoch, log.name).text
+    (log,) = client.logs.list(run.id)
+    assert "trainer" in client.logs.read(run.id, log.attempt, log.name).text
 
-    checkpoint = client.get_checkpoint(run.id, "latest")
+    checkpoint = client.checkpoints.get(run.id, "latest")
     assert (checkpoint.reason, checkpoint.step) == ("final", 4096)
-    model = client.download(run.id, checkpoint.id, "CartPole.onnx", tmp_path / "CartPole.onnx")
+    model = client.checkpoints.download(run.id, checkpoint.id, "CartPole.onnx", tmp_path / "CartPole.onnx")
     session = onnxruntime.InferenceSession(model)
     (actions,) = session.run(
         ["deterministic_discrete_actions"],
@@ -53,41 +53,41 @@ def test_a_run_from_the_request_to_a_model_that_answers(
 
 @pytest.mark.long
 def test_stop_ends_a_run_with_a_checkpoint(client: Client, play: Callable[..., Player]) -> None:
-    run = client.create_run(cartpole())
+    run = client.runs.create(cartpole())
     play(run.id)
     wait_for_step(client, run, 600)
 
-    client.stop(run.id)
-    ended = client.wait(run.id, timeout=60)
+    client.runs.stop(run.id)
+    ended = client.runs.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "user")
-    assert client.get_checkpoint(run.id, "latest").reason == "final"
+    assert client.checkpoints.get(run.id, "latest").reason == "final"
 
 
 @pytest.mark.long
 def test_cancel_ends_a_run_without_a_checkpoint(client: Client, play: Callable[..., Player]) -> None:
-    run = client.create_run(cartpole(checkpoint_interval=1_000_000))
+    run = client.runs.create(cartpole(checkpoint_interval=1_000_000))
     play(run.id)
     wait_for_step(client, run, 600)
 
-    client.cancel(run.id)
-    ended = client.wait(run.id, timeout=60)
+    client.runs.cancel(run.id)
+    ended = client.runs.wait(run.id, timeout=60)
 
     assert (ended.state, ended.stop_reason) == ("CANCELLED", "user")
-    assert client.checkpoints(run.id) == []
+    assert client.checkpoints.list(run.id) == []
 
 
 @pytest.mark.long
 def test_a_behavior_that_the_configuration_lacks_is_refused_by_name(
     client: Client, play: Callable[..., Player]
 ) -> None:
-    run = client.create_run({"behaviors": {"SomethingElse": {}}})
+    run = client.runs.create({"behaviors": {"SomethingElse": {}}})
     player = play(run.id)
 
     assert player.process.wait(60) != 0
-    refusals = [event for event in client.list_events(run.id) if event.type == "behavior_refused"]
+    refusals = [event for event in client.events.list(run.id) if event.type == "behavior_refused"]
     assert "'CartPole'" in refusals[0].message
     assert "SomethingElse" in refusals[0].message
-    assert client.get_run(run.id).state == "RUNNING", "it cost that simulator its session, and nobody else anything"
-    client.cancel(run.id)
-    client.wait(run.id, timeout=60)
+    assert client.runs.get(run.id).state == "RUNNING", "it cost that simulator its session, and nobody else anything"
+    client.runs.cancel(run.id)
+    client.runs.wait(run.id, timeout=60)

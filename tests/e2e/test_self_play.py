@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from ludus.client import ApiError, Client
-from tests.e2e.stack import LudusUp, Player, eventually
+from tests.e2e.stack import LudusUp, Player
 from tests.e2e.test_board_game import CONFIG, TICTACTOE, rated
 from tests.e2e.test_faults import the
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.xdist_group("stack")]
 
@@ -26,41 +27,41 @@ def config(max_steps: int, opponents: list[str]) -> dict[str, Any]:
 def test_a_killed_run_goes_on_against_the_same_policies_of_another_run_and_no_match_counts_twice(
     stack: LudusUp, client: Client, play: Callable[..., Player]
 ) -> None:
-    origin = client.create_run(config(1536, []))
+    origin = client.runs.create(config(1536, []))
     play(origin.id, game=TICTACTOE)
-    assert client.wait(origin.id, timeout=60).state == "SUCCEEDED"
-    (final,) = [each.id for each in client.checkpoints(origin.id) if each.reason == "final"]
+    assert client.runs.wait(origin.id, timeout=60).state == "SUCCEEDED"
+    (final,) = [each.id for each in client.checkpoints.list(origin.id) if each.reason == "final"]
     with pytest.raises(ApiError, match=r"self_play\.opponents\[1\].*there is no checkpoint"):
-        client.create_run(config(1024, [final, "ckpt_" + "0" * 26]))
+        client.runs.create(config(1024, [final, "ckpt_" + "0" * 26]))
 
-    run = client.create_run(config(1_000_000, [final, f"{final}#1"]))
+    run = client.runs.create(config(1_000_000, [final, f"{final}#1"]))
     for _ in range(2):
         play(run.id, game=TICTACTOE)
     guests = {f"{origin.id}/tictactoe@{final}": "checkpoint", f"{origin.id}/tictactoe#1": "snapshot"}
 
     def met() -> bool:
-        found = {each.name: each for each in client.list_players(run.id)}
-        return found.keys() >= guests.keys() and len(client.checkpoints(run.id)) >= 2
+        found = {each.name: each for each in client.ladders.list_players(run.id)}
+        return found.keys() >= guests.keys() and len(client.checkpoints.list(run.id)) >= 2
 
     eventually(met, "both of the other run's policies have played, and a checkpoint", 60)
     the(stack.processes("worker.trainer")).kill()
-    eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt")
-    count = len(client.checkpoints(run.id))
-    eventually(lambda: len(client.checkpoints(run.id)) > count, "the second attempt's checkpoint", 60)
-    client.stop(run.id)
-    assert client.wait(run.id, timeout=40).state == "SUCCEEDED"
+    eventually(lambda: client.runs.get(run.id).attempt == 2, "a second attempt")
+    count = len(client.checkpoints.list(run.id))
+    eventually(lambda: len(client.checkpoints.list(run.id)) > count, "the second attempt's checkpoint", 60)
+    client.runs.stop(run.id)
+    assert client.runs.wait(run.id, timeout=40).state == "SUCCEEDED"
     eventually(lambda: rated(client, run.id), "every match is rated", 30)
 
-    matches = list(client.list_matches(run.id, limit=100_000))
+    matches = list(client.ladders.list_matches(run.id, limit=100_000))
     numbers = sorted(match.number or 0 for match in matches)
     assert numbers == list(range(1, len(numbers) + 1)), "one history, without gaps"
-    assert {match.epoch for match in matches} == {1, 2}
-    again = {seat.name for match in matches if match.epoch == 2 for seat in match.seats}
+    assert {match.attempt for match in matches} == {1, 2}
+    again = {participant.name for match in matches if match.attempt == 2 for participant in match.participants}
     assert again >= guests.keys(), "the second attempt plays against them, too"
-    players = {each.name: each for each in client.list_players(run.id)}
+    players = {each.name: each for each in client.ladders.list_players(run.id)}
     assert {name: players[name].kind for name in guests} == guests
     assert {players[name].run_id for name in guests} == {origin.id}
-    ratings = {each.name: each for each in client.list_ratings(run.id)}
+    ratings = {each.name: each for each in client.ladders.list_ratings(run.id)}
     assert all(ratings[name].games > 0 for name in guests)
     newest = next(match for match in matches if match.rated)
     (policy,) = [each for each in ratings.values() if each.kind == "policy"]

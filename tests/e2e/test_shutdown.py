@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from server.kit.processes import marked
-from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -16,7 +17,7 @@ QUICK = {"LUDUS_WORKER__LEASE_SECONDS": "3", "LUDUS_WORKER__HEARTBEAT_SECONDS": 
 def test_one_interrupt_hands_the_run_back_and_the_next_start_resumes_it(tmp_path: Path) -> None:
     up = LudusUp(tmp_path / "home", **QUICK)
     with up.client() as client:
-        run = client.create_run(cartpole(checkpoint_interval=1_000_000))
+        run = client.runs.create(cartpole(checkpoint_interval=1_000_000))
         player = Player(up, run.id)
         wait_for_step(client, run, 600)
     code = up.stop()
@@ -28,10 +29,10 @@ def test_one_interrupt_hands_the_run_back_and_the_next_start_resumes_it(tmp_path
     try:
         with again.client() as client:
             player = Player(again, run.id)
-            eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt")
+            eventually(lambda: client.runs.get(run.id).attempt == 2, "a second attempt")
             resumed = wait_for_step(client, run, 1500)
             assert resumed.restarts_without_progress == 0, "an orderly shutdown is nobody's fault"
-            assert client.attempts(run.id)[-1].resumed_from or client.attempts(run.id)[0].resumed_from
+            assert client.runs.attempts(run.id)[-1].resumed_from or client.runs.attempts(run.id)[0].resumed_from
     finally:
         player.kill()
         again.interrupt()
@@ -43,7 +44,7 @@ def test_one_interrupt_hands_the_run_back_and_the_next_start_resumes_it(tmp_path
 def test_two_interrupts_in_the_middle_of_a_run_leave_nothing(tmp_path: Path) -> None:
     up = LudusUp(tmp_path / "home", **QUICK)
     with up.client() as client:
-        run = client.create_run(cartpole())
+        run = client.runs.create(cartpole())
         player = Player(up, run.id)
         wait_for_step(client, run, 600)
 
@@ -58,7 +59,7 @@ def test_two_interrupts_in_the_middle_of_a_run_leave_nothing(tmp_path: Path) -> 
 def test_a_killed_ludus_up_leaves_nothing(tmp_path: Path) -> None:
     up = LudusUp(tmp_path / "home", **QUICK)
     with up.client() as client:
-        run = client.create_run(cartpole())
+        run = client.runs.create(cartpole())
         player = Player(up, run.id)
         wait_for_step(client, run, 600)
 

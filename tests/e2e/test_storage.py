@@ -12,8 +12,9 @@ import pytest
 from ludus.client import Client
 from ludus.schemas import Run
 from server.kit.artifacts.address import S3Address
-from tests.e2e.stack import LudusUp, Player, cartpole, eventually, wait_for_step
+from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
 from tests.s3 import ACCESS_KEY, SECRET_KEY, needs_s3, serve_s3
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 SETTLED_SECONDS = 2.0
@@ -66,7 +67,7 @@ def fill(folder: Path) -> Path:
 
 
 def failures(client: Client, run: Run) -> list[str]:
-    events = client.list_events(run.id)
+    events = client.events.list(run.id)
     return [event.data["code"] for event in events if event.type == "checkpoint_failed"]
 
 
@@ -78,29 +79,29 @@ def test_a_run_lives_in_a_bucket_and_recovers_from_the_newest_checkpoint_that_is
         bucket, s3 = S3Address.parse(address), server.client()
         keys = {"LUDUS_STORAGE__ACCESS_KEY": ACCESS_KEY, "LUDUS_STORAGE__SECRET_KEY": SECRET_KEY}
         with running(tmp_path / "home", LUDUS_STORAGE__URL=address, **keys) as (stack, client):
-            run = client.create_run(cartpole())
+            run = client.runs.create(cartpole())
             with playing(stack, run):
-                eventually(lambda: len(client.checkpoints(run.id)) >= 2, "two checkpoints", 90)
+                eventually(lambda: len(client.checkpoints.list(run.id)) >= 2, "two checkpoints", 90)
                 trainer = max(stack.processes("worker.trainer"), key=lambda each: each.cpu_times().user)
                 trainer.suspend()
                 newest, before, *_ = settled(client, run)
                 damage(s3, bucket, newest.id, client, run)
                 trainer.kill()
 
-                eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt", 60)
-                eventually(lambda: client.get_run(run.id).state == "RUNNING", "it runs again", 60)
-                (_, second) = sorted(client.attempts(run.id), key=lambda attempt: attempt.epoch)
+                eventually(lambda: client.runs.get(run.id).attempt == 2, "a second attempt", 60)
+                eventually(lambda: client.runs.get(run.id).state == "RUNNING", "it runs again", 60)
+                (_, second) = sorted(client.runs.attempts(run.id), key=lambda attempt: attempt.number)
                 assert second.resumed_from == before.id
-                told = [event for event in client.list_events(run.id) if event.type == "checkpoint_damaged"]
+                told = [event for event in client.events.list(run.id) if event.type == "checkpoint_damaged"]
                 assert [event.data["checkpoint_id"] for event in told] == [newest.id]
                 wait_for_step(client, run, before.step + 1100)
-                client.stop(run.id)
-                assert client.wait(run.id, timeout=60).state == "SUCCEEDED"
+                client.runs.stop(run.id)
+                assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED"
 
-            last = client.get_checkpoint(run.id)
-            model = client.download(run.id, last.id, "CartPole.onnx", tmp_path / "CartPole.onnx")
+            last = client.checkpoints.get(run.id)
+            model = client.checkpoints.download(run.id, last.id, "CartPole.onnx", tmp_path / "CartPole.onnx")
             assert model.stat().st_size == next(file.size for file in last.files if file.name == "CartPole.onnx")
-            assert client.verify_checkpoint(run.id).sound
+            assert client.checkpoints.verify(run.id).sound
             listed: Any = s3.list_objects_v2(Bucket=bucket.bucket, Prefix=f"{bucket.prefix}runs/{run.id}/2/logs/")
             assert [Path(each["Key"]).name for each in listed["Contents"]] == ["trainer.log"]
         assert not (tmp_path / "home" / "artifacts" / "runs").exists()
@@ -108,10 +109,10 @@ def test_a_run_lives_in_a_bucket_and_recovers_from_the_newest_checkpoint_that_is
 
 def settled(client: Client, run: Run) -> list[Any]:
     """Return the checkpoints of a run whose trainer is suspended, newest first, once none is on its way any more."""
-    found, since = client.checkpoints(run.id), time.monotonic()
+    found, since = client.checkpoints.list(run.id), time.monotonic()
     while time.monotonic() - since < SETTLED_SECONDS:
-        time.sleep(0.1)
-        seen = client.checkpoints(run.id)
+        time.sleep(0.1)  # allow: sleep, because what is still on its way shows in nothing but time
+        seen = client.checkpoints.list(run.id)
         if [each.id for each in seen] != [each.id for each in found]:
             found, since = seen, time.monotonic()
     return found
@@ -119,8 +120,8 @@ def settled(client: Client, run: Run) -> list[Any]:
 
 def damage(s3: Any, bucket: S3Address, checkpoint: str, client: Client, run: Run) -> None:
     """Flip a byte of a checkpoint behind everybody's back."""
-    found = client.get_checkpoint(run.id, checkpoint)
-    folder = f"{bucket.prefix}runs/{run.id}/{found.epoch}/checkpoints/"
+    found = client.checkpoints.get(run.id, checkpoint)
+    folder = f"{bucket.prefix}runs/{run.id}/{found.attempt}/checkpoints/"
     keys = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket.bucket, Prefix=folder)["Contents"]]
     (key,) = [each for each in keys if each.startswith(f"{folder}{found.step}-") and each.endswith("state.safetensors")]
     content = bytearray(s3.get_object(Bucket=bucket.bucket, Key=key)["Body"].read())
@@ -133,22 +134,22 @@ def test_a_full_disk_costs_checkpoints_until_there_is_room_again_and_nothing_tha
     tmp_path: Path, small_disk: Path, setting: str
 ) -> None:
     with running(tmp_path / "home", **{setting: str(small_disk)}) as (stack, client):
-        run = client.create_run(cartpole())
+        run = client.runs.create(cartpole())
         with playing(stack, run):
-            eventually(lambda: client.checkpoints(run.id), "a checkpoint", 90)
+            eventually(lambda: client.checkpoints.list(run.id), "a checkpoint", 90)
             filler = fill(small_disk)
             eventually(lambda: failures(client, run), "a checkpoint finds no room", 60)
-            kept = client.checkpoints(run.id)
+            kept = client.checkpoints.list(run.id)
             assert kept
-            assert all(client.verify_checkpoint(run.id, each.id).sound for each in kept)
-            wait_for_step(client, run, client.get_run(run.id).step + 600)
+            assert all(client.checkpoints.verify(run.id, each.id).sound for each in kept)
+            wait_for_step(client, run, client.runs.get(run.id).step + 600)
 
             filler.unlink()
-            step = client.get_run(run.id).step
-            eventually(lambda: client.get_checkpoint(run.id).step > step, "a checkpoint is saved again", 60)
-            client.stop(run.id)
-            ended = client.wait(run.id, timeout=60)
+            step = client.runs.get(run.id).step
+            eventually(lambda: client.checkpoints.get(run.id).step > step, "a checkpoint is saved again", 60)
+            client.runs.stop(run.id)
+            ended = client.runs.wait(run.id, timeout=60)
 
-        assert (ended.state, ended.epoch) == ("SUCCEEDED", 1)
+        assert (ended.state, ended.attempt) == ("SUCCEEDED", 1)
         assert set(failures(client, run)) == {"storage_full"}
-        assert client.verify_checkpoint(run.id).sound
+        assert client.checkpoints.verify(run.id).sound

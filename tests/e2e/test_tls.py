@@ -12,11 +12,12 @@ import pytest
 from ludus.adapters.gymnasium import EnvironmentSimulation
 from ludus.client import Client
 from ludus.protocol.tls import ClientTls
-from ludus.sdk.connection import Dialer, Ending
-from ludus.sdk.errors import CannotConnect
+from ludus.sdk import CannotConnect
+from ludus.sdk.connection import ConnectionSummary, SimulatorConnection
 from ludus.sdk.join import Target
-from tests.e2e.stack import LudusUp, cartpole, eventually, wait_for_step
+from tests.e2e.stack import LudusUp, cartpole, wait_for_step
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, OURS, PRIVATE
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -53,10 +54,10 @@ class Relayed:
             stack.gateway, run, token, ca_file=tls.ca_file, client_certificate=tls.certificate, client_key=tls.key
         )
         game = EnvironmentSimulation([gymnasium.make("CartPole-v1") for _ in range(4)], "CartPole")
-        self._dialer = Dialer(game, target)
-        self._dialer.joiner.relay = True
-        self.incarnation = target.incarnation
-        self.outcome: Ending | CannotConnect | None = None
+        self._dialer = SimulatorConnection(game, target)
+        self._dialer.join_client.relay = True
+        self.session_id = target.session_id
+        self.outcome: ConnectionSummary | CannotConnect | None = None
         self.thread = threading.Thread(target=self._play, daemon=True)
         self.thread.start()
 
@@ -70,28 +71,28 @@ class Relayed:
 @pytest.mark.long
 def test_a_run_is_trained_by_relayed_simulators_until_their_tokens_are_revoked(stack: LudusUp, tls: ClientTls) -> None:
     with Client(stack.api, TOKEN, tls=tls) as client:
-        run = client.create_run(cartpole())
-        tokens = [client.create_simulator_token(run.id) for _ in range(2)]
+        run = client.runs.create(cartpole())
+        tokens = [client.tokens.create_for_simulators(run.id) for _ in range(2)]
         loyal, revoked = (Relayed(stack, run.id, str(token.token), tls) for token in tokens)
 
         def both_play() -> bool:
-            connected = {each.incarnation: each.relayed for each in client.simulators(run.id, "connected")}
-            return connected == {loyal.incarnation: True, revoked.incarnation: True}
+            connected = {each.session_id: each.relayed for each in client.simulators.list(run.id, "connected")}
+            return connected == {loyal.session_id: True, revoked.session_id: True}
 
         eventually(both_play, "both are connected, through the gateway")
         wait_for_step(client, run, 600)
 
         began = time.monotonic()
-        client.revoke_token(tokens[1].id)
+        client.tokens.revoke(tokens[1].id)
         revoked.thread.join(10)
         took = time.monotonic() - began
 
         assert isinstance(revoked.outcome, CannotConnect), revoked.outcome
         assert "The token was revoked" in str(revoked.outcome)
         assert took < 10
-        wait_for_step(client, run, client.get_run(run.id).step + 600)
-        client.stop(run.id)
-        assert client.wait(run.id, timeout=40).state == "SUCCEEDED"
+        wait_for_step(client, run, client.runs.get(run.id).step + 600)
+        client.runs.stop(run.id)
+        assert client.runs.wait(run.id, timeout=40).state == "SUCCEEDED"
         loyal.thread.join(20)
-        assert isinstance(loyal.outcome, Ending)
+        assert isinstance(loyal.outcome, ConnectionSummary)
         assert loyal.outcome.finished

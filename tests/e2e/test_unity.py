@@ -12,7 +12,8 @@ import yaml
 from ludus.client import Client
 from ludus.schemas import Run
 from tests.e2e.games import Games
-from tests.e2e.stack import LudusUp, eventually, wait_for_step
+from tests.e2e.stack import LudusUp, wait_for_step
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
 
@@ -59,13 +60,13 @@ def test_the_push_button_project_trains_with_its_own_configuration_and_recording
     client: Client, launch: Launch, tmp_path: Path
 ) -> None:
     document = yaml.safe_load((PUSH_BUTTON / "PushButtonAgent_Config.yaml").read_text())
-    shown = client.upload_demonstration(PUSH_BUTTON / "PushButtonAgent_Demo.demo", name="push-button").id
+    shown = client.demonstrations.upload(PUSH_BUTTON / "PushButtonAgent_Demo.demo", name="push-button").id
     behavior = document["behaviors"]["PushButton"]
     for section in (behavior["reward_signals"]["gail"], behavior["behavioral_cloning"]):
         del section["demo_path"]
         section["demonstrations"] = [shown]
     behavior |= {"max_steps": 2560, "summary_freq": 256}
-    run = client.create_run(document)
+    run = client.runs.create(document)
 
     games = launch(
         run.id,
@@ -76,13 +77,13 @@ def test_the_push_button_project_trains_with_its_own_configuration_and_recording
             "agents": 8,
         },
     )
-    ended = client.wait(run.id, timeout=120)
+    ended = client.runs.wait(run.id, timeout=120)
 
     assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
     assert games.process.wait(30) == 0, games.said
-    keys = {metric.key for metric in client.metrics(run.id)}
+    keys = {metric.key for metric in client.metrics.list(run.id)}
     assert {"Losses/GAIL Loss", "Losses/Pretraining Loss", "Environment/Cumulative Reward"} <= keys
-    client.download(run.id, "latest", "PushButton.onnx", tmp_path / "PushButton.onnx")
+    client.checkpoints.download(run.id, "latest", "PushButton.onnx", tmp_path / "PushButton.onnx")
     model = onnxruntime.InferenceSession(tmp_path / "PushButton.onnx")
     theirs = onnxruntime.InferenceSession(PUSH_BUTTON.parent / "mlagents" / "PushButton.onnx")
     assert [(item.name, item.shape) for item in model.get_inputs()] == [
@@ -93,21 +94,21 @@ def test_the_push_button_project_trains_with_its_own_configuration_and_recording
 
 @pytest.mark.faults
 def test_games_live_through_the_death_of_trainer_and_worker(stack: LudusUp, client: Client, launch: Launch) -> None:
-    run = client.create_run(walking())
+    run = client.runs.create(walking())
     games = launch(run.id, WALKER, count=2)
-    eventually(lambda: len(client.simulators(run.id, "connected")) == 2, "two games", 60)
-    eventually(lambda: client.checkpoints(run.id), "a checkpoint", 60)
+    eventually(lambda: len(client.simulators.list(run.id, "connected")) == 2, "two games", 60)
+    eventually(lambda: client.checkpoints.list(run.id), "a checkpoint", 60)
     players = games.pids
     assert len(players) == 2
 
     the(stack.processes("worker.trainer")).kill()
-    eventually(lambda: client.get_run(run.id).epoch == 2, "a second attempt", 60)
-    wait_for_step(client, run, client.get_run(run.id).step + 400)
+    eventually(lambda: client.runs.get(run.id).attempt == 2, "a second attempt", 60)
+    wait_for_step(client, run, client.runs.get(run.id).step + 400)
     assert games.pids == players, "no game was started again"
 
     stack.children()["worker"].kill()
-    eventually(lambda: client.get_run(run.id).epoch == 3, "a third attempt", 60)
-    wait_for_step(client, run, client.get_run(run.id).step + 400)
+    eventually(lambda: client.runs.get(run.id).attempt == 3, "a third attempt", 60)
+    wait_for_step(client, run, client.runs.get(run.id).step + 400)
     assert games.pids == players, "no game was started again"
 
     ended = finish(client, run)
@@ -120,17 +121,17 @@ def test_games_live_through_the_death_of_trainer_and_worker(stack: LudusUp, clie
 @pytest.mark.long
 def test_a_build_that_crashes_is_started_again_and_the_other_goes_on(client: Client, launch: Launch) -> None:
     def playing() -> bool:
-        now = [(one.behaviors, one.agents) for one in client.simulators(run.id, "connected")]
+        now = [(one.behaviors, one.agents) for one in client.simulators.list(run.id, "connected")]
         return now == [(("Walker?team=0",), 2)] * 2
 
-    run = client.create_run(walking())
+    run = client.runs.create(walking())
     games = launch(run.id, WALKER, count=2)
     eventually(playing, "two games", 60)
     victim, survivor = sorted(eventually(lambda: games.pids if len(games.pids) == 2 else None, "two processes"))
 
     psutil.Process(victim).kill()
     eventually(lambda: len(games.pids) == 2 and victim not in games.pids, "a new process", 60)
-    eventually(lambda: len(client.simulators(run.id, "left")) == 1, "the end of the first one", 60)
+    eventually(lambda: len(client.simulators.list(run.id, "left")) == 1, "the end of the first one", 60)
     eventually(playing, "two games again, with what they play", 60)
 
     assert survivor in games.pids
@@ -139,18 +140,18 @@ def test_a_build_that_crashes_is_started_again_and_the_other_goes_on(client: Cli
 
 @pytest.mark.long
 def test_a_behavior_that_is_not_configured_is_named_by_command_and_events_alike(client: Client, launch: Launch) -> None:
-    run = client.create_run(walking())
+    run = client.runs.create(walking())
 
     games = launch(run.id, {"name": "Runner?team=0", "continuous": 2})
 
     assert games.process.wait(60) != 0
     sentence = "the run's configuration has no behavior 'Runner', only: Walker"
     assert sentence in games.said
-    assert any(sentence in event.message for event in client.list_events(run.id))
-    assert client.simulators(run.id, "left")[0].leave_reason == sentence
+    assert any(sentence in event.message for event in client.events.list(run.id))
+    assert client.simulators.list(run.id, "left")[0].leave_reason == sentence
 
 
 def finish(client: Client, run: Run) -> Run:
     """Stop a run and return how it ended."""
-    client.stop(run.id)
-    return client.wait(run.id, timeout=60)
+    client.runs.stop(run.id)
+    return client.runs.wait(run.id, timeout=60)

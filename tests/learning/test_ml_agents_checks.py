@@ -133,10 +133,10 @@ class Check:
 CHECKS = (
     #     variant           trainer actions       steps   bar  when
     Check("simple",         "ppo",  DISCRETE,      3_000, 0.9, ALWAYS),
-    Check("simple",         "ppo",  CONTINUOUS,    3_000, 0.9, ALWAYS),
+    Check("simple",         "ppo",  CONTINUOUS,    3_000, 0.9, LONG),
     Check("simple",         "sac",  DISCRETE,      1_000, 0.9, LONG),
-    Check("simple",         "sac",  CONTINUOUS,    1_000, 0.9, ALWAYS),
-    Check("simple",         "poca", DISCRETE,      3_000, 0.9, ALWAYS, team=True),
+    Check("simple",         "sac",  CONTINUOUS,    1_000, 0.9, LONG),
+    Check("simple",         "poca", DISCRETE,      3_000, 0.9, LONG, team=True),
     Check("simple",         "poca", CONTINUOUS,    3_000, 0.9, LONG, team=True),
     Check("2d",             "ppo",  TWO_BRANCHES, 10_000, 0.9, LEARN, step=0.8, hyper=WIDE),
     Check("2d",             "ppo",  TWO_COLUMNS,  10_000, 0.9, LEARN, step=0.8, hyper=WIDE),

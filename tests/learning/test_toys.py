@@ -30,8 +30,12 @@ LSTM = {"memory": {"sequence_length": 4, "memory_size": 32}}
     ("drill", "bar"),
     [
         pytest.param(lambda seed: Arms(seed=seed), 0.72, id="bandit"),  # best 0.8, by chance 0.5
-        pytest.param(lambda seed: Echo(2, seed=seed), -0.08, id="continuous"),  # best 0, by chance -0.32
-        pytest.param(lambda seed: Echo(0, (3, 2), seed=seed, masked=True), 0.95, id="branches"),  # best 1, chance 0.45
+        pytest.param(
+            lambda seed: Echo(2, seed=seed), -0.08, id="continuous", marks=pytest.mark.long
+        ),  # best 0, by chance -0.32
+        pytest.param(
+            lambda seed: Echo(0, (3, 2), seed=seed, masked=True), 0.95, id="branches", marks=pytest.mark.long
+        ),  # best 1, chance 0.45
         pytest.param(lambda seed: Echo(1, (3, 2), seed=seed, masked=True), 0.85, id="hybrid"),  # best 1, chance 0.1
     ],
 )
@@ -58,7 +62,9 @@ def test_without_a_memory_it_is_not(trainer: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("conditioning", "learning_rate"), [("hyper", 1e-3), ("none", 3e-3)])
+@pytest.mark.parametrize(
+    ("conditioning", "learning_rate"), [("hyper", 1e-3), pytest.param("none", 3e-3, marks=pytest.mark.long)]
+)
 def test_a_goal_is_followed(conditioning: str, learning_rate: float, seed: int) -> None:
     network = {"goal_conditioning_type": conditioning}
 
@@ -120,6 +126,7 @@ def test_what_is_not_shown_is_not_learnt(
 TEAM = {**LEARNERS, "beta": 1e-3, "learning_rate": 3e-3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_poca_leaves_the_corridor_at_the_price_of_a_life(seed: int) -> None:
     scores = training(Corridor(), trainer="poca", seed=seed, **TEAM).run(15)
@@ -144,7 +151,9 @@ def test_nobody_dies_for_others_without_posthumous_credit(trainer: str, grouped:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(
+    "discrete", [True, pytest.param(False, marks=pytest.mark.long)], ids=["discrete", "continuous"]
+)
 def test_poca_walks_in_a_third_of_what_ml_agents_gives_its_own(discrete: bool, seed: int) -> None:
     # There: 3,000 agent steps with these numbers, and the mean of the newest five returns must be above 0.9.
     game = TeamWalk(discrete=discrete, seed=seed)

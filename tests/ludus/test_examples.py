@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from ludus.sdk.simulator import connect
+from ludus.sdk import connect
 from server.config.config import parse_document, resolve
 from tests.fakes import FakeServer, finish_after
 

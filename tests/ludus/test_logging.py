@@ -12,7 +12,7 @@ from ludus.logging import configure_logging
 configure_logging("api", log_format={log_format!r}, level="info")
 log = structlog.get_logger()
 with structlog.contextvars.bound_contextvars(run_id="r1"):
-    log.info("run_claimed", epoch=2)
+    log.info("run_claimed", attempt=2)
     log.debug("step_taken")
 logging.getLogger("uvicorn.error").warning("hello %s", 3)
 logging.getLogger("httpx").info("noise")
@@ -35,7 +35,7 @@ def test_json_lines_carry_event_level_process_context_and_traceback() -> None:
 
     assert claimed == {
         "event": "run_claimed",
-        "epoch": 2,
+        "attempt": 2,
         "run_id": "r1",
         "level": "info",
         "process": "api",
@@ -59,7 +59,7 @@ import threading, warnings
 from ludus.logging import bind_process, configure_logging
 
 configure_logging("trainer")
-bind_process(run_id="r1", epoch=2)
+bind_process(run_id="r1", attempt=2)
 
 def fail():
     raise ValueError("in a thread")
@@ -84,4 +84,4 @@ def test_what_kills_a_thread_or_the_process_is_a_line_with_the_ids_and_the_trace
     assert process["event"] == "process_failed"
     assert process["exception"].endswith("RuntimeError: the end")
     for line in (thread, warning, process):
-        assert (line["run_id"], line["epoch"], line["worker_id"]) == ("r1", 2, "host/1/1")
+        assert (line["run_id"], line["attempt"], line["worker_id"]) == ("r1", 2, "host/1/1")

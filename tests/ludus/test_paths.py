@@ -10,9 +10,10 @@ import pytest
 import ludus.demonstrations
 import ludus.mlagents.results.folder
 import ludus.play.model
-import ludus.sdk.simulator
+import ludus.sdk
 from ludus.client import Client
-from ludus.demonstrations import RecordedSimulation, Recorder, read, write
+from ludus.demonstrations import Recorder, read, write
+from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.mlagents.results.folder import Folder
 from ludus.play.model import ModelPlayer
 from ludus.protocol.tls import ClientTls
@@ -24,7 +25,7 @@ from tests.toys.catch import Catch
 def public() -> Iterator[Callable[..., Any]]:
     """Everything that users call with files."""
     yield from (method for name, method in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_"))
-    yield from (each for module in (ludus.demonstrations, ludus.sdk.simulator) for each in _functions(module))
+    yield from (each for module in (ludus.demonstrations, ludus.sdk) for each in _functions(module))
     yield from (kind.__init__ for kind in (RecordedSimulation, Recorder, ModelPlayer, Folder, Target, ClientTls))
 
 
@@ -43,9 +44,9 @@ def test_a_recording_goes_to_the_server_and_back_by_names_of_files(client: Clien
     shown, copy = make_demonstration(), tmp_path / "new" / "copy.npz"
     write(shown, str(tmp_path / "shown.npz"))
 
-    stored = client.upload_demonstration(str(tmp_path / "shown.npz"))
+    stored = client.demonstrations.upload(str(tmp_path / "shown.npz"))
 
-    assert client.download_demonstration(stored.id, str(copy)) == copy
+    assert client.demonstrations.download(stored.id, str(copy)) == copy
     assert_equal(read(str(copy)), shown)
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,12 @@ import redis
 
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.queue import Doorbell, make_celery
+from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from tests.chaos.servers import Cable, Redis
-from tests.e2e.stack import LUDUS, environment, eventually
+from tests.e2e.stack import LUDUS, environment
 from tests.factories import make_run, read_run
+from tests.waiting import eventually, never
 
 pytestmark = [pytest.mark.redis]
 
@@ -46,21 +46,20 @@ def server() -> Iterator[Redis]:
 
 
 @pytest.fixture
-def bell(server: Redis, tmp_path: Path) -> Doorbell:
-    return Doorbell(make_celery(Settings(home=tmp_path, queue={"broker_url": server.url})))  # type: ignore[arg-type]
+def wake_up(server: Redis, tmp_path: Path) -> WakeUpQueue:
+    return WakeUpQueue(make_celery(Settings(home=tmp_path, queue={"broker_url": server.url})))  # type: ignore[arg-type]
 
 
 def test_a_task_that_outlasts_the_visibility_time_out_is_not_delivered_again_nor_the_next_one_fetched_ahead(
-    server: Redis, bell: Doorbell, tmp_path: Path
+    server: Redis, wake_up: WakeUpQueue, tmp_path: Path
 ) -> None:
     heard = tmp_path / "heard"
     worker = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path), server.url])
     try:
-        bell.ring("15")  # kombu looks for what is overdue every 10 s
+        wake_up.wake("15")  # kombu looks for what is overdue every 10 s
         eventually(heard.exists, "the message is heard")
-        bell.ring("0")
-        time.sleep(2)
-        assert bell.pending() == 1, "nobody holds a message that it can't work on"
+        wake_up.wake("0")
+        never(lambda: wake_up.pending() != 1, "a worker holds a message that it can't work on", 2)
         client = redis.Redis(port=server.port)
         assert all(key.startswith(b"ludus:") for key in client.scan_iter() if b"kombu" not in key)
         client.close()
@@ -82,14 +81,14 @@ def test_a_worker_whose_connection_is_forgotten_starts_anew_and_takes_the_run(se
     log = (tmp_path / "worker.log").open("wb")
     extra = {"LUDUS_HOME": str(tmp_path), "LUDUS_QUEUE__BROKER_URL": url, "LUDUS_WORKER__STALL_SECONDS": "3"}
     worker = subprocess.Popen([*LUDUS, "worker"], env=environment(**extra), stdout=log, stderr=log, cwd=tmp_path)
-    bell = Doorbell(make_celery(settings))
+    wake_up = WakeUpQueue(make_celery(settings))
     try:
         eventually(lambda: _somebody_listens(server), "the worker listens", 60)
         cable.block()  # what is open stays open, and nothing comes through any more
         run = make_run(database)
         for _ in range(3):  # the first one is given to the connection that nobody hears
-            bell.ring(run.id)
-        eventually(lambda: read_run(database, run.id).epoch > 0, "the run is claimed", 90)
+            wake_up.wake(run.id)
+        eventually(lambda: read_run(database, run.id).attempt > 0, "the run is claimed", 90)
         assert worker.poll() is None, "it is the same process"
     finally:
         worker.terminate()

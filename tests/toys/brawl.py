@@ -6,8 +6,7 @@ A team is a group: its reward is given to all of its members together, at the en
 from collections.abc import Mapping
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 
 STEPS = 4
 
@@ -18,17 +17,17 @@ class Brawl(Simulation):
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.behaviors = [BehaviorSpec(name, (ObservationSpec((1,)),), ActionSpec(0, (2,))) for name in sizes]
         self.sizes = sizes
-        self.starts: list[Start] = []
+        self.starts: list[ResetInfo] = []
         self.games = 0
         self._scores: dict[str, int] = {}
         self._missing = 0
         self._step = 0
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         self.starts.append(start)
-        self._begin(turn)
+        self._begin(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
             self._scores[action.behavior] += int(action.discrete[0])
             self._missing -= 1
@@ -36,7 +35,7 @@ class Brawl(Simulation):
             return  # teams are answered apart
         self._step += 1
         if self._step < STEPS:
-            self._ask(turn)
+            self._ask(builder)
             return
         self.games += 1
         shares = {name: score / self.sizes[name] for name, score in self._scores.items()}
@@ -45,16 +44,16 @@ class Brawl(Simulation):
         for group, name in enumerate(self.sizes, 1):
             reward = (0.0 if is_draw else 1.0) if shares[name] == best else -1.0
             for agent in range(self.sizes[name]):
-                turn.end(agent=agent, observation=[0.0], behavior=name, group=group, group_reward=reward)
-        self._begin(turn)
+                builder.end_episode(agent=agent, observation=[0.0], behavior=name, group=group, group_reward=reward)
+        self._begin(builder)
 
-    def _begin(self, turn: Turn) -> None:
+    def _begin(self, builder: StepBuilder) -> None:
         self._scores = dict.fromkeys(self.sizes, 0)
         self._step = 0
-        self._ask(turn)
+        self._ask(builder)
 
-    def _ask(self, turn: Turn) -> None:
+    def _ask(self, builder: StepBuilder) -> None:
         self._missing = sum(self.sizes.values())
         for group, (name, size) in enumerate(self.sizes.items(), 1):
             for agent in range(size):
-                turn.decide(agent=agent, observation=[1.0], behavior=name, group=group)
+                builder.request_decision(agent=agent, observation=[1.0], behavior=name, group=group)

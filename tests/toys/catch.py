@@ -2,7 +2,7 @@
 
 import random
 
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder
 
 HEIGHT = 5
 WIDTH = 5
@@ -17,30 +17,30 @@ class Catch(Simulation):
         self.agents = agents
         self.random = random.Random(0)
         self.boards: dict[int, list[int]] = {}
-        self.starts: list[Start] = []
+        self.starts: list[ResetInfo] = []
         self.closed = 0
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         self.starts.append(start)
         self.boards.clear()
         for agent in range(self.agents):
-            self._throw(turn, agent)
+            self._throw(builder, agent)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
             board = self.boards[action.agent]
             board[0] = min(max(board[0] + int(action.discrete[0]) - 1, 0), WIDTH - 1)
             board[2] -= 1
             if board[2] == 0:
-                turn.end(action.agent, board, 1.0 if board[0] == board[1] else -1.0)
-                self._throw(turn, action.agent)
+                builder.end_episode(action.agent, board, 1.0 if board[0] == board[1] else -1.0)
+                self._throw(builder, action.agent)
             else:
-                turn.decide(action.agent, board)
+                builder.request_decision(action.agent, board)
 
     def close(self) -> None:
         self.closed += 1
 
-    def _throw(self, turn: Turn, agent: int) -> None:
+    def _throw(self, builder: StepBuilder, agent: int) -> None:
         """Begin an episode: paddle in the middle, ball anywhere at the top."""
         self.boards[agent] = [WIDTH // 2, self.random.randrange(WIDTH), HEIGHT]
-        turn.decide(agent, self.boards[agent])
+        builder.request_decision(agent, self.boards[agent])

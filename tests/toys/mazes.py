@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder
 
 LIMIT = 30
 
@@ -99,18 +99,18 @@ class Crowd(Simulation):
 
     def __init__(self, size: int = 4, walkers: int = 2) -> None:
         self.size, self.walkers = size, walkers
-        self.starts: list[Start] = []
+        self.starts: list[ResetInfo] = []
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         self.starts.append(start)
         if start.first:
             self.random = np.random.default_rng(start.seed)
         self.positions = {walker: int(self.random.integers(self.size)) for walker in range(self.walkers)}
         self.steps = dict.fromkeys(self.positions, 0)
         for walker in self.positions:
-            self._ask(turn, walker, 0.0)
+            self._ask(builder, walker, 0.0)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
             self.positions[action.agent] = walk(self.positions[action.agent], int(action.discrete[0]))
             self.steps[action.agent] += 1
@@ -118,15 +118,15 @@ class Crowd(Simulation):
             arrived, late = self.positions[walker] == self.size, self.steps[walker] == LIMIT
             reward = -1.0
             if arrived or late:
-                turn.end(walker, [self.positions[walker]], reward, truncated=not arrived)
+                builder.end_episode(walker, [self.positions[walker]], reward, truncated=not arrived)
                 self.positions[walker], self.steps[walker], reward = 0, 0, 0.0
-            self._ask(turn, walker, reward)
+            self._ask(builder, walker, reward)
         if self.walkers not in self.positions:
             self.positions[self.walkers], self.steps[self.walkers] = 0, 0
-            self._ask(turn, self.walkers, 0.0)
+            self._ask(builder, self.walkers, 0.0)
 
-    def _ask(self, turn: Turn, walker: int, reward: float) -> None:
-        turn.decide(walker, [self.positions[walker]], reward, mask=allowed(self.positions[walker]))
+    def _ask(self, builder: StepBuilder, walker: int, reward: float) -> None:
+        builder.request_decision(walker, [self.positions[walker]], reward, mask=allowed(self.positions[walker]))
 
 
 def make_maze(size: int = 3) -> Maze:

@@ -1,6 +1,6 @@
-"""A game, a collector's lane and an algorithm in one process: training as it is, without sockets.
+"""A game, a collector's runner and an algorithm in one process: training as it is, without sockets.
 
-What is played goes through the real batcher, tracker and arena, so that ticks, groups, memories, cuts and successors
+What is played goes through the real batcher, recorder and arena, so that ticks, groups, memories, cuts and successors
 are those of a run.
 """
 
@@ -11,15 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ludus.collector.agents import Roster
+from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
-from ludus.collector.batcher import Lane
-from ludus.collector.rounds import Rounds
-from ludus.collector.segments import Segment, unpack_segments
-from ludus.collector.tracker import Tracker
+from ludus.collector.recorder import TrajectoryRecorder
+from ludus.collector.runners import LearningRunner
+from ludus.collector.segments import Segments
+from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import POCAConfig, PPOConfig, SACConfig
+from tests.segments import Segment, columns_of, rows_of
 from tests.toys.shapes import shapes_checked_now_and_then
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout, gather
@@ -48,7 +49,7 @@ class Console:
 
     actions: tuple[Array, Array] | None = None
 
-    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         assert agents is None, "the game waits with all of its agents"
         self.actions = continuous, discrete
 
@@ -66,23 +67,23 @@ class Arcade:
     step_id: int = 0
     delivered: list[Segment] = field(default_factory=list)
     """Of rounds to come."""
-    lane: Lane = field(init=False)
+    runner: LearningRunner = field(init=False)
 
     def __post_init__(self) -> None:
         spec, settings = self.game.spec, self.config.network_settings.model_dump()
         policy = POLICIES.policy(spec, settings, squashed=isinstance(self.config, SACConfig))
-        self.console, self.rounds = Console(), Rounds()
+        self.console, self.quota = Console(), StepQuota()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
-        tracker = Tracker(self.arena, self.config.time_horizon, self.rounds)
-        self.free = tracker.segments.blocks
+        recorder = TrajectoryRecorder(self.arena, self.config.time_horizon, self.quota)
+        self.free = recorder.segments.blocks
         self.free.extend(range(self.arena.layout.blocks))
-        self.roster = Roster(1, 0, spec.name)
-        self.lane = Lane(
+        self.roster = AgentIndex(1, 0, spec.name)
+        self.runner = LearningRunner(
             number=0,
             behavior=spec.behavior,
             policy=policy,
-            tracker=tracker,
-            rounds=self.rounds,
+            recorder=recorder,
+            quota=self.quota,
             rng=np.random.default_rng(self.seed),
             low_blocks=0,
             schedule=lambda: None,
@@ -90,32 +91,32 @@ class Arcade:
 
     def collect(self, weights: Array, version: int) -> Rollout:
         """Play a round with these weights."""
-        lane = self.lane
-        lane.policy.load(weights)
-        lane.version = version
+        runner = self.runner
+        runner.policy.load(weights)
+        runner.version = version
         self.round += 1
-        self.rounds.grant(self.round, self.steps, size=self.steps, closed=True)
+        self.quota.grant(self.round, self.steps, size=self.steps)
         if self.round == 1:
             self._send(self.game.begin())
-        report = lane.run()
+        report = runner.run()
         while not report.deliver:
             assert self.console.actions is not None, "the lane answers until the round is complete"
             actions, self.console.actions = self.console.actions, None
             self._send(self.game.play(*actions))
-            report = lane.run()
-        payload = lane.tracker.segments.take()
+            report = runner.run()
+        payload = runner.recorder.segments.take()
         assert payload is not None
-        self.delivered += unpack_segments(payload)
+        self.delivered += rows_of(Segments.unpack(payload))
         segments = [segment for segment in self.delivered if segment.round == self.round]
         self.delivered = [segment for segment in self.delivered if segment.round > self.round]  # borrowed from it
-        rollout = gather(self.arena, segments)
+        rollout = gather(self.arena, columns_of(segments))
         self.free.extend(block for segment in segments for block in segment.blocks)
-        lane.tracker.take_episodes()
+        runner.recorder.take_episodes()
         return rollout
 
     def _send(self, batch: BehaviorBatch) -> None:
         self.step_id += 1
-        self.lane.stage(self.console, self.roster, self.step_id, batch)
+        self.runner.stage(self.console, self.roster, self.step_id, batch)
 
 
 @dataclass

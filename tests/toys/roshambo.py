@@ -2,8 +2,7 @@
 
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 
 ROCK, PAPER, SCISSORS = range(3)
 OUTCOMES = {0: Outcome.DRAW, 1: Outcome.WIN, 2: Outcome.LOSS}
@@ -21,21 +20,23 @@ class Roshambo(Simulation):
     def __init__(self) -> None:
         self._moves: dict[int, int] = {}
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
-        self._begin(turn)
+        self._begin(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
             self._moves[int(action.behavior[-1])] = int(action.discrete[0])
         if len(self._moves) < 2:
             return  # teams are answered apart
         for team, spec in enumerate(self.behaviors):
             outcome = OUTCOMES[(self._moves[team] - self._moves[1 - team]) % 3]
-            turn.end(agent=team, observation=[0.0], reward=REWARDS[outcome], outcome=outcome, behavior=spec.name)
-        self._begin(turn)
+            builder.end_episode(
+                agent=team, observation=[0.0], reward=REWARDS[outcome], outcome=outcome, behavior=spec.name
+            )
+        self._begin(builder)
 
-    def _begin(self, turn: Turn) -> None:
+    def _begin(self, builder: StepBuilder) -> None:
         self._moves.clear()
         for team, spec in enumerate(self.behaviors):
-            turn.decide(agent=team, observation=[1.0], behavior=spec.name)
+            builder.request_decision(agent=team, observation=[1.0], behavior=spec.name)

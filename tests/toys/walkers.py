@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from ludus.protocol.batches import Array, BehaviorBatch
 from ludus.protocol.spec import ActionSpec
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 from tests.toys.walk import STEP, Line
 
 
@@ -19,29 +18,29 @@ class Walkers(Simulation):
         self.resets = 0
         self._actions: dict[str, tuple[Array, Array]] = {}
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
         self.resets += 1
         self._actions.clear()
         for name, line in self.lines.items():
             line.deal()
-            self._tell(turn, name, line.begin())
+            self._tell(builder, name, line.begin())
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for batch in actions.batches:
             self._actions[batch.behavior] = batch.continuous, batch.discrete
         if len(self._actions) < len(self.lines):
             return  # teams are answered apart
         for name, line in self.lines.items():
-            self._tell(turn, name, line.play(*self._actions[name]))
+            self._tell(builder, name, line.play(*self._actions[name]))
         self._actions.clear()
 
     def returns(self, name: str, newest: int = 5) -> list[float]:
         """Return the newest returns of a team."""
         return self.lines[name].returns[-newest:]
 
-    def _tell(self, turn: Turn, name: str, batch: BehaviorBatch) -> None:
+    def _tell(self, builder: StepBuilder, name: str, batch: BehaviorBatch) -> None:
         if batch.terminals is not None:
-            turn.end_batch(batch.terminals, behavior=name)
+            builder.end_episodes(batch.terminals, behavior=name)
         if batch.decisions is not None:
-            turn.decide_batch(batch.decisions, behavior=name)
+            builder.request_decisions(batch.decisions, behavior=name)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResumableSimulation, Start, Turn
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, ResumableSimulation, StepBuilder
 
 AGENTS = 3
 LONGEST = 90
@@ -41,7 +41,7 @@ class Wanderers(ResumableSimulation):
 
     behaviors = (SPEC,)
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin anew."""
         self.starts += 1
         self._rng = np.random.default_rng(start.seed)
@@ -52,15 +52,15 @@ class Wanderers(ResumableSimulation):
         self.turns = 0
         for agent in range(AGENTS):
             self._begin(agent)
-        self._ask(turn, np.zeros(AGENTS))
+        self._ask(builder, np.zeros(AGENTS))
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Move everybody once all are answered."""
         for action in actions:
             self._acted[action.agent] = (action.continuous.tolist(), int(action.discrete[0]))
         if len(self._acted) < AGENTS:
             return
-        time.sleep(self.pace)
+        time.sleep(self.pace)  # allow: sleep, because this game moves at a pace
         self.turns += 1
         if self.turns == self.limit:
             self.stood.set()
@@ -68,18 +68,18 @@ class Wanderers(ResumableSimulation):
         pushes = np.array([self._acted[agent][0] for agent in range(AGENTS)])
         choices = np.array([self._acted[agent][1] for agent in range(AGENTS)])
         self._acted.clear()
-        wind = turn.parameters.get("wind", 0.0)
+        wind = builder.parameters.get("wind", 0.0)
         self._place = 0.9 * self._place + 0.2 * pushes + 0.05 * self._rng.standard_normal((AGENTS, 2)) + 0.01 * wind
         rewards = -np.abs(self._place).sum(1) + 0.1 * (choices == self._clock % 3)
         self._clock += 1
         for agent in np.flatnonzero(self._clock >= self._end).tolist():
             group = {"group": self._group(agent), "group_reward": 0.5} if self.grouped else {}
             truncated = bool(self._rng.integers(2))
-            turn.end(agent, self._seen(agent), float(rewards[agent]), truncated=truncated, **group)
+            builder.end_episode(agent, self._seen(agent), float(rewards[agent]), truncated=truncated, **group)
             self._begin(agent)
             rewards[agent] = 0.0
-        turn.report("Environment/Wind", float(wind))
-        self._ask(turn, rewards)
+        builder.report("Environment/Wind", float(wind))
+        self._ask(builder, rewards)
 
     def position(self) -> bytes:
         """Return everything there is."""
@@ -93,7 +93,7 @@ class Wanderers(ResumableSimulation):
         }
         return json.dumps(state).encode()
 
-    def resume(self, turn: Turn, start: Start, position: bytes) -> None:
+    def resume(self, builder: StepBuilder, start: ResetInfo, position: bytes) -> None:
         """Go back."""
         del start
         state: dict[str, Any] = json.loads(position)
@@ -103,7 +103,7 @@ class Wanderers(ResumableSimulation):
         self._place, self._clock = np.array(state["place"]), np.array(state["clock"])
         self._end, self.turns = np.array(state["end"]), state["turns"]
         self._acted = {}
-        self._ask(turn, np.zeros(AGENTS))
+        self._ask(builder, np.zeros(AGENTS))
 
     def _begin(self, agent: int) -> None:
         self._clock[agent] = 0
@@ -118,7 +118,7 @@ class Wanderers(ResumableSimulation):
         x, y = self._place[agent].tolist()
         return [x, y, float(self._clock[agent]) / LONGEST, float(agent)]
 
-    def _ask(self, turn: Turn, rewards: "np.ndarray[Any, Any]") -> None:
+    def _ask(self, builder: StepBuilder, rewards: "np.ndarray[Any, Any]") -> None:
         for agent in range(AGENTS):
             group = {"group": self._group(agent), "group_reward": 0.1} if self.grouped else {}
-            turn.decide(agent, self._seen(agent), float(rewards[agent]), **group)
+            builder.request_decision(agent, self._seen(agent), float(rewards[agent]), **group)

@@ -66,7 +66,7 @@ class Communicator:
                 if time.monotonic() > deadline:
                     raise NobodyListens from error
                 self.transcript.clear()
-                time.sleep(0.02)
+                time.sleep(0.02)  # allow: sleep, because players dial again after a pause
 
     def exchange_bytes(self, data: bytes) -> bytes:
         """Send any bytes."""

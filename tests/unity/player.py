@@ -21,7 +21,7 @@ import grpc
 
 from ludus.protocol import simulation_pb2
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
-from ludus.protocol.options import INCARNATION_METADATA, TICKET_METADATA
+from ludus.protocol.options import SESSION_ID_METADATA, TICKET_METADATA
 from tests.unity.academy import Academy
 from tests.unity.communicator import Communicator, NobodyListens, Transcript
 from tests.unity.descriptions import CAPABILITIES, PACKAGES, Behavior, Package, Trouble, without_graphics
@@ -344,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stats", action="store_true")
     parser.add_argument("--raw", type=UUID, action="append", default=[])
     parser.add_argument("--ticket")
-    parser.add_argument("--incarnation")
+    parser.add_argument("--session-id")
     parser.add_argument("--proxy", action="store_true", help="obey proxy variables, as Unity's gRPC does")
     parser.add_argument("-nographics", action="store_true")
     parser.add_argument("-batchmode", action="store_true")
@@ -353,12 +353,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log(known.log_file, f"Unity player, arguments {sys.argv[1:]}")
     if known.mlagents_port is None:
         log(known.log_file, "no --mlagents-port: playing alone")
-        time.sleep(known.seconds or 3600)
+        time.sleep(known.seconds or 3600)  # allow: sleep, because this game plays alone until it is killed
         return
     package = PACKAGES[known.package]
     if known.communication:
         package = dataclasses.replace(package, communication=known.communication)
-    named = {TICKET_METADATA: known.ticket, INCARNATION_METADATA: known.incarnation}
+    named = {TICKET_METADATA: known.ticket, SESSION_ID_METADATA: known.session_id}
     behaviors = [Behavior.from_json(behavior) for behavior in known.behaviors]
     player = Player(
         known.mlagents_port,

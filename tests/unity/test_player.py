@@ -5,7 +5,6 @@ import json
 import struct
 import subprocess
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
-from ludus.protocol.options import INCARNATION_METADATA
+from ludus.protocol.options import SESSION_ID_METADATA
 from tests.unity.builds import write_build
 from tests.unity.cases import CASES
 from tests.unity.descriptions import CAPABILITIES, PACKAGES, Behavior, Fault, Package, Sensor, Trouble, without_graphics
@@ -25,6 +24,7 @@ from tests.unity.sensors import encode
 from tests.unity.side_channels import AGGREGATIONS, ENGINE, FLOATS, PARAMETERS, STATS, frames
 from tests.unity.trainer import Trainer
 from tests.unity.transcripts import check_transcript
+from tests.waiting import eventually
 
 RAW = UUID("7d3f0a52-6a3c-4d9c-9a4e-0f1f2a7f4b11")
 SIGNAL = 6
@@ -617,7 +617,7 @@ def test_players_of_one_process_share_a_connection_or_do_not(own_connection: boo
                 trainer.port,
                 [Behavior(continuous=2)],
                 own_connection=own_connection,
-                metadata=[(INCARNATION_METADATA, f"player-{index}")],
+                metadata=[(SESSION_ID_METADATA, f"player-{index}")],
                 pace=0.005,
             )
             for index in range(4)
@@ -656,10 +656,7 @@ def test_a_build_without_a_port_dials_nobody_and_lives(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     process = subprocess.Popen([write_build(tmp_path / "Game"), "-logFile", log])
     try:
-        deadline = time.monotonic() + 20
-        while not (log.exists() and "playing alone" in log.read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: log.exists() and "playing alone" in log.read_text(), "it plays alone")
         assert process.poll() is None
     finally:
         process.kill()

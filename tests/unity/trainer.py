@@ -1,6 +1,6 @@
 """The other end of the Unity protocol for the player's own tests, written from the facts: a trainer without learning.
 
-It answers whoever calls, one conversation per incarnation or else per connection, and keeps every transcript.
+It answers whoever calls, one conversation per session id or else per connection, and keeps every transcript.
 """
 
 import threading
@@ -11,7 +11,7 @@ from typing import Self
 import grpc
 
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
-from ludus.protocol.options import EXCHANGE, INCARNATION_METADATA
+from ludus.protocol.options import EXCHANGE, SESSION_ID_METADATA
 from tests.unity.communicator import Transcript
 from tests.unity.descriptions import CAPABILITIES
 
@@ -98,7 +98,7 @@ class Trainer:
         if context.peer() not in self.peers:
             self.peers.append(context.peer())
         metadata = dict(context.invocation_metadata())
-        whose = str(metadata.get(INCARNATION_METADATA, context.peer()))
+        whose = str(metadata.get(SESSION_ID_METADATA, context.peer()))
         conversation = self.conversations.setdefault(whose, Conversation())
         conversation.transcript.append(("sent", message))
         conversation.replies += 1

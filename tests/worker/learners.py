@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ludus.collector.arena import Arena
-from ludus.collector.segments import Segment, blocks_of
+from ludus.collector.messages import PolicySpec
+from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
-from worker.collectors.programs import PolicyProgram
 from worker.experience.rollout import Rollout
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.networks.actor import Actor
 
 
@@ -21,7 +21,7 @@ class RecordingCollection:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def admit(self, spec: BehaviorSpec, policy: PolicyProgram, arena: Arena) -> None:
+    def admit(self, spec: BehaviorSpec, policy: PolicySpec, arena: Arena) -> None:
         self.calls.append(("admit", spec.name))
 
     def publish(self, behavior: str, version: int, weights: NDArray[np.float32]) -> None:
@@ -33,8 +33,8 @@ class RecordingCollection:
     def grant_unrecorded(self, behavior: str) -> None:
         self.calls.append(("unrecorded",))
 
-    def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
-        self.calls.append(("reclaim", len(blocks_of(segments))))
+    def reclaim(self, behavior: str, segments: Segments) -> None:
+        self.calls.append(("reclaim", len(segments.blocks)))
 
     def take(self) -> list[tuple[Any, ...]]:
         """Return what was asked since the last call."""

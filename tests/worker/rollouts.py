@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ludus.collector.policy import ActingPolicy
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from server.config.config import PPOConfig
 from worker.experience.rollout import Rollout
@@ -75,7 +75,7 @@ def make_rollout(
     log_probs: np.ndarray,
     masks: np.ndarray | None = None,
     lengths: Sequence[int] | None = None,
-    ending: Ending | Sequence[Ending] = Ending.TERMINATED,
+    ending: SegmentEnd | Sequence[SegmentEnd] = SegmentEnd.TERMINATED,
     next_observations: Sequence[np.ndarray] | None = None,
     group_rewards: np.ndarray | None = None,
     version: int = 0,
@@ -96,7 +96,7 @@ def make_rollout(
     """
     steps = len(rewards)
     lengths = [1] * steps if lengths is None else list(lengths)
-    endings = [ending] * len(lengths) if isinstance(ending, Ending) else list(ending)
+    endings = [ending] * len(lengths) if isinstance(ending, SegmentEnd) else list(ending)
     following = [part[: len(lengths)] for part in observations] if next_observations is None else next_observations
 
     def tensor(array: np.ndarray | None, dtype: torch.dtype) -> Tensor:
@@ -152,7 +152,7 @@ def random_rollout(
     """
     steps, segments = sum(lengths), len(lengths)
     actions = spec.actions
-    endings = [Ending(int(value)) for value in rng.integers(0, 3, segments)]
+    endings = [SegmentEnd(int(value)) for value in rng.integers(0, 3, segments)]
     starts = np.cumsum([0, *lengths[:-1]])
     memories = rng.normal(size=(steps, memory_size)).astype(np.float32)
     memories[starts] = 0

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ludus.collector.policy import Acted, ActingPolicy, Policy
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import PPOConfig
 from tests.toys.shapes import shapes_checked_now_and_then
@@ -141,7 +141,7 @@ def play(
     return means
 
 
-def learn_endless(config: PPOConfig, *, updates: int, ending: Ending, seed: int = 1) -> dict[str, float]:
+def learn_endless(config: PPOConfig, *, updates: int, ending: SegmentEnd, seed: int = 1) -> dict[str, float]:
     """Train on a task that never ends and pays 1 for every step; segments of 16 steps end as `ending` says."""
     rng = np.random.default_rng(seed)
     spec = make_spec(observations=(2,), branches=(2,))

@@ -1,10 +1,10 @@
 """CollectorPool: the learner's side of the collectors.
 
 It starts the processes, gives them behaviors, weights, permits and blocks, reports what they deliver, and starts them
-again when they die. A dead collector costs its simulators' partial segments: its blocks are reclaimed and its permits
+again when they die. A dead collector costs its simulators' partial segments: its blocks are reclaimed and its quota
 given out again.
 
-Threads: one thread of the pool serves the control channels, so that collectors get permits, blocks and weights while
+Threads: one thread of the pool serves the control channels, so that collectors get quotas, blocks and weights while
 the learner computes; it holds the lock for moments only. The public methods may be called from any one thread; none but
 `start`, `poll` and `close` ever waits.
 """
@@ -19,41 +19,42 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from ludus.collector import handover, messages
+from ludus.collector import messages, session_snapshots
 from ludus.collector.arena import Arena
-from ludus.collector.assessment import EndedGame
 from ludus.collector.channel import Frame
-from ludus.collector.handover import State
-from ludus.collector.matches import EndedMatch
-from ludus.collector.messages import Kind, unpack_lane
-from ludus.collector.segments import Segment, unpack_segments
+from ludus.collector.messages import (
+    EvaluationEnded,
+    GhostStepsPlayed,
+    Kind,
+    MatchesEnded,
+    Message,
+    OpponentAssignment,
+    PolicySpec,
+    SimulatorConnected,
+    SimulatorLeft,
+    SimulatorProblem,
+    SimulatorStarted,
+    unpack_numbered,
+)
+from ludus.collector.segments import Segments
+from ludus.collector.session_snapshots import State
 from ludus.collector.settings import CollectorSettings
-from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import ParameterValue, to_plain
 from ludus.protocol.spec import BehaviorSpec
-from worker.collectors.admitted import AdmittedBehavior
-from worker.collectors.children import START_SECONDS, Child, Children, WarmCollector
-from worker.collectors.notices import (
+from worker.collectors.behaviors import RegisteredBehavior
+from worker.collectors.events import (
     BehaviorAnnounced,
     CollectorDied,
     CollectorListening,
     Endpoint,
     EpisodesEnded,
-    GhostStepsPlayed,
     HandedOver,
-    MatchesEnded,
     Notice,
     RoundCollected,
     SegmentsDelivered,
-    SimulatorConnected,
-    SimulatorLeft,
-    SimulatorStarted,
-    SimulatorTrouble,
-    SittingEnded,
-    StatsReported,
     TeamAnnounced,
 )
-from worker.collectors.programs import Opposition, PolicyProgram
+from worker.collectors.processes import START_SECONDS, CollectorProcess, CollectorProcesses, WarmCollector
 
 log = structlog.get_logger()
 
@@ -72,17 +73,17 @@ class CollectorPool:
         self._settings = settings
         self._lock = threading.Condition()
         """Notified when a notice has come, and when a collector listens or has failed."""
-        self._children = Children(settings.count, warm, self, self._lock)
+        self._children = CollectorProcesses(settings.count, warm, self, self._lock)
         self._notices: deque[Notice] = deque()
-        self._behaviors: dict[str, AdmittedBehavior] = {}
-        self._lanes: list[AdmittedBehavior] = []
+        self._behaviors: dict[str, RegisteredBehavior] = {}
+        self._runners: list[RegisteredBehavior] = []
         self._announced: set[str] = set()
         self._teams: set[tuple[str, int]] = set()
         self._refusals: dict[str, messages.Refuse] = {}
         self._kept: list[State] = []
-        """What was handed over in a former attempt, by collector."""
+        """Snapshots of an earlier attempt, by collector."""
         self._away: set[str] = set()
-        """Incarnations of simulators in it that have not come back."""
+        """Session ids of simulators in it that have not come back."""
 
     # The learner's methods --------------------------------------------------------------------------------------
 
@@ -107,16 +108,16 @@ class CollectorPool:
         return endpoints
 
     def restore(self, collectors: Sequence[State]) -> None:
-        """Let simulators that come back go on where they were: what `HandedOver` said in a former attempt, in the order
+        """Restore simulators that come back: the states of `HandedOver` of an earlier attempt, in the order
         of the collectors. Before `start`."""
         self._kept = list(collectors)
-        self._away = {session["incarnation"] for each in collectors for session in each["sessions"]}
-        first = handover.first_free_number(collectors)
+        self._away = {session["session_id"] for each in collectors for session in each["sessions"]}
+        first = session_snapshots.first_free_number(collectors)
         for child in self._children:
             child.first_number = first + (child.index - first) % self._settings.count
 
     def hold(self, patience: float) -> set[int]:
-        """Let nobody be answered, and every collector hand over (`HandedOver`); return which will. Then `release`.
+        """Stop all answers and request snapshots (`HandedOver`); return which collectors will send one.
 
         Simulators that can go back are waited for as long as `patience`, in seconds.
         """
@@ -125,7 +126,7 @@ class CollectorPool:
             return {child.index for child in self._children.listening}
 
     def release(self) -> None:
-        """Let everybody go on."""
+        """Resume answering after `hold`."""
         with self._lock:
             self._children.tell_all(messages.Release())
 
@@ -148,11 +149,13 @@ class CollectorPool:
             self._notices.clear()
             return notices
 
-    def admit(self, spec: BehaviorSpec, policy: PolicyProgram, arena: Arena) -> None:
+    def admit(
+        self, spec: BehaviorSpec, policy: PolicySpec, arena: Arena, evaluated: Sequence[npt.NDArray[np.float32]] = ()
+    ) -> None:
         """Accept an announced behavior. Its agents are answered once weights are published and steps are granted."""
         with self._lock:
-            behavior = AdmittedBehavior(len(self._lanes), spec, policy, arena, self._children)
-            self._lanes.append(behavior)
+            behavior = RegisteredBehavior(len(self._runners), spec, policy, arena, self._children, evaluated)
+            self._runners.append(behavior)
             self._behaviors[spec.behavior] = behavior
             for child in self._children.listening:
                 behavior.introduce(child)
@@ -180,7 +183,9 @@ class CollectorPool:
         with self._lock:
             self._behaviors[behavior].stop_recording()
 
-    def oppose(self, behavior: str, opposition: Opposition, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
+    def oppose(
+        self, behavior: str, opposition: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]
+    ) -> None:
         """Say which team learns, and what the others play from their agents' next episodes on.
 
         `weights` has every policy that is named, at least those that were not named the last time. Call `reset` after a
@@ -192,32 +197,35 @@ class CollectorPool:
     def sit(
         self,
         behavior: str,
-        incarnation: str,
+        session_id: str,
         sitting: int,
         team: int | None,
         parameters: Mapping[str, ParameterValue],
     ) -> None:
-        """Let a simulator begin anew with a sitting of an assessment; `SittingEnded` reports its games.
+        """Begin an evaluation batch on a simulator; `EvaluationEnded` reports its games.
 
         The candidate plays `team`, the champion the others; None: the candidate plays alone. `parameters` are told to
         this simulator only. Nothing comes of it if the simulator leaves. Never blocks.
         """
         with self._lock:
-            self._behaviors[behavior].sit(incarnation, sitting, team, parameters)
+            self._behaviors[behavior].sit(session_id, sitting, team, parameters)
 
-    def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
+    def reclaim(self, behavior: str, segments: Segments) -> None:
         """Free the blocks of delivered segments, after `Arena.gather`."""
         with self._lock:
             self._behaviors[behavior].reclaim(segments)
 
-    def reset(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int | None = None) -> None:
+    def reset(
+        self, environment_parameters: Mapping[str, ParameterValue] | None = None, parameter_set: int | None = None
+    ) -> None:
         """Make every simulator begin new episodes with these parameters; all partial segments are dropped.
 
-        `parameter_set` is the number that these episodes carry (`EpisodesEnded.parameter_sets`), by default that of the
-        ones before; simulators that come later are told these parameters, too.
+        `parameter_set` is the number that these episodes carry (`EpisodesEnded.parameter_sets`). Parameters and number
+        are by default those of the episodes before; simulators that come later are told these parameters, too.
         """
+        parameters = self._settings.environment_parameters if environment_parameters is None else environment_parameters
         number = self._settings.parameter_set if parameter_set is None else parameter_set
-        self._change_parameters(environment_parameters, number, reset=True)
+        self._change_parameters(parameters, number, reset=True)
 
     def tell_parameters(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int) -> None:
         """Tell every simulator other parameters with its next answer, and those that come later; nothing is reset."""
@@ -233,12 +241,12 @@ class CollectorPool:
         if self._children.closing:
             return
         self._children.close(messages.CloseAll(code, reason, rejoin))
-        for behavior in self._lanes:
+        for behavior in self._runners:
             behavior.close()
 
     # What becomes of collectors (`children.Keeper`) -------------------------------------------------------------
 
-    def launched(self, child: Child) -> None:
+    def launched(self, child: CollectorProcess) -> None:
         """Tell a new process its settings."""
         child.parameter_set = self._settings.parameter_set
         # A collector that is started again has lost its simulators' episodes: they begin anew.
@@ -247,16 +255,18 @@ class CollectorPool:
         message = messages.Settings(child.index, child.generation, child.first_number, settings, kept)
         self._children.tell(child, message)
         if kept:
-            self._children.send(child, Kind.KEPT, handover.pack(handover.merged(self._kept, child.index)))
+            self._children.send(
+                child, Kind.KEPT, session_snapshots.pack(session_snapshots.merged(self._kept, child.index))
+            )
 
-    def died(self, child: Child, exit_code: int) -> None:
+    def died(self, child: CollectorProcess, exit_code: int) -> None:
         """Take back what a collector had, and report it."""
         assert child.failure is not None, "the dead have a reason"
-        lost = sum(behavior.forget(child) for behavior in self._lanes)
+        lost = sum(behavior.forget(child) for behavior in self._runners)
         for simulator in child.simulators.values():
             self._report(
                 SimulatorLeft(
-                    simulator.incarnation,
+                    simulator.session_id,
                     simulator.number,
                     COLLECTOR_DIED,
                     f"its collector ended ({child.failure})",
@@ -273,74 +283,68 @@ class CollectorPool:
             child.reported = child.failure
         self._lock.notify_all()
 
-    def heard(self, child: Child, frame: Frame) -> None:
+    def heard(self, child: CollectorProcess, frame: Frame) -> None:
         """Take what a collector says."""
         match Kind(frame.kind):
             case Kind.SEGMENTS:
-                number, payload = unpack_lane(frame.payload)
-                self._delivered(child, self._lanes[number], unpack_segments(payload))
+                number, payload = unpack_numbered(frame.payload)
+                self._delivered(child, self._runners[number], Segments.unpack(payload))
             case Kind.EPISODES:
-                number, payload = unpack_lane(frame.payload)
-                self._report(EpisodesEnded.unpack(self._lanes[number].name, child.index, payload))
-            case Kind.OPPOSED:
-                self._opposed(messages.Opposed.unpack(frame.payload))
-            case Kind.SAT:
-                sat = messages.Sat.unpack(frame.payload)
-                games = tuple(EndedGame(*row) for row in sat.games)
-                self._report(SittingEnded(self._lanes[sat.lane].name, sat.incarnation, sat.sitting, games))
-            case Kind.STATS:
-                for number, key, kind, count, total, last, values in messages.Stats.unpack(frame.payload).rows:
-                    self._report(StatsReported(key, Aggregation(kind), count, total, last, tuple(values), number))
-            case Kind.WANT:
-                want = messages.Want.unpack(frame.payload)
-                self._lanes[want.lane].want(child, want)
-            case Kind.RETURNED:
-                back = messages.Returned.unpack(frame.payload)
-                self._lanes[back.lane].returned(child, back)
-            case Kind.BORROWED:
-                borrowed = messages.Borrowed.unpack(frame.payload)
-                self._lanes[borrowed.lane].borrowed(child, borrowed)
-            case Kind.WEIGHTS_READ:
-                self._lanes[messages.WeightsRead.unpack(frame.payload).lane].weights_read(child)
-            case Kind.WANT_BLOCKS:
-                self._lanes[messages.WantBlocks.unpack(frame.payload).lane].lend_blocks(child)
-            case Kind.ANNOUNCED:
-                self._behavior_announced(child, messages.spec_from_text(messages.Announced.unpack(frame.payload).spec))
-            case Kind.CONNECTED:
-                self._connected(child, messages.Connected.unpack(frame.payload))
+                number, payload = unpack_numbered(frame.payload)
+                self._report(EpisodesEnded.unpack(self._runners[number].name, child.index, payload))
             case Kind.HANDED_OVER:
-                self._report(HandedOver(child.index, handover.unpack(frame.payload)))
-            case Kind.STARTED:
-                started = messages.Started.unpack(frame.payload)
-                self._came_back(child, started.incarnation)
-                self._report(SimulatorStarted(started.incarnation, tuple(started.behaviors), started.agents))
-            case Kind.LEFT:
-                self._left(child, messages.Left.unpack(frame.payload))
-            case Kind.TROUBLE:
-                trouble = messages.Trouble.unpack(frame.payload)
-                self._report(SimulatorTrouble(trouble.incarnation, trouble.number, trouble.code, trouble.sentence))
-            case Kind.ALIVE:
+                self._report(HandedOver(child.index, session_snapshots.unpack(frame.payload)))
+            case _:
+                self._received(child, messages.read(frame))
+
+    def _received(self, child: CollectorProcess, message: Message) -> None:
+        """Handle a control message; most are passed on to the learner as they are."""
+        match message:
+            case GhostStepsPlayed() | MatchesEnded() | EvaluationEnded() | SimulatorProblem():
+                self._report(message)
+            case messages.Stats():
+                for stat in message.stats:
+                    self._report(stat)
+            case messages.QuotaProgress():
+                self._runners[message.runner].quota_progress(child, message)
+            case messages.WeightsRead():
+                self._runners[message.runner].weights_read(child)
+            case messages.WantBlocks():
+                self._runners[message.runner].lend_blocks(child)
+            case messages.Announced():
+                self._behavior_announced(child, messages.spec_from_text(message.spec))
+            case SimulatorConnected():
+                self._connected(child, message)
+            case SimulatorStarted():
+                self._came_back(child, message.session_id)
+                self._report(message)
+            case SimulatorLeft():
+                known = child.simulators.get(message.session_id)
+                if known is not None and known.peer == message.peer:
+                    del child.simulators[message.session_id]
+                self._report(message)
+            case messages.Alive():
                 pass
-            case Kind.LISTENING:
-                self._listens(child, messages.Listening.unpack(frame.payload).port)
-            case Kind.FAILED:
-                child.failure = messages.Failed.unpack(frame.payload).reason
+            case messages.Listening():
+                self._listens(child, message.port)
+            case messages.Failed():
+                child.failure = message.reason
                 log.error("collector_failed", index=child.index, reason=child.failure)
                 self._lock.notify_all()
-            case other:
-                raise ValueError(f"a collector sent a frame of kind {other.name}")
+            case _:
+                raise ValueError(f"a collector sent {type(message).__name__}")
 
     def _report(self, notice: Notice) -> None:
         self._notices.append(notice)
         self._lock.notify_all()
 
-    def _listens(self, child: Child, port: int) -> None:
+    def _listens(self, child: CollectorProcess, port: int) -> None:
         child.endpoint = Endpoint(child.index, self._settings.advertise_host, port)
         child.reported = None
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = to_plain(self._settings.environment_parameters)
             self._children.tell(child, messages.Parameters(parameters, self._settings.parameter_set, reset=False))
-        for behavior in self._lanes:
+        for behavior in self._runners:
             behavior.introduce(child)
         for refusal in self._refusals.values():
             self._children.tell(child, refusal)
@@ -348,26 +352,19 @@ class CollectorPool:
             self._report(CollectorListening(child.endpoint))
         self._lock.notify_all()
 
-    def _delivered(self, child: Child, behavior: AdmittedBehavior, segments: tuple[Segment, ...]) -> None:
-        steps = behavior.delivered(child, segments)
-        self._report(SegmentsDelivered(behavior.name, child.index, segments, steps))
+    def _delivered(self, child: CollectorProcess, behavior: RegisteredBehavior, segments: Segments) -> None:
+        segments = behavior.delivered(child, segments)
+        self._report(SegmentsDelivered(behavior.name, child.index, segments))
         self._note_collected(behavior)
 
-    def _opposed(self, message: messages.Opposed) -> None:
-        behavior = self._lanes[message.lane].name
-        if message.steps:
-            self._report(GhostStepsPlayed(behavior, message.steps))
-        if message.matches:
-            self._report(MatchesEnded(behavior, tuple(EndedMatch.from_row(row) for row in message.matches)))
-
-    def _note_collected(self, behavior: AdmittedBehavior) -> None:
+    def _note_collected(self, behavior: RegisteredBehavior) -> None:
         collected = behavior.collected()
         if collected is not None:
             self._report(RoundCollected(behavior.name, *collected))
 
     # Simulators -------------------------------------------------------------------------------------------------
 
-    def _behavior_announced(self, child: Child, spec: BehaviorSpec) -> None:
+    def _behavior_announced(self, child: CollectorProcess, spec: BehaviorSpec) -> None:
         refusal = self._refusals.get(spec.behavior)
         if refusal is not None:
             self._children.tell(child, refusal)
@@ -379,38 +376,19 @@ class CollectorPool:
             self._teams.add((spec.behavior, spec.team))
             self._report(TeamAnnounced(spec.behavior, spec.team))
 
-    def _came_back(self, child: Child, incarnation: str) -> None:
-        """Let the other collectors forget where a simulator was in a former attempt: it plays here now."""
-        if incarnation in self._away:
-            self._away.discard(incarnation)
+    def _came_back(self, child: CollectorProcess, session_id: str) -> None:
+        """Remove a simulator's snapshot from the other collectors: it is connected here now."""
+        if session_id in self._away:
+            self._away.discard(session_id)
             for other in self._children.listening:
                 if other is not child:
-                    self._children.tell(other, messages.Forget(incarnation))
+                    self._children.tell(other, messages.Forget(session_id))
 
-    def _connected(self, child: Child, message: messages.Connected) -> None:
+    def _connected(self, child: CollectorProcess, message: SimulatorConnected) -> None:
         for other in self._children:
-            if other is not child and message.incarnation in other.simulators:
-                reason = "a newer stream of this incarnation took its place"
-                self._children.tell(other, messages.EndSession(message.incarnation, "superseded", reason))
-        child.simulators[message.incarnation] = message
+            if other is not child and message.session_id in other.simulators:
+                reason = "a newer stream of this session id took its place"
+                self._children.tell(other, messages.EndSession(message.session_id, "superseded", reason))
+        child.simulators[message.session_id] = message
         child.first_number = max(child.first_number, message.number + self._settings.count)
-        self._report(
-            SimulatorConnected(
-                message.incarnation,
-                message.number,
-                child.index,
-                message.peer,
-                message.client,
-                tuple(message.behaviors),
-            )
-        )
-
-    def _left(self, child: Child, message: messages.Left) -> None:
-        known = child.simulators.get(message.incarnation)
-        if known is not None and known.peer == message.peer:
-            del child.simulators[message.incarnation]
-        self._report(
-            SimulatorLeft(
-                message.incarnation, message.number, message.code, message.reason, message.steps, message.peer
-            )
-        )
+        self._report(message)

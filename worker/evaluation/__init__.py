@@ -1,1 +1,1 @@
-"""Assessments: frozen policies that play to be judged, against each other (`match`) or alone (`evaluate`)."""
+"""Evaluates frozen policies: in matches against each other (`match`), or alone (`evaluate`)."""

@@ -1,4 +1,4 @@
-"""Elo differences and scores: how much stronger somebody is, and what share of the points that is worth.
+"""Elo differences and scores: the conversion between a lead and a share of points.
 
     score(d) = 1 / (1 + 10^(-d / 400))
 

@@ -1,4 +1,4 @@
-"""An evaluation: is what a policy earns in an episode, on average, enough?
+"""An evaluation: compares a policy's mean return with a threshold.
 
 A fixed number of episodes is played, with the same seeds in every evaluation of the same run seed. The policy passes
 where all of the interval of the mean return (bootstrap, `ludus.play.intervals`) lies at the threshold or above it,
@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from ludus.play.intervals import mean_interval
 from server.config.assessment import EvaluateSettings
-from worker.evaluation.games import Counted, Game, Sitting, seed_of
+from worker.evaluation.episodes import Counted, EvaluationBatch, Game, seed_of
 
 Verdict = Literal["pass", "fail", "undecided"]
 
 
-class EvaluationJudge:
-    """Counts the episodes of an evaluation (`worker.evaluation.games.Judge`)."""
+class EpisodeEvaluator:
+    """Counts the episodes of an evaluation (`worker.evaluation.episodes.Evaluator`)."""
 
     teams = 1
 
@@ -32,8 +32,8 @@ class EvaluationJudge:
         self._lengths: list[int] = list(saved["lengths"])
 
     @property
-    def next_sitting(self) -> int:
-        """Number of the sitting that is to be counted next."""
+    def next_batch(self) -> int:
+        """Number of the batch that is to be counted next."""
         return self._next
 
     @property
@@ -42,7 +42,7 @@ class EvaluationJudge:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the episodes say, once all are played; without a threshold every policy passes."""
+        """The verdict once all episodes are played; without a threshold every policy passes."""
         if not self._done:
             return None
         threshold = self._settings.threshold
@@ -51,18 +51,20 @@ class EvaluationJudge:
         low, high = self._interval() or (-math.inf, math.inf)
         return "pass" if low >= threshold else "fail" if high < threshold else "undecided"
 
-    def sitting(self, number: int) -> Sitting:
-        """Return what the sitting of this number plays."""
-        return Sitting(number, None, None if self._settings.seed_parameter is None else seed_of(self._seed, number))
+    def batch(self, number: int) -> EvaluationBatch:
+        """Return what the batch of this number plays."""
+        return EvaluationBatch(
+            number, None, None if self._settings.seed_parameter is None else seed_of(self._seed, number)
+        )
 
-    def count(self, sitting: Sitting, games: Sequence[Game]) -> list[Counted]:
-        """Count the episodes of `next_sitting`, as far as they are still wanted."""
-        assert sitting.number == self._next, "sittings are counted in order"
+    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> list[Counted]:
+        """Count the episodes of `next_batch`, as far as they are still wanted."""
+        assert batch.number == self._next, "batches are counted in order"
         self._next += 1
         wanted = games[: self._settings.episodes - len(self._returns)]
         self._returns += [game.episode_return for game in wanted]
         self._lengths += [game.length for game in wanted]
-        return []  # there is nobody on the other side
+        return []  # there is no other policy
 
     def result(self) -> dict[str, Any]:
         """Return where the evaluation stands."""

@@ -10,7 +10,7 @@ from operator import mul
 from typing import Final
 
 UNSEEN: Final = 1e-3
-"""What stands for a result that has not been seen."""
+"""Stands for the count of a result that has not been seen."""
 STEPS: Final = 100
 PRECISION: Final = 1e-12
 

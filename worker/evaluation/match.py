@@ -1,6 +1,6 @@
 """A match: a candidate against a champion, until it is known whether the candidate is stronger (`SPRT`).
 
-Sittings come in twos: in the first the candidate plays one team, in the second the other, with the same seed where the
+Batches come in twos: in the first the candidate plays one team, in the second the other, with the same seed where the
 simulators take one. Then the k-th games of both are a pair and count together; else each game counts by itself, and
 sides are balanced all the same.
 """
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from server.config.assessment import MatchSettings
 from worker.evaluation.elo import estimate
-from worker.evaluation.games import Counted, Game, Outcome, Sitting, seed_of
+from worker.evaluation.episodes import Counted, EvaluationBatch, Game, Outcome, seed_of
 from worker.evaluation.sprt import SPRT
 
 HALF_POINTS: Mapping[Outcome, int] = {"loss": 0, "draw": 1, "win": 2}
@@ -18,8 +18,8 @@ OUTCOMES: Mapping[int, Outcome] = {points: outcome for outcome, points in HALF_P
 Verdict = Literal["pass", "fail", "undecided"]
 
 
-class MatchJudge:
-    """Counts the games of a match (`worker.evaluation.games.Judge`)."""
+class MatchEvaluator:
+    """Counts the games of a match (`worker.evaluation.episodes.Evaluator`)."""
 
     teams = 2
 
@@ -37,11 +37,11 @@ class MatchJudge:
         self._pairs: list[int] = list(saved["pairs"])
         """By the half points that the candidate won in both games."""
         self._waiting: list[int] = list(saved["waiting"])
-        """Half points of the games whose other halves come with the next sitting."""
+        """Half points of the games whose other halves come with the next batch."""
 
     @property
-    def next_sitting(self) -> int:
-        """Number of the sitting that is to be counted next."""
+    def next_batch(self) -> int:
+        """Number of the batch that is to be counted next."""
         return self._next
 
     @property
@@ -51,28 +51,28 @@ class MatchJudge:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the games are enough for; `undecided` when there are `max_games` and they are not."""
+        """The verdict once the games suffice for one; `undecided` if `max_games` do not."""
         decided = self._test.decide(self._counts)
         if decided is not None:
             return decided
         return "undecided" if self.games >= self._settings.max_games else None
 
-    def sitting(self, number: int) -> Sitting:
-        """Return what the sitting of this number plays: sides are swapped from one to the next."""
+    def batch(self, number: int) -> EvaluationBatch:
+        """Return what the batch of this number plays: sides are swapped from one to the next."""
         seed = seed_of(self._seed, number // 2) if self.paired else None
-        return Sitting(number, number % 2, seed)
+        return EvaluationBatch(number, number % 2, seed)
 
-    def count(self, sitting: Sitting, games: Sequence[Game]) -> list[Counted]:
-        """Count the games of `next_sitting`, as far as the verdict is not known before the last of them."""
-        assert sitting.number == self._next, "sittings are counted in order"
+    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> list[Counted]:
+        """Count the games of `next_batch`, as far as the verdict is not known before the last of them."""
+        assert batch.number == self._next, "batches are counted in order"
         self._next += 1
         points = [HALF_POINTS[game.outcome] for game in games]
         counted: list[Counted] = []
         if not self.paired:
             for each in points:
                 if self.verdict is None:
-                    counted += [self._count(each, sitting.number % 2)]
-        elif sitting.number % 2 == 0:
+                    counted += [self._count(each, batch.number % 2)]
+        elif batch.number % 2 == 0:
             self._waiting = points
         else:
             for first, second in zip(self._waiting, points, strict=False):

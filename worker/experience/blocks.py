@@ -1,4 +1,4 @@
-"""Who owns which block of an arena: the learner's ledger.
+"""The learner's ledger of an arena: the owner of each block.
 
 A block is free, owned by one collector (which writes it), or delivered (the learner reads it). A collector's death
 returns what it owned; a delivered block stays with the learner until it is reclaimed.

@@ -1,4 +1,4 @@
-"""Demonstrations on the device: what GAIL compares a policy with, and what behavioral cloning imitates.
+"""Demonstrations on the device: for GAIL's discriminator, and for behavioral cloning.
 
 Several demonstrations are one; the boundaries between them are boundaries between pieces. All observations lie in one
 pool, first the rows, then the final observations of the pieces, as in `worker.experience.transitions`.

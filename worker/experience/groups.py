@@ -1,4 +1,4 @@
-"""Who else was there: the group mates of every step, and of what follows every segment.
+"""Group mates: those of every step, and those of the step after every segment.
 
 Mates are other agents of the same simulator with the same group id (not 0). A message of a simulator is a *moment*;
 ticks number them. A step lasts from the tick of its request to the tick of what followed it, that one excluded, and its
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
 
 Ints = npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ def teams_of(rollout: Rollout) -> Teams:
     """Return every step's mates, those of every segment's end, and what they earn together."""
     moments = _Moments(rollout)
     ends = moments.mates_at_ends()
-    terminated = rollout.endings.numpy() == Ending.TERMINATED
+    terminated = rollout.endings.numpy() == SegmentEnd.TERMINATED
     accompanied = ends.present.any(1).numpy()
     return Teams(
         steps=moments.mates_of_steps(),
@@ -92,8 +92,8 @@ class _Moments:
         self.close = after + offset  # (B,)
         self.begins_episode = np.zeros(len(ticks), bool)
         self.begins_episode[last - lengths + 1] = rollout.starts_episode.numpy()
-        self.survives = rollout.endings.numpy() != Ending.TERMINATED  # (B,)
-        self.cut = rollout.endings.numpy() == Ending.CUT  # (B,)
+        self.survives = rollout.endings.numpy() != SegmentEnd.TERMINATED  # (B,)
+        self.cut = rollout.endings.numpy() == SegmentEnd.CUT  # (B,)
 
     def mates_of_steps(self) -> Mates:
         """Return the steps that last when each step begins, its own excepted."""

@@ -15,8 +15,8 @@ space of all rows is reserved at once, but only rows that were written become me
 At `capacity` the oldest transitions are overwritten. Along an episode rows only get newer, so what a transition points
 to is never gone before the transition is.
 
-Processes that learn as one (`worker.learning.shares`) all have the same buffer, draw the same, and read their shares of
-it only.
+Processes that learn as one (`worker.learning.data_parallel`) all have the same buffer, draw the same, and read only
+their shares of it.
 
 Pictures stay uint8 here; they become floats in the networks. Needs no algorithm, and knows nothing of rewards beside
 those of the environment: reward signals are evaluated on what was sampled, with the networks of that moment.
@@ -36,10 +36,10 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
-from worker.learning.shares import own_rows
+from worker.learning.data_parallel import own_rows
 
 NO_RESERVE = 0x4000
 """`MAP_NORESERVE` of Linux, which Python names from 3.13 on: rows that are never written count for nothing."""
@@ -156,7 +156,7 @@ class ReplayBuffer:
         last_rows = rows[ends[kept]]
         self._next[rows] = (rows + 1) % self.capacity
         self._next[last_rows] = successors
-        self._endings[rows] = int(Ending.CUT)
+        self._endings[rows] = int(SegmentEnd.CUT)
         self._endings[last_rows] = rollout.endings.numpy()[kept]
         self._stored += count
         self._link(rollout, kept, first + starts, first + ends)
@@ -290,7 +290,7 @@ class ReplayBuffer:
                 row = before.serial % self.capacity
                 self._spare.append(int(self._next[row]))
                 self._next[row] = starts[segment] % self.capacity
-            if endings[segment] == Ending.CUT:
+            if endings[segment] == SegmentEnd.CUT:
                 self._streams[simulator, agent] = _Stream(episode, sequence, int(ends[segment]))
         if len(self._streams) > self._most_streams:
             self._forget()
@@ -324,8 +324,8 @@ class ReplayBuffer:
             masks=self._masks.index_select(0, rows) if self._any_forbidden else None,
             rewards=numbers[:, columns],
             group_rewards=numbers[:, columns + 1],
-            terminated=endings == int(Ending.TERMINATED),
-            ended=endings != int(Ending.CUT),
+            terminated=endings == int(SegmentEnd.TERMINATED),
+            ended=endings != int(SegmentEnd.CUT),
             memories=self._memories.index_select(0, rows[::length]) if self._memories.shape[1] else None,
             real=real,
             length=length,

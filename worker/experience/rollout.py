@@ -1,8 +1,6 @@
-"""Rollout: what an update sees of the experience. Flat tensors over steps, segments one after the other, no padding."""
+"""Rollout: the experience of an update. Flat tensors over steps, segments one after the other, no padding."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from ludus.collector.arena import Arena
-from ludus.collector.segments import Segment
+from ludus.collector.segments import Segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +89,11 @@ class Rollout:
         return cls(**state)
 
 
-def gather(arena: Arena, segments: Sequence[Segment]) -> Rollout:
+def gather(arena: Arena, segments: Segments) -> Rollout:
     """Copy some segments, at least one, into flat tensors. Afterwards their blocks may be reclaimed."""
     steps = arena.rows_of(segments)
     everything = np.concatenate([steps, arena.successor_rows_of(segments)])
     pool = [_take(column, everything) for column in arena.observations]
-    facts = _facts_of(segments)
     return Rollout(
         observations=[part[: len(steps)] for part in pool],
         next_observations=[part[len(steps) :] for part in pool],
@@ -107,34 +104,24 @@ def gather(arena: Arena, segments: Sequence[Segment]) -> Rollout:
         rewards=_take(arena.rewards, steps),
         group_rewards=_take(arena.group_rewards, steps),
         versions=_take(arena.versions, steps),
-        lengths=facts["length"],
-        endings=facts["ending"].to(torch.uint8),
-        starts_episode=facts["sequence"] == 0,
+        lengths=_column(segments, "length"),
+        endings=_column(segments, "ending").to(torch.uint8),
+        starts_episode=_column(segments, "sequence") == 0,
         memories=_take(arena.memories, steps) if arena.layout.memory_size else None,
         ticks=_take(arena.ticks, steps),
-        successor_ticks=facts["successor_tick"],
-        simulators=facts["simulator"],
-        agents=facts["agent"],
-        groups=facts["group"],
-        episodes=facts["episode"],
-        sequences=facts["sequence"],
-        mates_alive=facts["mates_alive"].bool(),
+        successor_ticks=_column(segments, "successor_tick"),
+        simulators=_column(segments, "simulator"),
+        agents=_column(segments, "agent"),
+        groups=_column(segments, "group"),
+        episodes=_column(segments, "episode"),
+        sequences=_column(segments, "sequence"),
+        mates_alive=_column(segments, "mates_alive").bool(),
     )
 
 
-_FACTS = (
-    *("simulator", "agent", "group", "episode", "sequence", "length", "ending"),
-    *("successor_tick", "mates_alive"),
-)
-
-
-def _facts_of(segments: Sequence[Segment]) -> dict[str, torch.Tensor]:
-    """Return what segments know of themselves as columns (B,) int64."""
-    table = np.array([_facts(segment) for segment in segments], np.int64)
-    return dict(zip(_FACTS, torch.from_numpy(np.ascontiguousarray(table.T)), strict=True))
-
-
-_facts = attrgetter(*_FACTS)
+def _column(segments: Segments, name: str) -> torch.Tensor:
+    """Return a field of all segments, (B,) int64."""
+    return torch.from_numpy(segments.column(name))
 
 
 def _take(column: npt.NDArray[np.generic], rows: npt.NDArray[np.int64]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Transitions: what reward signals see of the experience. Each step with the observation that followed it.
+"""Transitions: the experience of reward signals. Each step with the observation that followed it.
 
 Observations lie in a pool, each of them once, and steps point into it: of two steps that follow each other, the second
 one's observation is what followed the first.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
 
 _LIMIT = 3.0
@@ -59,8 +59,8 @@ def transitions_of(rollout: Rollout, device: torch.device | str, *, squashed: bo
     next_index = torch.arange(1, steps + 1)
     next_index[last] = torch.arange(steps, steps + rollout.segments)
     terminated, ended = torch.zeros(2, steps, dtype=torch.bool)
-    terminated[last] = rollout.endings == Ending.TERMINATED
-    ended[last] = rollout.endings != Ending.CUT
+    terminated[last] = rollout.endings == SegmentEnd.TERMINATED
+    ended[last] = rollout.endings != SegmentEnd.CUT
     return Transitions(
         observations=[part.to(device) for part in rollout.pool()],
         index=torch.arange(steps, device=device),

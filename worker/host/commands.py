@@ -23,7 +23,7 @@ class Exposed(CannotStart):
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"Collectors would listen on {host} and let everybody in: set LUDUS_GATEWAY__TICKET_KEY to the gateway's "
+            f"Collectors would listen on {host} without access control: set LUDUS_GATEWAY__TICKET_KEY to the gateway's "
             "key, or listen on 127.0.0.1 (LUDUS_WORKER__BIND_HOST)."
         )
 
@@ -41,26 +41,26 @@ def worker(slots: int | None) -> None:
         share_metrics(settings.worker.scratch / "metrics")
     from ludus.logging import configure_logging  # noqa: PLC0415
     from worker.host.gpus import check_free  # noqa: PLC0415
-    from worker.host.tasks import RESTARTING, Equipment, build  # noqa: PLC0415
+    from worker.host.tasks import RESTARTING, HostResources, build  # noqa: PLC0415
 
     configure_logging("worker", log_format=settings.log.format, level=settings.log.level)
     settings.worker.scratch.mkdir(parents=True, exist_ok=True)
-    # It doubts the root of a container; nothing here is unpickled, which is what it is afraid of.
+    # Celery warns of root because of pickled messages; here no message is unpickled.
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     # Numerical libraries in the slots' own processes never compute; trainers set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    equipment = Equipment.find(settings.worker)
+    resources = HostResources.find(settings.worker)
     if not settings.worker.share_gpus:
         with told():
-            check_free([gpu for slot in equipment.gpus or () for gpu in slot])
+            check_free([gpu for slot in resources.gpus or () for gpu in slot])
     shared = mmap.mmap(-1, 2)  # anonymous and shared: children see what the parent writes, and the parent what they do
     try:
-        build(settings, equipment, shared).worker_main(
+        build(settings, resources, shared).worker_main(
             [
-                "--quiet",  # its banner is no line of a log
+                "--quiet",  # its banner is not a log line
                 "worker",
                 "--pool=prefork",
-                f"--concurrency={equipment.slots}",
+                f"--concurrency={resources.slots}",
                 "--loglevel=WARNING",
                 "--without-gossip",
                 "--without-mingle",
@@ -69,17 +69,17 @@ def worker(slots: int | None) -> None:
         )
     finally:
         if shared[RESTARTING]:
-            # The same process, from the beginning: whoever started it need not know.
+            # The process keeps its id, so that its service manager sees no exit.
             again = ["worker"] if slots is None else ["worker", "--slots", str(slots)]
             os.execv(sys.executable, [sys.executable, "-m", "ludus.cli", *again])  # noqa: S606
 
 
 def share_metrics(folder: Path) -> None:
-    """Let the slots, which are processes, count together in a folder; prometheus_client looks when it is imported."""
+    """Make the slots' processes count in one folder. prometheus_client reads the variable when it is imported."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
 
 
 COMMANDS: dict[str, click.Command] = {"worker": worker}
-"""What `worker` adds to `ludus`."""
+"""The commands that `worker` adds to `ludus`."""

@@ -1,4 +1,4 @@
-"""What a run is trained on: the release and commit of Ludus, the libraries, and the hardware of the worker's slot.
+"""The fingerprint of an attempt: release and commit of Ludus, libraries, and the hardware of the worker's slot.
 
 Kept with every attempt, so that two runs that differ can be told apart by more than their configurations. Whatever
 cannot be found out is left out; nothing here is worth an attempt that does not begin. torch is not imported: this runs

@@ -1,4 +1,4 @@
-"""The GPUs of a worker host: which there are, which slot has which, and that nobody else uses them.
+"""The GPUs of a worker host: discovery, assignment to slots, and locks against other workers.
 
 A slot's trainer sees its GPUs alone (`CUDA_VISIBLE_DEVICES`). They are named by UUID where `nvidia-smi` tells: numbers
 mean different GPUs to different programs. A GPU is locked by a file for as long as a process has it: the slot, and its
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PATIENCE_SECONDS = 10.0
-"""How long a slot waits for a GPU of which a predecessor's trainer has not let go yet."""
+"""How long a slot waits for a GPU that its predecessor's trainer still holds."""
 _LISTED = re.compile(r"^GPU (\d+): .*\(UUID: ([^)]+)\)", re.MULTILINE)
 
 
@@ -61,8 +61,8 @@ def _listed() -> dict[str, str]:
     return dict(_LISTED.findall(answer.stdout))
 
 
-def deal(gpus: Sequence[str], slots: int) -> list[tuple[str, ...]]:
-    """Deal GPUs out to slots, evenly and in order; slots beyond their number get none."""
+def assign(gpus: Sequence[str], slots: int) -> list[tuple[str, ...]]:
+    """Assign GPUs to slots, evenly and in order; slots beyond their number get none."""
     share, rest = divmod(len(gpus), slots)
     dealt, begin = [], 0
     for slot in range(slots):
@@ -73,7 +73,7 @@ def deal(gpus: Sequence[str], slots: int) -> list[tuple[str, ...]]:
 
 
 def lock_gpus(gpus: Sequence[str], owner: str) -> list[FileLock]:
-    """Lock GPUs for this process and those that inherit the descriptors. Raises `GpuInUse` after some patience."""
+    """Lock GPUs for this process and those that inherit the descriptors. Raises `GpuInUse` after some seconds."""
     locks: list[FileLock] = []
     for gpu in gpus:
         try:

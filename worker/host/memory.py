@@ -1,4 +1,4 @@
-"""How much memory a trainer holds, with its collectors, and whether that is more than it may."""
+"""Measures the memory of a trainer and its collectors, and compares it with the limit."""
 
 import re
 import time
@@ -11,14 +11,14 @@ import psutil
 KERNEL_COUNTS: Final = tuple(
     Path(path) for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
 )
-"""Where the kernel counts what it killed for want of memory: in this container (cgroup v2, v1), or on this host."""
-WEIGHING_SECONDS = 5.0
+"""Files with the kernel's count of out-of-memory kills: in this container (cgroup v2, v1), or on this host."""
+CHECK_SECONDS = 5.0
 """Pause between two measurements."""
 
 
 @dataclass(frozen=True)
-class Outgrown:
-    """A trainer holds more than it may."""
+class OverMemoryLimit:
+    """A trainer uses more memory than it may."""
 
     held: int
     """Bytes."""
@@ -36,30 +36,30 @@ class MemoryWatch:
         self._limit = limit
         self._next = 0.0
 
-    def weigh(self, pid: int) -> Outgrown | None:
-        """Return what is wrong; None if nothing is, there is no limit, or it was measured a moment ago."""
+    def check(self, pid: int) -> OverMemoryLimit | None:
+        """Return the excess; None without one, without a limit, or soon after the last measurement."""
         now = time.monotonic()
         if self._limit is None or now < self._next:
             return None
-        self._next = now + WEIGHING_SECONDS
+        self._next = now + CHECK_SECONDS
         held = held_by(pid)
-        return Outgrown(held, self._limit) if held > self._limit else None
+        return OverMemoryLimit(held, self._limit) if held > self._limit else None
 
 
 def kernel_kills() -> int:
-    """Return how many processes the kernel has killed for want of memory here, as far as it says so."""
+    """Return how many processes the kernel has killed for want of memory here; 0 where it has no count."""
     total = 0
     for file in KERNEL_COUNTS:
         try:
             found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
         except OSError:
-            continue  # not this kind of kernel, or not ours to read
+            continue  # another kind of kernel, or no permission
         total += int(found[1]) if found else 0
     return total
 
 
 def held_by(pid: int) -> int:
-    """Return the bytes that a process and its descendants hold; 0 when it is gone.
+    """Return the resident memory of a process and its descendants, in bytes; 0 when it has ended.
 
     Shared pages (the arenas of experience, the libraries) are counted once, in proportion (Linux' PSS): with K
     collectors, the sum of resident sizes would count them K + 1 times.

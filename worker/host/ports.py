@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 _NO_SUCH_ADDRESS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
-"""What a host without IPv6 says."""
+"""Errors of a host without IPv6."""
 
 
 class PortTaken(Exception):
@@ -35,7 +35,7 @@ def hold_port(port: int) -> Iterator[None]:
 
 
 def _check_free(port: int) -> None:
-    """Raise `PortTaken` if somebody listens; players take whatever address `localhost` is."""
+    """Raise `PortTaken` if a program listens on either address that players may take for `localhost`."""
     for family, address in LOOPBACK:
         try:
             with socket.socket(family) as probe:

@@ -1,35 +1,35 @@
-"""A trainer as a process: its own session, started warm, ended for certain.
+"""The process of a trainer: a session of its own, started before there is a job, and always ended.
 
 A trainer is never forked from the Celery child: CUDA and gRPC do not survive that. It is a fresh interpreter that has
 imported torch before there is a job for it (the import alone takes over a second), and it leads a process group of
 its own, so that one signal reaches its collectors too.
 """
 
-import contextlib
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, Self
 
-from server.kit.processes import describe_exit
-from worker.trainer.link import Job, LinkClosed, SupervisorLink, socket_pair
+from ludus.child_process import ChildProcess, describe_exit
+from worker.trainer.connection import ConnectionClosed, SupervisorConnection, socket_pair
+from worker.trainer.messages import Job
 
 SUCCESSOR_SECONDS = 5.0
 """How long after a trainer was taken the next one is started."""
 
 
 class TrainerProcess:
-    """One trainer, waiting for its job or executing it."""
+    """One trainer, which waits for its job or executes it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: SupervisorLink, errors: IO[bytes] | None = None) -> None:
+    def __init__(
+        self, process: ChildProcess, connection: SupervisorConnection, errors: IO[bytes] | None = None
+    ) -> None:
         """`errors` is its standard error until it has a log of its own."""
         self._process = process
         self._errors = errors
-        self.link = link
+        self.connection = connection
 
     @classmethod
     def spawn(cls, environment: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()) -> Self:
@@ -40,15 +40,14 @@ class TrainerProcess:
         ours, theirs = socket_pair()
         errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
         with theirs:
-            process = subprocess.Popen(
+            process = ChildProcess(
                 [sys.executable, "-m", "worker.trainer", "--link", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *descriptors),
-                env={**os.environ, **(environment or {})},
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
+                descriptors=(theirs.fileno(), *descriptors),
+                environment={**os.environ, **(environment or {})},
+                own_group=True,
                 stderr=errors,
             )
-        return cls(process, SupervisorLink(ours), errors)
+        return cls(process, SupervisorConnection(ours), errors)
 
     @property
     def pid(self) -> int:
@@ -56,19 +55,12 @@ class TrainerProcess:
         return self._process.pid
 
     def exit_status(self) -> str | None:
-        """Say how the trainer ended ("exit code 1", "signal SIGKILL"), or None while it lives. Does not reap it."""
-        if self._process.returncode is None:
-            # Looking without reaping keeps the process group's id from being given to somebody else before `end`.
-            info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if info is None:
-                return None
-            code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
-        else:
-            code = self._process.returncode
-        return describe_exit(code)
+        """Return how the trainer ended ("exit code 1", "signal SIGKILL"), None while it lives. Does not reap it."""
+        code = self._process.exit_code()
+        return None if code is None else describe_exit(code)
 
     def last_line(self) -> str | None:
-        """Return the last line on standard error before it had a log: why it could not import what it needs."""
+        """Return the last line on standard error before the trainer had a log: why an import failed."""
         lines = self._early_errors().split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), None)
 
@@ -76,27 +68,24 @@ class TrainerProcess:
         if self._errors is None:
             return ""
         size = os.fstat(self._errors.fileno()).st_size
-        return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")  # where it writes does not move
+        return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
 
     def start(self, job: Job) -> None:
-        """Hand over the job. Raises `LinkClosed` if the process died while it waited."""
-        self.link.send(job)
+        """Send the job. Raises `ConnectionClosed` if the process died while it waited."""
+        self.connection.send(job)
 
     def end(self) -> None:
-        """Leave nothing of the process group alive."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-        self.link.close()
+        """Kill the whole process group, and reap the trainer."""
+        self._process.end()
+        self.connection.close()
         if self._errors is not None:
-            sys.stderr.write(self._early_errors())  # the worker's log has it all
+            sys.stderr.write(self._early_errors())  # into the worker's log
             self._errors.close()
             self._errors = None
 
 
 class WarmTrainer:
-    """Keeps one trainer warm per worker slot, so that a run starts without waiting for imports.
+    """Keeps one trainer ready per worker slot, so that a run starts without waiting for imports.
 
     The successor of a trainer that was taken is started some seconds later: the run that has just begun needs the CPU
     first. Safe to use from several threads.
@@ -119,22 +108,22 @@ class WarmTrainer:
     def take(self, job: Job) -> TrainerProcess:
         """Return a trainer that has the job: the warm one if it lives, else a fresh one.
 
-        Raises `LinkClosed`, with its reason, if that one dies, too, before it has the job, and OSError if none can be
-        started.
+        Raises `ConnectionClosed`, with the reason, if the fresh one dies, too, before it has the job, and OSError if
+        none can be started.
         """
         with self._lock:
             trainer, self._waiting = self._waiting or self._spawn(), None
         try:
             trainer.start(job)
-        except LinkClosed:
+        except ConnectionClosed:
             trainer.end()
             trainer = self._spawn()
             try:
                 trainer.start(job)
-            except LinkClosed as error:
+            except ConnectionClosed as error:
                 reason = trainer.last_line() or str(error)
                 trainer.end()
-                raise LinkClosed(reason) from error
+                raise ConnectionClosed(reason) from error
         self._timer = threading.Timer(SUCCESSOR_SECONDS, self.prepare)
         self._timer.daemon = True
         self._timer.start()

@@ -2,12 +2,12 @@
 
 Celery is a doorbell: a message says "there is work", the ledger says which. A delivery claims the best eligible run
 and executes it; when there is none, or a message came twice, nothing happens. After a run the slot looks for the next
-one by itself, so that a bell that rang while everybody was busy is not waited for.
+one by itself, because a message that arrived while all slots were busy is gone.
 
 Each prefork child is one slot. It has GPUs of its own, keeps a warm trainer (a fresh interpreter, never a fork of this
-process), announces itself in the `workers` table, and dies with its parent. The parent tells its children to hand their
+process), announces itself in the `workers` table, and dies with its parent. The parent asks its children to hand their
 runs back through a byte of shared memory: signals would interrupt database calls. A slot that sees its parent leave
-messages unheard has it start anew (`worker.host.watchdog`).
+messages in the queue restarts the parent (`worker.host.watchdog`).
 """
 
 import mmap
@@ -25,18 +25,18 @@ from billiard.process import current_process
 from celery import Celery
 from celery.signals import worker_process_init, worker_process_shutdown, worker_ready, worker_shutting_down
 
+from ludus.child_process import end_with_parent
 from ludus.logging import WORKER_VARIABLE, bind_process, configure_logging
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.errors import LudusError
-from server.kit.processes import end_with_parent
-from server.kit.queue import Doorbell, TaskName, make_celery
+from server.kit.queue import TaskName, WakeUpQueue, make_celery
 from server.kit.settings import Settings, WorkerSettings
-from server.runs.attempts.repository import RunQueue
+from server.lifecycle.attempts.repository import RunQueue
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.host.fingerprint import fingerprint
-from worker.host.gpus import VISIBLE, GpuInUse, deal, find_gpus, lock_gpus
+from worker.host.gpus import VISIBLE, GpuInUse, assign, find_gpus, lock_gpus
 from worker.host.process import WarmTrainer
 from worker.host.supervisor.loop import Supervisor
 from worker.host.supervisor.scratch import sweep
@@ -47,27 +47,27 @@ log = structlog.get_logger()
 
 BEAT_SECONDS = 2.0
 RESTART_SECONDS = 15.0
-"""What a parent that shall start anew gets beyond the time for last checkpoints, before it is killed."""
+"""Time for a parent that restarts, beyond that for last checkpoints, before it is killed."""
 HOST_CHARACTERS = 60
 """Of a host's name in its workers' ids, which have 80 characters in the database."""
 STOPPING, RESTARTING = 0, 1
-"""Bytes of the shared memory: hand runs back; start anew after that."""
+"""Bytes of the shared memory: hand runs back; restart after that."""
 
 
 @dataclass(frozen=True)
-class Equipment:
-    """What a worker host has for its slots."""
+class HostResources:
+    """The GPUs of a worker host, and its number of slots."""
 
     gpus: tuple[tuple[str, ...], ...] | None
     """Of each slot; None where nothing is known of GPUs, and trainers look for themselves."""
     slots: int
 
     @classmethod
-    def find(cls, settings: WorkerSettings) -> "Equipment":
+    def find(cls, settings: WorkerSettings) -> "HostResources":
         """Look at the host: as many slots as are set, else one per GPU, else one."""
         gpus = find_gpus(settings.gpus)
         slots = settings.slots or max(1, len(gpus or ()))
-        return cls(None if gpus is None else tuple(deal(gpus, slots)), slots)
+        return cls(None if gpus is None else tuple(assign(gpus, slots)), slots)
 
     def of(self, slot: int) -> tuple[str, ...]:
         """Return the GPUs of a slot."""
@@ -81,9 +81,9 @@ class Equipment:
 class Slot:
     """One prefork child: everything that it keeps between runs."""
 
-    def __init__(self, settings: Settings, equipment: Equipment, shared: mmap.mmap) -> None:
+    def __init__(self, settings: Settings, resources: HostResources, shared: mmap.mmap) -> None:
         self._settings = settings
-        self._equipment = equipment
+        self._resources = resources
         self._shared = shared
         self._started = time.time()
         self._over = threading.Event()
@@ -99,17 +99,17 @@ class Slot:
         os.environ[WORKER_VARIABLE] = self.worker_id  # trainers and collectors say whose they are
         bind_process(worker_id=self.worker_id)
         number = current_process().index
-        self._gpus = self._equipment.of(number)
+        self._gpus = self._resources.of(number)
         self._offer = Offer(len(self._gpus), frozenset(self._settings.worker.labels))
         self._database = Database.from_settings(self._settings.database)
         self._queue = RunQueue(self._database, self._settings.scheduling)
         self._registry = WorkerRegistry(self._database)
         self._store = open_store(self._settings.storage)
         self._telemetry = WorkerTelemetry()
-        self._doorbell = Doorbell(make_celery(self._settings))
+        self._doorbell = WakeUpQueue(make_celery(self._settings))
         self._watchdog = Watchdog(self._settings.worker.stall_seconds)
         self._fingerprint = fingerprint(self._gpus, self._settings.worker.commit)
-        self._warm = WarmTrainer(self._equipment.environment(number), self._lock())
+        self._warm = WarmTrainer(self._resources.environment(number), self._lock())
         self._warm.prepare()
         if swept := sweep(self._settings.worker.scratch):
             log.info("leftovers_removed", folders=swept)
@@ -142,7 +142,7 @@ class Slot:
     def work(self, hint: str) -> None:
         """Execute runs until none is eligible; `hint` is the one that rang."""
         self._busy = True
-        self._watchdog.heard()
+        self._watchdog.received()
         try:
             self._execute(hint)
         finally:
@@ -150,7 +150,7 @@ class Slot:
 
     def _execute(self, hint: str) -> None:
         wanted: str | None = hint
-        self._known.wait(BEAT_SECONDS)  # a run is not to be held by a worker that nobody knows
+        self._known.wait(BEAT_SECONDS)  # the worker must be in the database before it holds a run
         while not self.stopping():
             claim = self._queue.claim(
                 self.worker_id, self._settings.worker.lease_seconds, wanted, self._offer, self._fingerprint
@@ -158,13 +158,13 @@ class Slot:
             if claim is None:
                 return
             wanted = None
-            with structlog.contextvars.bound_contextvars(run_id=claim.run_id, epoch=claim.epoch):
+            with structlog.contextvars.bound_contextvars(run_id=claim.run_id, attempt=claim.attempt):
                 Supervisor(
                     claim,
-                    MeasuredLedger(self._telemetry, self._database, claim, self._settings.steward.restart_budget),
+                    MeasuredLedger(self._telemetry, self._database, claim, self._settings.controller.restart_budget),
                     measured_store(self._store, self._telemetry),
                     self._settings.worker,
-                    self._settings.worker.scratch / f"{claim.run_id}-{claim.epoch}",
+                    self._settings.worker.scratch / f"{claim.run_id}-{claim.attempt}",
                     ticket_key(self._settings),
                     self.stopping,
                     self._settings.gateway.tls,
@@ -195,26 +195,26 @@ class Slot:
                 self._over.wait(BEAT_SECONDS)
 
     def _watch_queue(self) -> None:
-        """Have the parent start anew if it leaves messages unheard while this slot is idle."""
+        """Restart the parent if it leaves messages in the queue while this slot is idle."""
         idle = not self._busy and not self.stopping()
         if not self._watchdog.stalled(idle=idle, pending=self._doorbell.pending() if idle else 0):
             return
         log.error("queue_stalled", seconds=self._settings.worker.stall_seconds)
         self._shared[RESTARTING] = 1
         os.kill(os.getppid(), signal.SIGTERM)
-        patience = self._settings.worker.stop_seconds + RESTART_SECONDS
-        if not self._over.wait(patience):
-            log.error("worker_hangs", seconds=patience)
+        seconds = self._settings.worker.stop_seconds + RESTART_SECONDS
+        if not self._over.wait(seconds):
+            log.error("worker_hangs", seconds=seconds)
             os.kill(os.getppid(), signal.SIGKILL)  # and this process with it
 
 
-def build(settings: Settings, equipment: Equipment, shared: mmap.mmap) -> Celery:
+def build(settings: Settings, resources: HostResources, shared: mmap.mmap) -> Celery:
     """Return the worker's Celery application, with its tasks and the hooks of its processes.
 
     `shared` has two bytes that children see: `STOPPING` and `RESTARTING`.
     """
     celery = make_celery(settings)
-    slot = Slot(settings, equipment, shared)
+    slot = Slot(settings, resources, shared)
 
     @celery.task(name=TaskName.TRAIN)  # type: ignore[untyped-decorator]
     def train(run_id: str) -> None:

@@ -15,13 +15,13 @@ from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts import ArtifactStore, FileRef
 from server.kit.errors import LudusError
 from server.kit.settings import TelemetrySettings
+from server.kit.states import Intent
 from server.kit.telemetry import BUCKETS, serve_metrics
-from server.runs.attempts.repository import AttemptLedger
-from server.runs.states import Intent
+from server.lifecycle.attempts.repository import AttemptLedger
 
 
 class WorkerTelemetry:
-    """What one slot counts."""
+    """The counters of one slot."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -52,6 +52,7 @@ class MeasuredLedger(AttemptLedger):
     def __init__(self, telemetry: WorkerTelemetry, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._telemetry = telemetry
+        self.checkpoints.on_add = self._count_checkpoint
 
     def heartbeat(self, lease_seconds: float, step: int) -> Intent:
         """Renew the lease, and note how long that took."""
@@ -64,12 +65,9 @@ class MeasuredLedger(AttemptLedger):
         finally:
             self._telemetry.heartbeats.labels(outcome).observe(time.monotonic() - began)
 
-    def checkpoint(self, checkpoint: NewCheckpoint, request: int | None = None) -> str:
-        """Enter a checkpoint, and count it."""
-        entered = super().checkpoint(checkpoint, request)
+    def _count_checkpoint(self, checkpoint: NewCheckpoint) -> None:
         self._telemetry.checkpoints.inc()
         self._telemetry.checkpoint_bytes.inc(sum(file.size for file in checkpoint.files))
-        return entered
 
 
 class _MeasuredStore:

@@ -19,21 +19,23 @@ from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import (
     CloneConfig,
-    CuriosityConfig,
-    ExtrinsicConfig,
     FromDemonstrations,
-    GAILConfig,
     POCAConfig,
     PPOConfig,
+    SACConfig,
+    TorchSettings,
+)
+from server.config.rewards import (
+    CuriosityConfig,
+    ExtrinsicConfig,
+    GAILConfig,
     RewardSignals,
     RNDConfig,
-    SACConfig,
     SignalConfig,
-    TorchSettings,
 )
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.clone import Cloning
 from worker.learning.algorithms.poca import POCA
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC

@@ -1,4 +1,4 @@
-"""Checkpoints of ML-Agents 1.1.0 (`checkpoint.pt`), translated to networks and optimizers of ours.
+"""Reads checkpoints of ML-Agents 1.1.0 (`checkpoint.pt`) into Ludus' networks and optimizers.
 
 Such a file is `torch.save` of module name -> `state_dict`: `Policy`, `Optimizer:critic` (PPO, POCA) or the networks of
 SAC, `Module:Curiosity`, `Module:GAIL` and `Module:RND-*`, the states of its Adam optimizers, and the step. It is only

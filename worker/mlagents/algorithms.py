@@ -9,18 +9,19 @@ from torch import Tensor, nn
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import (
     CloneConfig,
-    CuriosityConfig,
-    ExtrinsicConfig,
-    GAILConfig,
     POCAConfig,
     PPOConfig,
-    RNDConfig,
     SACConfig,
 )
+from server.config.rewards import (
+    CuriosityConfig,
+    GAILConfig,
+    RNDConfig,
+)
+from worker.learning.fast.critics import StackedCritics, build_critics
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.multi_agent import TeamCritic
-from worker.learning.networks.q_networks import StackedCritics, build_critics
 from worker.learning.rewards.curiosity import CuriosityNetworks
 from worker.learning.rewards.gail import Discriminator
 from worker.learning.rewards.rnd import RNDNetworks
@@ -304,8 +305,6 @@ def _signals(config: PPOConfig | SACConfig | POCAConfig, spec: BehaviorSpec) -> 
     signals: dict[str, _Signal] = {}
     for name, signal in config.reward_signals.active():
         match signal:
-            case ExtrinsicConfig():
-                pass
             case CuriosityConfig():
                 curiosity = CuriosityNetworks(signal, spec, torch.Generator())
                 signals[name] = _Signal(curiosity, _filled(fill_curiosity, curiosity, spec))
@@ -315,8 +314,8 @@ def _signals(config: PPOConfig | SACConfig | POCAConfig, spec: BehaviorSpec) -> 
             case GAILConfig():
                 gail = Discriminator(signal, spec, torch.Generator())
                 signals[name] = _Signal(gail, _filled(fill_gail, gail))
-            case _:
-                assert_never(signal)
+            case _:  # Ludus' own, and the game's rewards: the file has nothing for them
+                pass
     return signals
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ludus.collector.layout import BodyLayout, ObservationKind
 from ludus.protocol.spec import BehaviorSpec
+from worker.learning.fast.critics import StackedCritics
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.body import NetworkBody
@@ -16,7 +17,7 @@ from worker.learning.networks.encoder import ObservationEncoder
 from worker.learning.networks.memory import Memory
 from worker.learning.networks.multi_agent import TeamCritic
 from worker.learning.networks.normalizer import Normalizer
-from worker.learning.networks.q_networks import ModularCritics, StackedCritics
+from worker.learning.networks.q_networks import ModularCritics
 from worker.learning.networks.visual import ResidualBlock, VisualEncoder
 from worker.learning.rewards.curiosity import CuriosityNetworks
 from worker.learning.rewards.gail import Discriminator

@@ -1,1 +1,1 @@
-"""Writes ONNX models that Unity and onnxruntime load."""
+"""Exports ONNX models that Unity and onnxruntime load."""

@@ -7,6 +7,8 @@ tensor. Weights keep the names that they have in the actor, so that a model can 
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from ludus.collector.activations import ACTIVATIONS
 from ludus.collector.layout import BodyLayout, ObservationKind
 from worker.learning.networks.attention import (
     EPSILON,
@@ -35,6 +38,10 @@ from worker.learning.networks.visual import ResidualBlock, VisualEncoder
 FLOAT = int(TensorProto.FLOAT)
 ONNX_GATES = (0, 3, 1, 2)
 """Where ONNX' gates (input, output, forget, cell) lie among torch's (input, forget, cell, output)."""
+
+
+OPERATIONS = {"mul": "Mul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu"}
+"""The operations of activations in opset 9."""
 
 
 class Graph:
@@ -86,10 +93,14 @@ class Graph:
         return self.node("Add", [negated, self.constant("one", 1.0)], name)
 
     def activation(self, activation: str, linear: str, name: str) -> str:
-        """Add a nonlinearity."""
-        if activation == "swish":  # no operation of its own in opset 9
-            return self.node("Mul", [linear, self.node("Sigmoid", [linear], f"{name}/gate")], f"{name}/swish")
-        return self.node({"tanh": "Tanh", "relu": "Relu"}[activation], [linear], f"{name}/{activation}")
+        """Add a nonlinearity (`ludus.collector.activations`)."""
+        nodes = count()
+
+        def add(operation: str, *operands: str) -> str:
+            return self.node(OPERATIONS[operation], list(operands), f"{name}/{operation}.{next(nodes)}")
+
+        operations = {operation: partial(add, operation) for operation in OPERATIONS}
+        return ACTIVATIONS[activation].evaluate(linear, operations)
 
     def norm(self, inputs: str, name: str, axis: int) -> str:
         """Add a layer norm without parameters over the last dimension, which is `axis`."""

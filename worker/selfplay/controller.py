@@ -1,25 +1,25 @@
-"""GhostController: whose turn it is to learn, for all behaviors of a run that play against themselves.
+"""GhostController: the order in which teams learn, for all behaviors of a run with self-play.
 
 A turn belongs to a team, as in ML-Agents: every behavior in self-play that has agents of this team learns in it, and
 all other teams play frozen policies. Teams take turns in the order in which they came; those that come with the first
 simulator, by their numbers. (ML-Agents goes through them in the order of a set of strings, which is another one in each
 process.) A turn ends when a behavior that learns in it has learnt for more than its `team_change`, or for all of its
 steps; teams whose behaviors are done get no more turns, and of those that no simulator plays any more the turn passes
-on. With the change simulators begin anew.
+on. With the change simulators are reset.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sized
 from statistics import fmean, pstdev
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from ludus.collector.matches import EndedMatch
+from ludus.collector.messages import EndedMatch, MatchesEnded
 from ludus.protocol.batches import Outcome
-from worker.collectors.notices import MatchesEnded
-from worker.collectors.programs import Opposition
-from worker.selfplay.ghost import Ghost, Weights
+from server.ladders.refs import PlayedMatch, PlayedParticipant
+from worker.selfplay.ghost import Ghost
 from worker.selfplay.ratings import rate
-from worker.trainer.link import EventRecord, Match, Seat
+from worker.trainer.collectors import Collectors
+from worker.trainer.messages import EventRecord
 from worker.trainer.recorder import Aggregation
 
 ELO = "Self-play/ELO"
@@ -34,39 +34,26 @@ OUTCOMES: dict[Outcome, Literal["win", "draw", "loss"]] = {
 }
 
 
-class Field(Protocol):
-    """What the controller asks of the collectors: `worker.collectors.pool.CollectorPool`."""
-
-    def oppose(self, behavior: str, opposition: Opposition, weights: Mapping[int, Weights]) -> None:
-        """Say which team learns, and what the others play."""
-
-
 class GhostController:
     """Ghosts of all behaviors in self-play, and the teams' turns."""
 
     def __init__(
-        self,
-        field: Field,
-        reset: Callable[[], None],
-        simulators: Callable[[], int],
-        tell: Callable[[EventRecord], None],
-        patience: float = 60.0,
+        self, collectors: Collectors, simulators: Sized, report: Callable[[EventRecord], None], grace: float = 60.0
     ) -> None:
-        """`reset` makes simulators begin anew, `simulators` counts those that are connected.
+        """`simulators` are those that are connected.
 
-        A team that nobody plays is waited for for `patience` seconds.
+        The controller waits `grace` seconds for a simulator to play the team that learns, then passes the turn on.
         """
-        self._field = field
-        self._reset = reset
+        self._collectors = collectors
         self._simulators = simulators
-        self._tell = tell
-        self._patience = patience
+        self._report = report
+        self._grace = grace
         self._present: dict[str, set[int]] = {}
-        """Incarnation of a simulator -> the teams of behaviors in self-play that it plays."""
+        """Session id of a simulator -> the teams of behaviors in self-play that it plays."""
         self._missed_since: float | None = None
-        """When the team that learns was first found to be played by nobody."""
+        """Since when no simulator plays the team that learns; None while one does."""
         self._passed_over: set[int] = set()
-        """Teams whose turn has passed on, since nobody played them."""
+        """Teams whose turn was passed on because no simulator played them."""
         self._ghosts: dict[str, Ghost] = {}
         self._teams: dict[int, set[str]] = {}
         """Team -> its behaviors, as simulators brought them."""
@@ -74,7 +61,7 @@ class GhostController:
         """Teams whose turn comes, the next one first."""
         self._learning: int | None = None
         self._begun = False
-        self._told: dict[str, int | None] = {}
+        self._sent: dict[str, int | None] = {}
         """Behavior -> the team of it that learns, as the collectors know it."""
         self._warned: set[str] = set()
 
@@ -84,7 +71,7 @@ class GhostController:
         return self._learning
 
     def ghost(self, behavior: str) -> Ghost | None:
-        """Return what self-play keeps of a behavior; None if it is not in self-play."""
+        """Return the ghost of a behavior; None if it is not in self-play."""
         return self._ghosts.get(behavior)
 
     def rating(self, behavior: str) -> float | None:
@@ -98,34 +85,31 @@ class GhostController:
         return {behavior: ghost.ratings.current for behavior, ghost in self._ghosts.items()}
 
     def metrics(self, behavior: str) -> dict[str, float]:
-        """Return what every summary of a behavior has: whose turn it is, if the behavior is in self-play."""
+        """Return the metrics of each summary of a behavior: the learning team, if it is in self-play."""
         return {} if self._learning is None or behavior not in self._ghosts else {LEARNING_TEAM: self._learning}
 
-    # Who is there -----------------------------------------------------------------------------------------------
+    # Behaviors and teams
+    # -----------------------------------------------------------------------------------------------
 
-    def join(self, ghost: Ghost, saved: dict[str, Any] | None, invite: Callable[[], None] = lambda: None) -> None:
-        """Take a behavior in, new or as `state` saved it; then `invite` its guests. If that raises, it stays out."""
-        if saved is None:
-            ghost.begin()
-        else:
-            ghost.load_state_dict(saved["ghost"])
+    def join(self, ghost: Ghost, saved: dict[str, Any] | None) -> None:
+        """Add a behavior whose ghost has begun, or was restored together with what `state` saved of the turns."""
+        if saved is not None:
             self._learning = saved["learning"]
             self._queue = deque(saved["queue"])
-        invite()
         self._ghosts[ghost.behavior] = ghost
 
     def team_announced(self, behavior: str, team: int) -> None:
-        """Take note of a team that no simulator had brought before."""
+        """Add a team that a simulator has announced for the first time."""
         if behavior not in self._ghosts:
             return
         self._teams.setdefault(team, set()).add(behavior)
         if self._begun:
             self._enqueue(team)
             if self._oppose(self._ghosts[behavior]):
-                self._reset()
+                self._collectors.reset()
 
     def begin(self) -> None:
-        """Begin the first turn, when a simulator plays: all of its teams are known by then. Later calls do nothing."""
+        """Begin the first turn, once a simulator plays: all of its teams are known then. Later calls do nothing."""
         if self._begun or not self._teams:
             return
         self._begun = True
@@ -134,19 +118,19 @@ class GhostController:
         for ghost in self._ghosts.values():
             self._oppose(ghost)
         assert self._learning is not None, "there is a team"
-        self._tell_of_turn(f"Team {self._learning} learns, all others play frozen policies")
+        self._report_turn(f"Team {self._learning} learns, all others play frozen policies")
 
-    def plays(self, incarnation: str, sides: Iterable[tuple[str, int]]) -> None:
-        """Take note of the behaviors and teams that a simulator plays; again when it brings more of them."""
-        self._present[incarnation] = {team for behavior, team in sides if behavior in self._ghosts}
-        self._passed_over -= self._present[incarnation]
+    def plays(self, session_id: str, sides: Iterable[tuple[str, int]]) -> None:
+        """Note the behaviors and teams that a simulator plays; called again when it adds some."""
+        self._present[session_id] = {team for behavior, team in sides if behavior in self._ghosts}
+        self._passed_over -= self._present[session_id]
 
-    def left(self, incarnation: str) -> None:
-        """Take note that a simulator is gone."""
-        self._present.pop(incarnation, None)
+    def left(self, session_id: str) -> None:
+        """Remove a simulator."""
+        self._present.pop(session_id, None)
 
     def _is_played(self, team: int) -> bool:
-        """Whether a simulator plays a team, as far as is known: of nobody who plays nothing is known."""
+        """Whether a simulator plays a team. True while no simulator has begun to play: nothing is known then."""
         return not any(self._present.values()) or any(team in teams for teams in self._present.values())
 
     def _enqueue(self, team: int) -> None:
@@ -162,18 +146,18 @@ class GhostController:
         return self._begun and self._learning is not None and behavior in self._teams.get(self._learning, ())
 
     def played(self, behavior: str, steps: int) -> None:
-        """Take note of what teams played that do not learn; exchange their policies where it is due."""
+        """Count the steps of teams that do not learn; exchange their policies where that is due."""
         ghost = self._ghosts[behavior]
         ghost.counters.ghost_steps += steps
         self._swap_if_due(ghost)
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
-        """Take note that the policy has learnt from a round: turns, snapshots and opponents follow."""
+        """Note that the policy has learnt from a round; change turns, snapshots and opponents where that is due."""
         ghost = self._ghosts[behavior]
         ghost.step, ghost.done = step, done
         self._warn_of_one_team(behavior)
         change = False
-        if ghost.team_change_due or self._is_learnt(self._learning):
+        if ghost.team_change_due or self._is_done(self._learning):
             ghost.counters.last_team_change = step
             change = self._rotate()
         if ghost.save_due:
@@ -184,22 +168,22 @@ class GhostController:
             self._swap_if_due(ghost)
 
     def watch(self, now: float) -> None:
-        """Pass the turn on when nobody has played the team that learns for a while. To be called now and then.
+        """Pass the turn on when no simulator has played the team that learns for a while. Called in each loop.
 
-        `now` is in seconds, of any clock. Where nobody plays any other team either, the turn stays where it is.
+        `now` is in seconds, of any clock. If no simulator plays another team either, the turn stays where it is.
         """
         learning = self._learning
-        over = learning in self._teams and self._is_learnt(learning)
+        over = learning in self._teams and self._is_done(learning)
         if not self._begun or learning is None or over or self._is_played(learning):
             self._missed_since = None
         elif self._missed_since is None:
             self._missed_since = now
             message = (
                 f"Team {learning} is to learn, and no simulator plays it: learning waits. Start a simulator that "
-                f"brings it; after {self._patience:g} s the turn passes on to a team that is played"
+                f"brings it; after {self._grace:g} s the turn passes on to a team that is played"
             )
             self._event("self_play_team_missing", message, team=learning)
-        elif now - self._missed_since >= self._patience:
+        elif now - self._missed_since >= self._grace:
             ghosts = [self._ghosts[behavior] for behavior in self._teams.get(learning, ())]
             for ghost in ghosts:
                 ghost.counters.last_team_change = ghost.step
@@ -208,15 +192,15 @@ class GhostController:
                 self._begin_turn(max((ghost.step for ghost in ghosts), default=0))
 
     def _rotate(self) -> bool:
-        """Let the next team learn that has something to learn and is played. Return whether it is another one."""
+        """Give the turn to the next team that is not done and is played. Return whether it is another one."""
         assert self._learning is not None
         if not self._is_played(self._learning):
-            self._tell_of_passing(self._learning)
+            self._report_passing(self._learning)
         for place, team in enumerate(self._queue):
-            if self._is_learnt(team):
+            if self._is_done(team):
                 continue
             if not self._is_played(team):
-                self._tell_of_passing(team)
+                self._report_passing(team)
                 continue
             self._queue.append(self._learning)
             self._queue.rotate(-place)
@@ -225,20 +209,20 @@ class GhostController:
         return False
 
     def _begin_turn(self, step: int) -> None:
-        """Draw opponents for everybody, and let simulators begin anew; the turn before ended at `step`."""
+        """Draw opponents for all behaviors, and reset the simulators; the turn before ended at `step`."""
         for ghost in self._ghosts.values():
             self._swap(ghost)
-        self._reset()
+        self._collectors.reset()
         # ML-Agents logs this line, at the level debug.
         line = f"Learning team {self._learning} swapped on step {step}"
-        self._tell_of_turn(f"Team {self._learning} learns from step {step} on", step=step, log_line=line)
+        self._report_turn(f"Team {self._learning} learns from step {step} on", step=step, log_line=line)
 
-    def _tell_of_turn(self, message: str, **data: object) -> None:
-        """Tell whose turn begins, as an event and in the metrics."""
+    def _report_turn(self, message: str, **data: object) -> None:
+        """Report the learning team whose turn begins, as an event and in the metrics."""
         learning = self._learning
         assert learning is not None, "a turn has begun"
         behaviors = sorted(self._teams.get(learning, ()))
-        self._tell(
+        self._report(
             EventRecord(
                 name="self_play_turn_began",
                 message=f"{message} ({', '.join(behaviors)})" if behaviors else message,
@@ -248,14 +232,14 @@ class GhostController:
         for ghost in self._ghosts.values():
             ghost.recorder.note(ghost.step, {LEARNING_TEAM: learning})
 
-    def _tell_of_passing(self, team: int) -> None:
-        """Tell once, until it is played again, that a team's turn passes on."""
+    def _report_passing(self, team: int) -> None:
+        """Report once, until the team is played again, that its turn is passed on."""
         if team not in self._passed_over:
             self._passed_over.add(team)
             message = f"Team {team} gets no turn to learn, since no simulator plays it; it is in the queue again"
             self._event("self_play_turn_passed", message, team=team)
 
-    def _is_learnt(self, team: int | None) -> bool:
+    def _is_done(self, team: int | None) -> bool:
         """Return whether all behaviors that learn in a team's turn are done."""
         return team is not None and all(self._ghosts[behavior].done for behavior in self._teams.get(team, ()))
 
@@ -265,15 +249,15 @@ class GhostController:
 
     def _swap(self, ghost: Ghost) -> None:
         teams = {team for team, behaviors in self._teams.items() if ghost.behavior in behaviors}
-        ghost.swap(teams, self._learning, self._simulators())
+        ghost.swap(teams, self._learning, len(self._simulators))
         self._oppose(ghost)
 
     def _oppose(self, ghost: Ghost) -> bool:
-        """Tell the collectors who of a behavior learns, and what its others play. Return whether the former changed."""
+        """Send the collectors the learning team of a behavior and its opponents. Return whether that team changed."""
         learning = self._learning if self.has_turn(ghost.behavior) else None
-        changed = self._told.setdefault(ghost.behavior, learning) != learning
-        self._told[ghost.behavior] = learning
-        self._field.oppose(ghost.behavior, ghost.opposition(learning), ghost.frozen)
+        changed = self._sent.setdefault(ghost.behavior, learning) != learning
+        self._sent[ghost.behavior] = learning
+        self._collectors.oppose(ghost.behavior, ghost.opposition(learning), ghost.frozen)
         return changed
 
     def _warn_of_one_team(self, behavior: str) -> None:
@@ -288,21 +272,21 @@ class GhostController:
         self._event("self_play_without_opponents", message, behavior=behavior, team=self._learning)
 
     def _event(self, name: str, message: str, **data: object) -> None:
-        self._tell(EventRecord(name=name, level="warning", message=message, data=data))
+        self._report(EventRecord(name=name, level="warning", message=message, data=data))
 
     # Matches ----------------------------------------------------------------------------------------------------
 
-    def ended(self, notice: MatchesEnded, step: int, at: float) -> list[Match]:
+    def ended(self, event: MatchesEnded, step: int, at: float) -> list[PlayedMatch]:
         """Rate matches and return them for the ledger; `step` is how far the behavior is, `at` the time (UTC)."""
-        ghost = self._ghosts[notice.behavior]
-        played = [self._rated(ghost, match, step, at) for match in notice.matches if match.opponents]
+        ghost = self._ghosts[event.behavior]
+        played = [self._rated(ghost, match, step, at) for match in event.matches if match.opponents]
         if any(match.rated for match in played):
-            sides = {behavior for match in notice.matches for behavior, _, _ in match.opponents}
+            sides = {behavior for match in event.matches for behavior, _, _ in match.opponents}
             self._measure_opponents(ghost, sides)
         return played
 
     def _measure_opponents(self, ghost: Ghost, behaviors: set[str]) -> None:
-        """Record how strong the snapshots are that may be drawn as opponents."""
+        """Record mean and deviation of the ratings of possible opponents."""
         ratings = [
             rating
             for behavior in sorted(behaviors)
@@ -312,7 +296,7 @@ class GhostController:
         ghost.recorder.measure(OPPONENT_ELO_MEAN, fmean(ratings), Aggregation.LAST)
         ghost.recorder.measure(OPPONENT_ELO_STD, pstdev(ratings), Aggregation.LAST)
 
-    def _rated(self, ghost: Ghost, match: EndedMatch, step: int, at: float) -> Match:
+    def _rated(self, ghost: Ghost, match: EndedMatch, step: int, at: float) -> PlayedMatch:
         outcome = Outcome(match.outcome)
         counts = match.settled
         if match.truncated:
@@ -320,11 +304,14 @@ class GhostController:
                 outcome = Outcome.DRAW
             else:
                 counts = False
-        seats, opponents = [Seat(behavior=ghost.behavior, team=match.team, snapshot=None, step=ghost.step)], []
+        participants, opponents = (
+            [PlayedParticipant(behavior=ghost.behavior, team=match.team, snapshot=None, step=ghost.step)],
+            [],
+        )
         for behavior, team, key in match.opponents:
             other = self._ghosts[behavior]
             snapshot = None if key < 0 else key
-            seats.append(_frozen_seat(other, team, key))
+            participants.append(_frozen_participant(other, team, key))
             opponents.append((other.ratings, snapshot))
             if counts and snapshot is not None:
                 other.payoffs.played(snapshot, SCORES[outcome])
@@ -332,13 +319,13 @@ class GhostController:
         if counts:
             ghost.recorder.measure(ELO, ghost.ratings.current)
         ghost.counters.matches += 1
-        return Match(
+        return PlayedMatch(
             number=ghost.counters.matches,
             behavior=ghost.behavior,
             simulator=match.simulator,
             at=at,
             step=step,
-            seats=seats,
+            participants=tuple(participants),
             outcome=OUTCOMES[outcome],
             truncated=match.truncated,
             rated=rated,
@@ -348,7 +335,7 @@ class GhostController:
     # Checkpoints ------------------------------------------------------------------------------------------------
 
     def state(self, behavior: str) -> dict[str, Any]:
-        """Return what a checkpoint holds of a behavior, and of whose turn it is: `join` goes on from it."""
+        """Return the state of a behavior and of the turns for a checkpoint; `join` continues from it."""
         return {
             "learning": self._learning,
             "queue": list(self._queue),
@@ -356,19 +343,19 @@ class GhostController:
         }
 
 
-def _frozen_seat(ghost: Ghost, team: int, key: int) -> Seat:
-    """Return who sat where a frozen policy played."""
-    guest = ghost.guests.find(key)
-    if guest is not None:
-        return Seat(
-            behavior=guest.behavior,
+def _frozen_participant(ghost: Ghost, team: int, key: int) -> PlayedParticipant:
+    """Return the participant that a frozen policy was."""
+    external = ghost.external.find(key)
+    if external is not None:
+        return PlayedParticipant(
+            behavior=external.behavior,
             team=team,
-            snapshot=guest.snapshot,
-            step=guest.step,
-            checkpoint=guest.checkpoint,
-            scripted=guest.name if guest.checkpoint is None else None,
+            snapshot=external.snapshot,
+            step=external.step,
+            checkpoint=external.checkpoint,
+            scripted=external.name if external.checkpoint is None else None,
         )
     step = ghost.steps_of(key)
-    return Seat(
+    return PlayedParticipant(
         behavior=ghost.behavior, team=team, snapshot=None if key < 0 else key, step=-1 if step is None else step
     )

@@ -1,8 +1,8 @@
-"""Ghost: what self-play keeps of one behavior beside its learner (ML-Agents' `GhostTrainer`).
+"""Ghost: the self-play state of one behavior beside its learner (ML-Agents' `GhostTrainer`).
 
-The counters are ML-Agents', and so are the comparisons with them (a strict `>`). Deviations: agent steps are looked at
-when a round has been learnt from, ghost steps when collectors have told of them; ML-Agents looks at both whenever a
-trajectory arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with one simulator that is what
+The counters are ML-Agents', and so are the comparisons with them (a strict `>`). Deviations: agent steps are compared
+after a round was learnt from, ghost steps when collectors report them; ML-Agents compares both whenever a trajectory
+arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with one simulator that is what
 ML-Agents does. An opponent is exchanged when an episode of it begins, not in the middle.
 """
 
@@ -14,10 +14,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from ludus.collector.messages import OpponentAssignment
 from server.config.selfplay import SelfPlaySettings
-from worker.collectors.programs import Opposition
 from worker.learning.networks.actor import Actor
-from worker.selfplay.guests import GuestList
+from worker.selfplay.external import ExternalOpponents
 from worker.selfplay.pool import Snapshot, SnapshotPool
 from worker.selfplay.ratings import Ratings
 from worker.selfplay.selection import Payoffs, draw
@@ -32,7 +32,7 @@ Weights = NDArray[np.float32]
 
 @dataclass
 class Counters:
-    """Where a behavior stands."""
+    """Counters of a behavior in self-play."""
 
     ghost_steps: int = 0
     """Decisions that were answered for teams that do not learn."""
@@ -57,7 +57,7 @@ class Ghost:
         weights: Callable[[], Weights],
         recorder: Recorder,
     ) -> None:
-        """`weights` returns those of the policy that learns; `step` is what it has learnt for."""
+        """`weights` returns those of the policy that learns; `step` is the number of steps that it has learnt from."""
         self.behavior = behavior
         self.settings = settings
         self.step = step
@@ -68,7 +68,7 @@ class Ghost:
         self.ratings = Ratings(settings.initial_elo)
         self.payoffs = Payoffs()
         self.pool = SnapshotPool(settings.window)
-        self.guests = GuestList()
+        self.external = ExternalOpponents()
         self._weights = weights
         self._rng = np.random.default_rng([seed, crc32(behavior.encode())])
         self._steps: dict[int, int] = {}
@@ -79,26 +79,26 @@ class Ghost:
         self._others: list[int] = []
 
     def begin(self) -> None:
-        """Keep the policy as snapshot 0, and let everybody play against it."""
+        """Save the policy as snapshot 0: the first opponent of all teams."""
         self.save()
         self._others = [0]
         self._frozen = {0: self.pool.snapshots[0].weights}
 
-    def invite(self, sources: Sources, actor: Actor, section: str) -> None:
-        """Take in the policies of other runs that the settings name. Raise `InitializationError`.
+    def add_external(self, sources: Sources, actor: Actor, section: str) -> None:
+        """Add the policies of other runs that the settings name. Raise `InitializationError`.
 
-        Their ratings begin where the behavior's own did. `actor` is the behavior's network, `section` the path of its
+        Their ratings begin at `initial_elo`. `actor` is the behavior's network, `section` the path of its
         section in the configuration.
         """
-        for guest in self.guests.invite(self.settings.opponents, sources, self.behavior, actor, section):
-            self.ratings.enter(guest.number, self.settings.initial_elo)
+        for opponent in self.external.add(self.settings.opponents, sources, self.behavior, actor, section):
+            self.ratings.enter(opponent.number, self.settings.initial_elo)
 
     # Snapshots and opponents ------------------------------------------------------------------------------------
 
     @property
     def candidates(self) -> tuple[Snapshot, ...]:
-        """Who can be drawn as an opponent: the behavior's own snapshots, and policies of other runs."""
-        return *self.pool.snapshots, *self.guests.all
+        """The policies that can be drawn as opponents: the behavior's own snapshots, and policies of other runs."""
+        return *self.pool.snapshots, *self.external.all
 
     @property
     def save_due(self) -> bool:
@@ -116,7 +116,7 @@ class Ghost:
         return self.step - self.counters.last_team_change > self.settings.team_change
 
     def save(self) -> None:
-        """Keep the policy as it is now."""
+        """Save the present policy as a snapshot."""
         snapshot = self.pool.save(self.step, self._weights())
         self.ratings.saved(snapshot.number)
         self._steps[snapshot.number] = self.step
@@ -146,9 +146,9 @@ class Ghost:
             keys.append(key)
         return keys
 
-    def opposition(self, learning: int | None) -> Opposition:
-        """Return who plays what, if this team learns."""
-        return Opposition(learning, self._teams, self._others)
+    def opposition(self, learning: int | None) -> OpponentAssignment:
+        """Return the assignment of opponents, if this team learns."""
+        return OpponentAssignment(learning, self._teams, self._others)
 
     @property
     def frozen(self) -> Mapping[int, Weights]:
@@ -162,12 +162,12 @@ class Ghost:
     # Checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that self-play of this behavior depends on."""
+        """Return the whole state of self-play of this behavior."""
         kept = {snapshot.number for snapshot in self.candidates}
         return {
             "counters": asdict(self.counters),
             "pool": self.pool.state_dict(),
-            "guests": self.guests.state_dict(),
+            "guests": self.external.state_dict(),
             "steps": {str(number): step for number, step in self._steps.items()},
             "ratings": self.ratings.state_dict(),
             "payoffs": self.payoffs.state_dict(),
@@ -178,10 +178,10 @@ class Ghost:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
+        """Load what `state_dict` returned."""
         self.counters = Counters(**state["counters"])
         self.pool.load_state_dict(state["pool"])
-        self.guests.load_state_dict(state.get("guests", []))  # checkpoints of older releases have none
+        self.external.load_state_dict(state.get("guests", []))  # checkpoints of older releases have none
         self._steps = {int(number): step for number, step in state["steps"].items()}
         self.ratings.load_state_dict(state["ratings"])
         self.payoffs.load_state_dict(state["payoffs"])

@@ -1,4 +1,4 @@
-"""The versions of a policy that are kept as opponents: a ring of the newest, whose first is the untrained policy."""
+"""The versions of a policy that are kept as opponents: a ring of the newest, starting with the untrained policy."""
 
 from collections import deque
 from dataclasses import dataclass

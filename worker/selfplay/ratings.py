@@ -2,7 +2,7 @@
 
 As in ML-Agents a snapshot begins with the rating that the policy has when it is taken. Matches conserve the sum: what
 the learning side gains, its opponents lose. Against several opponents each counts an equal part of a match; ML-Agents
-asks the last team alone and charges all of them, so that there the sum drifts.
+compares with the last team only and changes the ratings of all, so that there the sum drifts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Ratings:
         self.enter(number, self.current)
 
     def enter(self, number: int, rating: float) -> None:
-        """Begin the rating of an opponent whose strength nobody has measured here."""
+        """Begin the rating of an opponent with a given value."""
         self._snapshots[number] = rating
 
     def of(self, snapshot: int | None) -> float | None:

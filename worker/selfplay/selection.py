@@ -1,9 +1,9 @@
-"""Who plays against the policy that learns: the odds of each snapshot, and draws.
+"""Selects opponents of the learning policy: the probability of each snapshot, and draws.
 
 Uniform over the window is ML-Agents'. Prioritised fictitious self-play (Vinyals et al. 2019, AlphaStar, methods,
 "Prioritized fictitious self-play") prefers opponents by how the policy fared against them, with `p` its share of points
 (1 for a win, 1/2 for a draw): `(1 - p)^2` those it loses to, `p (1 - p)` its equals. Against whom it has not played
-yet, `p` is what gives the greatest odds, so that everybody is tried.
+yet, `p` is the value with the greatest probability, so that each opponent is tried.
 """
 
 from typing import Any, assert_never
@@ -15,7 +15,7 @@ from server.config.selfplay import OpponentSelection, SelfPlaySettings
 from worker.selfplay.pool import Snapshot
 
 MEMORY = 0.99
-"""What a game's weight becomes with each further game against the same snapshot: the policy that learns changes."""
+"""Factor of a game's weight for each later game against the same snapshot: the policy that learns changes."""
 
 
 class Payoffs:
@@ -48,7 +48,7 @@ class Payoffs:
         self._counts = {int(number): (games, points) for number, (games, points) in state.items()}
 
 
-def odds(selection: OpponentSelection, shares: list[float | None]) -> NDArray[np.float64]:
+def probabilities(selection: OpponentSelection, shares: list[float | None]) -> NDArray[np.float64]:
     """Return the probability of each snapshot, given the shares of points against them; None: not played yet."""
     match selection:
         case "uniform":
@@ -60,10 +60,10 @@ def odds(selection: OpponentSelection, shares: list[float | None]) -> NDArray[np
             weights = known * (1.0 - known)
         case _:
             assert_never(selection)
-    if not weights.any():  # it always wins, or (variance) always loses: nobody is preferred
+    if not weights.any():  # it always wins, or (variance) always loses: all are equal
         weights = np.ones(len(shares))
-    probabilities: NDArray[np.float64] = weights / weights.sum()
-    return probabilities
+    normalized: NDArray[np.float64] = weights / weights.sum()
+    return normalized
 
 
 def draw(
@@ -73,4 +73,4 @@ def draw(
     if rng.random() >= 1.0 - settings.play_against_latest_model_ratio:
         return None
     shares = [payoffs.share(snapshot.number) for snapshot in snapshots]
-    return snapshots[int(rng.choice(len(snapshots), p=odds(settings.opponent_selection, shares)))]
+    return snapshots[int(rng.choice(len(snapshots), p=probabilities(settings.opponent_selection, shares)))]

@@ -18,31 +18,30 @@ from server.config.config import RunConfig, parse_document, review
 from server.config.problems import join_path
 from server.config.unsupported import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem
-from server.runs.states import StopReason
-from worker.collectors.children import WarmCollector
+from server.kit.states import StopReason
 from worker.collectors.pool import CollectorStartError
+from worker.collectors.processes import WarmCollector
 from worker.learning.build import DeviceMissing
 from worker.trainer.checkpoint import CheckpointDamaged
-from worker.trainer.link import (
+from worker.trainer.connection import ConnectionClosed, TrainerConnection
+from worker.trainer.loop import Trainer
+from worker.trainer.messages import (
     CheckpointCommitted,
     CheckpointWritten,
     Command,
     Finished,
     Job,
-    LinkClosed,
     Message,
     Order,
-    TrainerLink,
     describe,
 )
-from worker.trainer.loop import Trainer
-from worker.trainer.superior import Superior
+from worker.trainer.supervisor_port import SupervisorPort
 
 log = structlog.get_logger()
 
 
 class Console:
-    """The superior of a trainer that runs alone: prints reports, acknowledges checkpoints, stops on Ctrl-C."""
+    """The supervisor port of a trainer that runs alone: prints reports, acknowledges checkpoints, stops on Ctrl-C."""
 
     def __init__(self) -> None:
         self._inbox: list[Order] = []
@@ -68,19 +67,19 @@ def run_supervised(connection: socket.socket) -> int:
     """Wait warm for a job and execute it; return the exit code."""
     # The terminal's Ctrl-C is for the supervisor, which then says what it wants.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    link = TrainerLink(connection, _die)
+    link = TrainerConnection(connection, _die)
     warm = [WarmCollector.spawn()]
     try:
         job = link.await_job()
-    except LinkClosed:
+    except ConnectionClosed:
         for collector in warm:
             collector.close()
         return 0
     if job.log_path is not None:
         redirect_output(Path(job.log_path))
     faulthandler.enable()
-    configure_logging("trainer", level="debug" if job.config.get("debug") else "info")
-    bind_process(run_id=job.run_id, epoch=job.epoch)
+    configure_logging("trainer", level="debug" if job.config.debug else "info")
+    bind_process(run_id=job.run_id, attempt=job.attempt)
     link.start(job.lease_seconds)
     finished = _execute(job, link, warm)
     log.info("trainer_finished", outcome=finished.outcome, reason=finished.reason, detail=finished.detail)
@@ -102,8 +101,8 @@ def run_alone(config: Path, scratch: Path, port: int) -> int:
     run_config = run_config.with_seed(run_config.seed or 0)
     job = Job(
         run_id="alone",
-        epoch=1,
-        config=run_config.model_dump(mode="json"),
+        attempt=1,
+        config=run_config,
         seed=run_config.seed or 0,
         scratch=str(scratch),
         port_range=(port, port) if port else None,
@@ -122,12 +121,12 @@ def _refuse_ids(config: RunConfig) -> None:
         raise InvalidConfig([Problem(join_path(path), "not_found", message) for path in paths])
 
 
-def _execute(job: Job, superior: Superior, warm: list[WarmCollector]) -> Finished:
-    """Run the trainer; turn what it can't handle into its last word, with the traceback in the log."""
+def _execute(job: Job, supervisor: SupervisorPort, warm: list[WarmCollector]) -> Finished:
+    """Run the trainer; turn an exception into its last message, with the traceback in the log."""
     _set_threads()
     torch.manual_seed(job.seed)
     try:
-        return Trainer(job, superior, warm).run()
+        return Trainer(job, supervisor, warm).run()
     except DeviceMissing as error:
         log.warning("device_missing", reason=str(error))
         return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=str(error))
@@ -144,7 +143,7 @@ def _execute(job: Job, superior: Superior, warm: list[WarmCollector]) -> Finishe
 
 
 def _die(reason: str) -> None:
-    """End this process and its collectors at once: nobody may learn without a lease."""
+    """Kill this process and its collectors at once: without a lease the run may be another worker's."""
     log.error("supervisor_lost", reason=reason)
     os.killpg(0, signal.SIGKILL)
 
@@ -183,7 +182,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Who waits for the end would wait for torch's modules to be collected: most of a second of CPU. The kernel frees
-    # them at once.
+    # Collecting torch's modules at the end takes most of a second of CPU. The kernel frees their memory at once.
     atexit.register(gc.freeze)
     sys.exit(main())

@@ -1,8 +1,8 @@
-"""An assessment of one attempt: a `match` or an `evaluate` run. Nothing is learnt; frozen policies play and are judged.
+"""The assessment of one attempt, a `match` or an `evaluate` run: frozen policies play and are judged.
 
-Simulators are given sittings one after the other (`worker.evaluation.games`). They are counted in the order of their
-numbers, whichever ends first; what a simulator leaves behind unfinished, the next one plays anew. So an attempt that
-begins where an earlier one had counted to goes on as if nothing had happened, and no game counts twice.
+Simulators are given batches one after the other (`worker.evaluation.episodes`). They are counted in the order of their
+numbers, whichever ends first. A batch that a simulator leaves unfinished is played again by the next one. So an attempt
+continues where an earlier one has stopped counting, and no game counts twice.
 """
 
 import heapq
@@ -14,25 +14,23 @@ from typing import Any, Final
 import torch
 
 from ludus.collector.arena import Arena
-from ludus.collector.assessment import EndedGame
 from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.messages import EndedGame, EvaluationEnded, NetworkSpec, PolicySpec, SimulatorStarted
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.config.config import NetworkSettings, RunConfig
-from server.runs.states import StopReason
-from worker.collectors.notices import SimulatorStarted, SittingEnded
-from worker.collectors.pool import CollectorPool
-from worker.collectors.programs import FrozenProgram, PolicyProgram
-from worker.evaluation.evaluation import EvaluationJudge
-from worker.evaluation.games import Counted, Game, Judge, Outcome, Sitting
-from worker.evaluation.match import MatchJudge
+from server.config.config import NetworkSettings
+from server.kit.states import StopReason
+from server.ladders.refs import PlayedMatch, PlayedParticipant
+from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Game, Outcome
+from worker.evaluation.evaluation import EpisodeEvaluator
+from worker.evaluation.match import MatchEvaluator
 from worker.learning.build import choose_collector_device, count_gpus
 from worker.learning.networks.actor import Actor
+from worker.trainer.attempt import Attempt
 from worker.trainer.initialization import InitializationError, load_policy
-from worker.trainer.link import Assessed, Finished, Job, Match, MatchesPlayed, MatchesResumed, Seat
-from worker.trainer.superior import Events, Superior
+from worker.trainer.messages import Assessed, Finished, MatchesPlayed, MatchesResumed
 
 TELL_SECONDS: Final = 0.5
 ARENA_STEPS: Final = 256
@@ -41,98 +39,94 @@ OUTCOMES: Final[Mapping[int, Outcome]] = {1: "win", 2: "draw", 3: "loss"}
 """By their numbers in `ludus.v1.Outcome`."""
 
 
-def judge_of(settings: AssessmentSettings, seed: int, saved: Mapping[str, Any] | None) -> Judge:
-    """Return who judges; `saved` is what another attempt has counted."""
+def evaluator_of(settings: AssessmentSettings, seed: int, saved: Mapping[str, Any] | None) -> Evaluator:
+    """Return the evaluator of a `match` or an `evaluate` run; `saved` is what earlier attempts have counted."""
     match settings:
         case MatchSettings():
-            return MatchJudge(settings, seed, saved)
+            return MatchEvaluator(settings, seed, saved)
         case EvaluateSettings():
-            return EvaluationJudge(settings, seed, saved)
+            return EpisodeEvaluator(settings, seed, saved)
 
 
 class Assessment:
-    """Who plays which sitting, and what came of them."""
+    """Gives simulators batches of games, and counts their results."""
 
-    def __init__(
-        self, job: Job, config: RunConfig, settings: AssessmentSettings, superior: Superior, pool: CollectorPool
-    ) -> None:
-        self._job = job
-        self._config = config
+    def __init__(self, attempt: Attempt, settings: AssessmentSettings) -> None:
+        self._attempt = attempt
         self._settings = settings
-        self._superior = superior
-        self._events = Events(superior)
-        self._pool = pool
-        self._judge = judge_of(settings, job.seed, job.assessed)
-        self._ladder = isinstance(settings, MatchSettings) and settings.ladder is not None
+        self._evaluator = evaluator_of(settings, attempt.job.seed, attempt.job.assessed)
         self._steps: dict[str, int] = {}
         """For how many steps each checkpoint's policy had learnt."""
         self._teams: dict[str, list[int]] = {}
         """Of each simulator that can play, in order."""
-        self._playing: dict[str, Sitting] = {}
-        self._undone: list[int] = []
-        """Numbers of sittings that were begun and broken off."""
-        self._next = self._judge.next_sitting
-        self._arrived: dict[int, tuple[Sitting, list[Game], list[int]]] = {}
-        """Sittings that wait until those before them are counted, with their games and the simulator's teams."""
-        self._matches: list[Match] = []
-        self._told = 0.0
+        self._playing: dict[str, EvaluationBatch] = {}
+        self._unfinished: list[int] = []
+        """Numbers of batches that were begun and broken off."""
+        self._next = self._evaluator.next_batch
+        self._arrived: dict[int, tuple[EvaluationBatch, list[Game], list[int]]] = {}
+        """Batches that wait until those before them are counted, with their games and the simulator's teams."""
+        self._matches: list[PlayedMatch] = []
+        self._reported = 0.0
         self._news = True
         self.unusable: Finished | None = None
-        """Set when nothing can be judged as it is configured."""
+        """Set when nothing can be evaluated as it is configured."""
 
     @property
-    def verdict(self) -> str | None:
-        """What came out, once there are enough games."""
-        return self._judge.verdict
+    def _on_ladder(self) -> bool:
+        """Whether the games are matches of a ladder."""
+        return isinstance(self._settings, MatchSettings) and self._settings.ladder is not None
 
     def resumed(self) -> None:
-        """Tell which games earlier attempts have counted: what they played beyond is played anew."""
-        if self._ladder:
-            counted = int(self._judge.result()["games"])
-            self._superior.post(MatchesResumed(newest={self._settings.behavior: counted}))
+        """Report which games earlier attempts have counted: those that they played beyond are played again."""
+        if self._on_ladder:
+            counted = int(self._evaluator.result()["games"])
+            self._attempt.supervisor.post(MatchesResumed(newest={self._settings.behavior: counted}))
 
-    def finish(self) -> Finished:
-        """Tell what came out, and end well, whatever it is."""
-        sentence = self._judge.sentence()
-        self._events.tell(
-            "assessment_decided", f"{sentence[:1].upper()}{sentence[1:]}.", data=dict(self._judge.result())
-        )
+    def finished(self) -> Finished | None:
+        """Return the end of the attempt once the verdict is known, or nothing can be evaluated; None before."""
+        if self.unusable is not None or self._evaluator.verdict is None:
+            return self.unusable
+        sentence = self._evaluator.sentence()
+        data = dict(self._evaluator.result())
+        self._attempt.events.report("assessment_decided", f"{sentence[:1].upper()}{sentence[1:]}.", data=data)
         return Finished(outcome="succeeded", reason=StopReason.COMPLETED, detail=sentence)
 
     # Behaviors and simulators ------------------------------------------------------------------------------------
 
-    def admit(self, spec: BehaviorSpec) -> None:
-        """Let the policies play, if they fit what the simulators have announced; refuse every other behavior."""
+    def register(self, spec: BehaviorSpec) -> None:
+        """Register the behavior whose policies are evaluated, if they fit the announced spec; refuse every other
+        one."""
         settings = self._settings
         if spec.behavior != settings.behavior:
-            reason = f"the run judges policies of {settings.behavior!r}, and has none for {spec.behavior!r}"
+            reason = f"the run evaluates policies of {settings.behavior!r}, and has none for {spec.behavior!r}"
             self._refuse(spec, CloseCode.BEHAVIOR_NOT_CONFIGURED, reason)
             return
         try:
-            programs = [self._program(key, each, spec) for key, each in checkpoints_of(settings).items()]
+            policies = [self._policy(key, each, spec) for key, each in checkpoints_of(settings).items()]
         except (InitializationError, UnsupportedSpec) as error:
             self._refuse(spec, CloseCode.BAD_SPEC, str(error))
             self.unusable = Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=str(error))
             return
-        memory = max(actor.memory_size for actor, _ in programs)
-        first = programs[0][1]
-        device = choose_collector_device(self._config.torch_settings, count_gpus())
-        program = PolicyProgram(
+        memory = max(actor.memory_size for actor, _ in policies)
+        weights = [actor.flatten() for actor, _ in policies]
+        first = policies[0][1]
+        device = choose_collector_device(self._attempt.config.torch_settings, count_gpus())
+        policy = PolicySpec(
             network_settings=first.network_settings,
-            weights_size=first.weights.size,
+            weights_size=weights[0].size,
             time_horizon=64,
             squashed=first.squashed,
             device=str(device),
-            assessment=[each for _, each in programs],
+            evaluated=tuple(network for _, network in policies),
         )
-        self._pool.admit(spec, program, Arena.create(spec, ARENA_STEPS, memory_size=memory))
+        self._attempt.pool.admit(spec, policy, Arena.create(spec, ARENA_STEPS, memory_size=memory), weights)
         names = ", ".join(f"{each} (step {self._steps[each]})" for each in checkpoints_of(settings).values())
-        self._events.tell("behavior_admitted", f"Behavior {spec.behavior} is played by {names}")
+        self._attempt.events.report("behavior_admitted", f"Behavior {spec.behavior} is played by {names}")
 
-    def _program(self, key: str, checkpoint: str, spec: BehaviorSpec) -> tuple[Actor, FrozenProgram]:
+    def _policy(self, key: str, checkpoint: str, spec: BehaviorSpec) -> tuple[Actor, NetworkSpec]:
         """Return the policy of a checkpoint. Raise `InitializationError`, `UnsupportedSpec`."""
         where = f"{'match' if isinstance(self._settings, MatchSettings) else 'evaluate'}.{key}: checkpoint {checkpoint}"
-        described, folder = self._job.policies.get(checkpoint), self._job.checkpoints.get(checkpoint)
+        described, folder = self._attempt.job.policies.get(checkpoint), self._attempt.job.checkpoints.get(checkpoint)
         if described is None or folder is None:
             raise InitializationError(f"{where} was not handed to this trainer; create the run again")
         settings = NetworkSettings.model_validate(described["network_settings"])
@@ -142,114 +136,118 @@ class Assessment:
             self._steps[checkpoint] = load_policy(actor, spec.behavior, Path(folder))
         except InitializationError as error:
             raise InitializationError(f"{where}: {error}") from error
-        return actor, FrozenProgram(settings.model_dump(mode="json"), squashed, actor.flatten())
+        return actor, NetworkSpec(settings.model_dump(mode="json"), squashed)
 
-    def started(self, notice: SimulatorStarted) -> None:
-        """Give a simulator its first sitting, if it brings the teams that are needed."""
+    def started(self, event: SimulatorStarted) -> None:
+        """Give a simulator its first batch, if it brings the teams that are needed."""
         spec = self._settings.behavior
-        teams = sorted(team_of(name) for name in notice.behaviors if name.partition("?")[0] == spec)
+        teams = sorted(team_of(name) for name in event.behaviors if name.partition("?")[0] == spec)
         if not teams or self.unusable is not None:
             return
-        self.left(notice.incarnation)  # where a newer session takes an older one's place
-        if len(teams) != self._judge.teams:
+        self.left(event.session_id)  # where a newer session takes an older one's place
+        if len(teams) != self._evaluator.teams:
             self._misfit(teams)
             return
-        self._teams[notice.incarnation] = teams
-        self._seat(notice.incarnation)
+        self._teams[event.session_id] = teams
+        self._assign(event.session_id)
 
     def _misfit(self, teams: list[int]) -> None:
-        """Tell of a simulator with too few or too many teams; give up where no other has played."""
+        """Report a simulator with too few or too many teams; fail the run where no other has played."""
         there = f"team{'s' if len(teams) > 1 else ''} {', '.join(map(str, teams))} of {self._settings.behavior}"
-        if self._judge.teams == 1:
+        if self._evaluator.teams == 1:
             message = f"A simulator brings {there}: an evaluation has one side only; let both play in a match"
         else:
             message = (
                 f"A simulator brings {there}: a match is between two. Let the game announce both sides (`NAME?team=0`, "
                 "`NAME?team=1`; Unity: Team Id in Behavior Parameters), and play neither of them itself"
             )
-        self._events.tell("simulator_unfit", message, level="warning", data={"teams": teams})
-        if not self._teams and not self._judge.next_sitting:
+        self._attempt.events.report("simulator_unfit", message, level="warning", data={"teams": teams})
+        if not self._teams and not self._evaluator.next_batch:
             self.unusable = Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=message)
 
-    def left(self, incarnation: str) -> None:
-        """Take note that a simulator is gone: others play its sitting."""
-        self._teams.pop(incarnation, None)
-        sitting = self._playing.pop(incarnation, None)
-        if sitting is not None:
-            heapq.heappush(self._undone, sitting.number)
+    def left(self, session_id: str) -> None:
+        """Remove a simulator: another one plays its batch."""
+        self._teams.pop(session_id, None)
+        batch = self._playing.pop(session_id, None)
+        if batch is not None:
+            heapq.heappush(self._unfinished, batch.number)
 
     def _refuse(self, spec: BehaviorSpec, code: CloseCode, reason: str) -> None:
-        self._pool.refuse(spec.behavior, code, reason)
-        self._events.tell("behavior_refused", reason, level="error", data={"behavior": spec.name, "code": code})
+        self._attempt.pool.refuse(spec.behavior, code, reason)
+        self._attempt.events.report(
+            "behavior_refused", reason, level="error", data={"behavior": spec.name, "code": code}
+        )
 
-    # Sittings ----------------------------------------------------------------------------------------------------
+    # Batches ----------------------------------------------------------------------------------------------------
 
-    def _seat(self, incarnation: str) -> None:
-        """Let a simulator play the next sitting."""
-        if self._undone:
-            number = heapq.heappop(self._undone)
+    def _assign(self, session_id: str) -> None:
+        """Give a simulator the next batch."""
+        if self._unfinished:
+            number = heapq.heappop(self._unfinished)
         else:
             number, self._next = self._next, self._next + 1
-        sitting = self._judge.sitting(number)
-        self._playing[incarnation] = sitting
+        batch = self._evaluator.batch(number)
+        self._playing[session_id] = batch
         name = self._settings.seed_parameter
-        parameters = {} if name is None or sitting.seed is None else {name: Constant(float(sitting.seed))}
-        team = None if sitting.team is None else self._teams[incarnation][sitting.team]
-        self._pool.sit(self._settings.behavior, incarnation, number, team, parameters)
+        parameters = {} if name is None or batch.seed is None else {name: Constant(float(batch.seed))}
+        team = None if batch.team is None else self._teams[session_id][batch.team]
+        self._attempt.pool.sit(self._settings.behavior, session_id, number, team, parameters)
 
-    def sat(self, notice: SittingEnded) -> None:
-        """Take the games of a sitting, and count what can be counted."""
-        sitting = self._playing.get(notice.incarnation)
-        if sitting is None or sitting.number != notice.sitting:
+    def batch_ended(self, event: EvaluationEnded) -> None:
+        """Take the games of a batch, and count those whose predecessors are counted."""
+        batch = self._playing.get(event.session_id)
+        if batch is None or batch.number != event.sitting:
             return
-        del self._playing[notice.incarnation]
-        games = [_game(game) for game in notice.games]
-        self._arrived[sitting.number] = sitting, games, self._teams[notice.incarnation]
-        while self.verdict is None and self._judge.next_sitting in self._arrived:
-            counted = self._judge.count(*self._arrived[self._judge.next_sitting][:2])
-            _, _, teams = self._arrived.pop(self._judge.next_sitting - 1)
+        del self._playing[event.session_id]
+        games = [_game(game) for game in event.games]
+        self._arrived[batch.number] = batch, games, self._teams[event.session_id]
+        while self._evaluator.verdict is None and self._evaluator.next_batch in self._arrived:
+            counted = self._evaluator.count(*self._arrived[self._evaluator.next_batch][:2])
+            _, _, teams = self._arrived.pop(self._evaluator.next_batch - 1)
             self._news = True
-            if self._ladder:
+            if self._on_ladder:
                 self._matches += [self._match(each, teams) for each in counted]
-        if self.verdict is None:
-            self._seat(notice.incarnation)
+        if self._evaluator.verdict is None:
+            self._assign(event.session_id)
 
-    def _match(self, counted: Counted, teams: list[int]) -> Match:
-        """Return a game as the ledger of a ladder takes it."""
+    def _match(self, counted: Counted, teams: list[int]) -> PlayedMatch:
+        """Return a game as a match of the ladder."""
         settings = self._settings
         assert isinstance(settings, MatchSettings)
-        seats = [
-            Seat(behavior=settings.behavior, team=team, snapshot=None, step=self._steps[each], checkpoint=each)
+        participants = [
+            PlayedParticipant(
+                behavior=settings.behavior, team=team, snapshot=None, step=self._steps[each], checkpoint=each
+            )
             for each, team in (
                 (settings.candidate, teams[counted.place]),
                 (settings.champion, teams[1 - counted.place]),
             )
         ]
-        return Match(
+        return PlayedMatch(
             number=counted.number,
             behavior=settings.behavior,
             simulator=None,
             at=time.time(),
             step=0,
-            seats=seats,
+            participants=tuple(participants),
             outcome=counted.outcome,
             truncated=False,
             rated=True,
             elo=None,
         )
 
-    def tell(self, *, at_once: bool = False) -> None:
-        """Report where the assessment stands, if it has moved: twice a second, or at once."""
+    def report(self, *, at_once: bool = False) -> None:
+        """Report the present result, if it has changed: twice a second, or at once."""
         now = time.monotonic()
-        if not self._news or not (at_once or now >= self._told + TELL_SECONDS):
+        if not self._news or not (at_once or now >= self._reported + TELL_SECONDS):
             return
-        self._told, self._news = now, False
+        self._reported, self._news = now, False
         if self._matches:
-            self._superior.post(MatchesPlayed(matches=self._matches))
+            self._attempt.supervisor.post(MatchesPlayed(matches=self._matches))
             self._matches = []
-        result = dict(self._judge.result())
+        result = dict(self._evaluator.result())
         games = int(result.get("games", result.get("episodes", 0)))
-        self._superior.post(Assessed(games=games, result=result, state=dict(self._judge.state())))
+        self._attempt.supervisor.post(Assessed(games=games, result=result, state=dict(self._evaluator.state())))
 
 
 def _game(game: EndedGame) -> Game:

@@ -38,7 +38,8 @@ ENVIRONMENT_PARAMETERS = "?environment_parameters"
 AMENDMENTS = "?amendments"
 """Key of the number of the newest amendment that the state has, where there are any."""
 COLLECTORS = "?collectors"
-"""Key of what collectors have handed over (`ludus.collector.handover`), in their order; none where nothing was."""
+"""Key of what collectors have handed over (`ludus.collector.session_snapshots`), in their order; none where nothing
+was."""
 DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",

@@ -1,8 +1,8 @@
-"""Checkpoints of one attempt: written to its scratch folder, and told to the superior, who keeps them.
+"""Checkpoints of one attempt: written to its scratch folder, and reported to the supervisor, which stores them.
 
-The learner copies what a checkpoint holds and goes on; a thread with a low priority writes the copy, and exports and
-checks the models. What is too large to be copied (a replay buffer may fill most of the memory) is written from where it
-lies, and the learner waits. Nothing here waits for the superior, except the last checkpoint for its acknowledgement.
+The learner copies the state and goes on; a thread with a low priority writes the copy, and exports and checks the
+models. State that is too large to be copied (a replay buffer may fill most of the memory) is written without a copy,
+and the learner waits. Only the last checkpoint waits for the supervisor's acknowledgement.
 """
 
 import errno
@@ -12,19 +12,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from ludus.collector.handover import State
 from ludus.collector.messages import spec_to_text
+from ludus.collector.session_snapshots import State
 from ludus.protocol.spec import file_name
-from server.runs.states import StopReason
+from server.kit.states import StopReason
 from worker.onnx.export import ExportMismatch
 from worker.trainer.amendments import Amendments
+from worker.trainer.attempt import Attempt
+from worker.trainer.barrier import CheckpointBarrier
 from worker.trainer.checkpoint import (
     AMENDMENTS,
     COLLECTORS,
@@ -34,10 +36,9 @@ from worker.trainer.checkpoint import (
     copied,
     save,
 )
-from worker.trainer.contest import Contest
-from worker.trainer.learner import BehaviorLearner, Learner
-from worker.trainer.lessons import Lessons
-from worker.trainer.link import (
+from worker.trainer.environment_parameters import EnvironmentParameters
+from worker.trainer.learner import BehaviorLearner
+from worker.trainer.messages import (
     CheckpointCommitted,
     CheckpointDeclined,
     CheckpointReason,
@@ -46,7 +47,7 @@ from worker.trainer.link import (
     Finished,
     Outcome,
 )
-from worker.trainer.superior import Events, Superior
+from worker.trainer.selfplay import SelfPlayCoordinator
 
 log = structlog.get_logger()
 
@@ -56,121 +57,110 @@ class _Writing:
     """A checkpoint in the making."""
 
     message: CheckpointWritten
-    """What the superior is told when it is there."""
+    """The report to the supervisor once it is written."""
     written: Future[dict[str, str]]
 
 
 class Checkpoints:
-    """Writes what an attempt knows."""
+    """Writes the checkpoints of one attempt."""
 
     def __init__(
         self,
-        scratch: Path,
-        superior: Superior,
-        learners: Mapping[str, Learner],
-        waiting: Mapping[str, Any],
-        lessons: Lessons,
-        contest: Contest,
+        attempt: Attempt,
+        parameters: EnvironmentParameters,
+        selfplay: SelfPlayCoordinator,
         amendments: Amendments,
-        hold: Callable[[], AbstractContextManager[list[State]]],
-        *,
-        plays: bool,
+        barrier: CheckpointBarrier,
     ) -> None:
-        """`waiting` are the states of behaviors that have not come yet: they go on into the next checkpoint.
-
-        `hold` lets collectors hand over what they hold, if they can, and stay as they are meanwhile. `plays`: nothing
-        is learnt, so that there is nothing to keep.
-        """
-        self._scratch = scratch
-        self._superior = superior
-        self._events = Events(superior)
-        self._learners = learners
-        self._waiting = waiting
-        self._lessons = lessons
-        self._contest = contest
+        self._attempt = attempt
+        self._parameters = parameters
+        self._selfplay = selfplay
         self._amendments = amendments
-        self._hold = hold
-        self._plays = plays
-        self._wanted: int | None = None
+        self._barrier = barrier
+        self._scratch = Path(attempt.job.scratch)
+        self._is_frozen = attempt.is_inference or attempt.config.assessment is not None
+        """Whether nothing is learnt, so that there is nothing to save."""
+        self._requested: int | None = None
         """Number of the request for a checkpoint that waits for behaviors to come."""
         self._number = 0
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_yield_to_others)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_lower_priority)
         self._writing: _Writing | None = None
         self._copied = True
         """Whether what is being written is a copy."""
         self._refused: CheckpointRefused | None = None
 
-    def ask(self, request: int) -> None:
-        """Take note that somebody wants a checkpoint now; `write_wanted` begins it."""
-        self._wanted = request
+    def request(self, request: int) -> None:
+        """Note a user's request for a checkpoint; `write_requested` begins it."""
+        self._requested = request
 
-    def write_wanted(self) -> None:
-        """Begin the checkpoint that somebody wants, once there is anything to save; say so if there never will be."""
-        if self._wanted is None or not (self._learners or self._plays):
+    def write_requested(self) -> None:
+        """Begin the requested checkpoint, once there is a state to save; decline it if there will be none."""
+        if self._requested is None or not (self._attempt.learners or self._is_frozen):
             return
-        request, self._wanted = self._wanted, None
-        if self._plays:
+        request, self._requested = self._requested, None
+        if self._is_frozen:
             why = "the run plays without learning, and has nothing to save"
-            self._superior.post(CheckpointDeclined(request=request, detail=why))
+            self._attempt.supervisor.post(CheckpointDeclined(request=request, detail=why))
             return
-        self._conclude()
+        self._finish_writing()
         self._begin("requested", request=request)
         if not self._copied:
-            self._conclude()
+            self._finish_writing()
 
     def begin(self) -> None:
-        """Begin a checkpoint, unless one is being written: it is copied now, all else is left to a thread."""
-        if self._writing is None and self._learners and not self._plays:
+        """Begin a checkpoint, unless one is being written: the state is copied now, a thread does the rest."""
+        if self._writing is None and self._attempt.learners and not self._is_frozen:
             self._begin("interval")
             if not self._copied:
-                self._conclude()
+                self._finish_writing()
 
     def poll(self) -> None:
-        """Tell the superior of a checkpoint that has been written. Raise `ExportMismatch` like `write`."""
+        """Report a checkpoint that has been written. Raise `ExportMismatch` like `write`."""
         if self._writing is not None and self._writing.written.done():
-            self._conclude()
+            self._finish_writing()
 
     def write(self, reason: CheckpointReason, *, models_optional: bool = False) -> str | None:
         """Write a checkpoint of all behaviors to the scratch folder; return the folder.
 
         Raise `ExportMismatch` where a model does not do what its policy does, unless it may be left out.
         """
-        if not self._learners or self._plays:
+        if not self._attempt.learners or self._is_frozen:
             return None
-        self._conclude()
+        self._finish_writing()
         self._begin(reason, models_optional=models_optional)
-        return self._conclude()
+        return self._finish_writing()
 
     def _begin(self, reason: CheckpointReason, *, models_optional: bool = False, request: int | None = None) -> None:
-        """Copy what a checkpoint holds, and let the thread write it."""
+        """Copy the state, and submit it to the writing thread."""
         self._number += 1
         folder = self._scratch / f"checkpoint-{self._number}"
-        with self._hold() if reason != "final" else nullcontext([]) as collectors:
+        learners = self._attempt.learners
+        with self._barrier.hold() if reason != "final" else nullcontext(list[State]()) as collectors:
             state: dict[str, Any] = self.state(collectors)
             self._copied = bytes_of(state) * 2 <= available_memory()
             if self._copied:
                 state = copied(state)
-        models = {name: learner.exporter() for name, learner in self._learners.items()}
-        self._contest.tell(at_once=True)  # those that the checkpoint counts
-        steps = {name: state["progress"]["step"] for name, state in self._waiting.items()}
-        steps |= {name: learner.learnt for name, learner in self._learners.items()}
+        models = {name: learner.exporter() for name, learner in learners.items()}
+        self._selfplay.report(at_once=True)  # the matches that the checkpoint counts
+        steps = {name: state["progress"]["step"] for name, state in self._attempt.restored.items()}
+        steps |= {name: learner.learnt for name, learner in learners.items()}
         message = CheckpointWritten(
             folder=str(folder),
             step=sum(steps.values()),
             steps=steps,
             reason=reason,
-            keep=max(learner.config.keep_checkpoints for learner in self._learners.values()),
-            metrics={name: learner.recorder.take_checkpoint_return() for name, learner in self._learners.items()},
+            keep=max(learner.config.keep_checkpoints for learner in learners.values()),
+            metrics={name: learner.recorder.take_checkpoint_return() for name, learner in learners.items()},
             request=request,
         )
-        for learner in self._learners.values():
+        for learner in self._attempt.learners.values():
             learner.checkpointed()
         written = self._writer.submit(_write, folder, state, models, models_optional=models_optional)
         self._writing = _Writing(message, written)
         log.debug("checkpoint_begun", folder=message.folder, reason=reason, step=message.step, copied=self._copied)
 
-    def _conclude(self) -> str | None:
-        """Wait for the checkpoint that is being written, if any, and tell the superior; return its folder if it is."""
+    def _finish_writing(self) -> str | None:
+        """Wait for the checkpoint that is being written, and report it; return its folder, None if there is none."""
         if self._writing is None:
             return None
         writing, self._writing = self._writing, None
@@ -183,30 +173,30 @@ class Checkpoints:
             code = "storage_full" if full else "storage_unavailable"
             remedy = f"free space where {self._scratch.parent} lies, or lower what a checkpoint holds" if full else ""
             detail = f"The checkpoint could not be written: {error}" + (f"; {remedy}" if remedy else "")
-            self._events.tell("checkpoint_failed", detail, level="error", data={"code": code})
+            self._attempt.events.report("checkpoint_failed", detail, level="error", data={"code": code})
             self._refused = CheckpointRefused(folder=folder, code=code, detail=detail)
             if writing.message.request is not None:
-                self._superior.post(CheckpointDeclined(request=writing.message.request, detail=detail))
+                self._attempt.supervisor.post(CheckpointDeclined(request=writing.message.request, detail=detail))
             return None
         for name, why in left_out.items():
-            self._events.tell("model_left_out", f"{name}: {why}", level="warning")
-        self._superior.post(writing.message)
+            self._attempt.events.report("model_left_out", f"{name}: {why}", level="warning")
+        self._attempt.supervisor.post(writing.message)
         log.debug("checkpoint_written", folder=folder, step=writing.message.step)
         return folder
 
     def state(self, collectors: Sequence[State] = ()) -> dict[str, Any]:
-        """Return what a checkpoint must hold to go on from here, with what collectors have handed over."""
-        learners = {name: learner.state() for name, learner in self._learners.items()}
-        for name, learner in self._learners.items():
+        """Return the state for a checkpoint, with the snapshots of collectors."""
+        learners = {name: learner.state() for name, learner in self._attempt.learners.items()}
+        for name, learner in self._attempt.learners.items():
             learners[name]["spec"] = spec_to_text(learner.spec)
             if collectors and isinstance(learner, BehaviorLearner) and not learner.done:
                 recorder = learner.recorder.state(learner.learnt)
                 learners[name]["collection"] = {**learner.collection(), "recorder": recorder}
-        states: dict[str, object] = {**self._waiting, **learners}
-        if self._lessons.samplers:
-            states[ENVIRONMENT_PARAMETERS] = self._lessons.state()
-        if self._amendments.made:
-            states[AMENDMENTS] = {"made": self._amendments.made}
+        states: dict[str, object] = {**self._attempt.restored, **learners}
+        if (parameters := self._parameters.state()) is not None:
+            states[ENVIRONMENT_PARAMETERS] = parameters
+        if self._amendments.applied:
+            states[AMENDMENTS] = {"made": self._amendments.applied}
         if collectors:
             states[COLLECTORS] = list(collectors)
         return states
@@ -219,7 +209,7 @@ class Checkpoints:
         """
         failed = outcome == "failed"
         try:
-            self._conclude()
+            self._finish_writing()
         except ExportMismatch:
             if not failed:
                 raise
@@ -230,7 +220,7 @@ class Checkpoints:
         )
         committed = folder is None
         while not committed and self._refused is None:
-            for message in self._superior.commands():
+            for message in self._attempt.supervisor.commands():
                 match message:
                     case CheckpointCommitted():
                         committed = committed or message.folder == folder
@@ -264,6 +254,6 @@ def _write(
     return left_out
 
 
-def _yield_to_others() -> None:
-    """Let whoever acts or learns go first; Linux has a priority for each thread."""
+def _lower_priority() -> None:
+    """Give this thread a lower priority than those that act and learn; Linux has one for each thread."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

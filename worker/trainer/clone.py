@@ -1,12 +1,12 @@
-"""A behavior that imitates demonstrations and nothing else: it learns whether or not anybody plays.
+"""A behavior that only imitates demonstrations: it learns with or without simulators.
 
-Its networks are those of what was shown. Simulators that dial in play it all the time; when a multiple of
+Its networks fit the demonstrations. Simulators that connect play it all the time; when a multiple of
 `evaluation_interval` (or the end) is reached, learning waits until `evaluation_episodes` episodes of the weights of
 that step have ended, from their first decision on: the same configuration gives the same learning, and evaluations of
 exact steps. It waits as long for a simulator as any run does (`simulators.startup_grace_seconds` until the first one
-plays, then `grace_seconds`), and `grace_seconds` for the episodes (some games never end). After it has waited for a
-simulator in vain, it waits for none until one has come. Between evaluations simulators play on with the weights of the
-last one.
+plays, then `grace_seconds`), and `grace_seconds` for the episodes (some games never end). After a wait in which no
+simulator came, it does not wait again until one has come. Between evaluations simulators play on with the weights of
+the last one.
 """
 
 import math
@@ -19,22 +19,23 @@ import structlog
 import torch
 
 from ludus.collector.arena import Arena
+from ludus.collector.messages import PolicySpec
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import CloneConfig, TrainerConfig
 from server.config.run import SimulatorsConfig
-from worker.collectors.notices import EpisodesEnded
-from worker.collectors.programs import PolicyProgram
+from worker.collectors.events import EpisodesEnded
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.clone import Cloning
 from worker.onnx.export import exporter
-from worker.trainer.learner import SAMPLE_ROWS, Collection, Rollbacks, next_multiple
+from worker.trainer.collectors import Collectors
+from worker.trainer.learner import SAMPLE_ROWS, Rollbacks, next_multiple
 from worker.trainer.recorder import Recorder
 
 log = structlog.get_logger()
 
 CHUNK_STEPS = 50
-"""Gradient steps between two looks at what else happens: a moment for small networks, seconds for large ones."""
+"""Gradient steps of one call of `learn`: a moment for small networks, seconds for large ones."""
 
 
 @dataclass
@@ -43,11 +44,11 @@ class Evaluation:
 
     step: int
     ends_at: float
-    """Monotonic time at which nothing is waited for any longer; begins anew when simulators come or go."""
+    """Monotonic time at which the wait ends; set again when simulators come or go."""
     played: bool
     """Whether a simulator plays it."""
-    patience: float
-    """Seconds of waiting that end at `ends_at`."""
+    limit: float
+    """Length in seconds of the wait that ends at `ends_at`."""
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
 
@@ -57,40 +58,36 @@ class CloneLearner:
 
     def __init__(
         self,
-        config: CloneConfig,
         spec: BehaviorSpec,
         algorithm: Cloning,
-        shown: DemonstrationBuffer,
+        demonstrations: DemonstrationBuffer,
         recorder: Recorder,
-        pool: Collection,
+        collectors: Collectors,
         *,
         simulators: SimulatorsConfig,
         is_played: Callable[[], bool],
-        tell: Callable[[str, str], None],
-        collector_device: str = "cpu",
+        report: Callable[[str, str], None],
     ) -> None:
-        """`is_played`: whether a simulator plays this behavior now. `tell(event, message)` reports what went wrong.
+        """`simulators` says how long evaluations wait, `is_played` whether a simulator plays this behavior now.
 
-        `simulators` says how long evaluations wait.
-        `collector_device` is where simulators are answered, if that needs torch.
+        `report(event, message)` reports an evaluation that waits, or that is left out.
         """
-        self.config = config
+        self.config = algorithm.config
         self.spec = spec
         self.algorithm = algorithm
         self.recorder = recorder
-        self._shown = shown
-        self._pool = pool
+        self._demonstrations = demonstrations
+        self._collectors = collectors
         self._simulators = simulators
         self._is_played = is_played
-        self._collector_device = collector_device
-        self._tell = tell
+        self._report = report
         self._rollbacks = Rollbacks()
         self._evaluation: Evaluation | None = None
-        self._admitted = False
+        self._registered = False
         self._seen = False
         """Whether a simulator has played it in this attempt."""
-        self._forsaken = False
-        """Whether the last evaluation found no simulator."""
+        self._was_unplayed = False
+        """Whether no simulator played at the end of the last evaluation."""
         self.checkpointed()
 
     @property
@@ -116,7 +113,7 @@ class CloneLearner:
     @property
     def ready(self) -> bool:
         """Whether there is something to learn now, or an evaluation to conclude."""
-        return not self.done and (self._evaluation is None or self._look(self._evaluation))
+        return not self.done and (self._evaluation is None or self._is_over(self._evaluation))
 
     @property
     def checkpoint_due(self) -> bool:
@@ -124,29 +121,32 @@ class CloneLearner:
         return self.step >= self._next_checkpoint
 
     def checkpointed(self) -> None:
-        """Take note that everything up to now is in a checkpoint."""
+        """Note that everything up to now is in a checkpoint."""
         self._next_checkpoint = next_multiple(self.step, self.config.checkpoint_interval)
 
-    def admit(self, announced: BehaviorSpec) -> None:
-        """Let simulators play the behavior. Raise `DemonstrationError` if theirs is not what was shown."""
+    def register(self, announced: BehaviorSpec, device: str) -> None:
+        """Register the behavior that simulators have announced; its policies act on `device` where they need torch.
+
+        Raise `DemonstrationError` if simulators announce another behavior than that of the demonstrations.
+        """
         check_fit(self.spec, announced)
-        program = PolicyProgram(
+        program = PolicySpec(
             network_settings=self.config.network_settings.model_dump(mode="json"),
             weights_size=self.algorithm.flat_weights().size,
             time_horizon=1,
-            device=self._collector_device,
+            device=device,
         )
-        self._pool.admit(announced, program, Arena.create(announced, 1))
-        self._admitted = True
+        self._collectors.admit(announced, program, Arena.create(announced, 1))
+        self._registered = True
         self._publish()
-        self._pool.grant_unrecorded(self.name)
+        self._collectors.grant_unrecorded(self.name)
 
-    def episodes_ended(self, notice: EpisodesEnded) -> None:
+    def episodes_ended(self, event: EpisodesEnded) -> None:
         """Count the episodes that the weights under evaluation have played from their first decision on."""
         evaluation = self._evaluation
         if evaluation is None:
             return
-        columns = zip(notice.versions.tolist(), notice.returns.tolist(), notice.lengths.tolist(), strict=True)
+        columns = zip(event.versions.tolist(), event.returns.tolist(), event.lengths.tolist(), strict=True)
         for version, episode_return, length in columns:
             if version == evaluation.step and len(evaluation.returns) < self.config.evaluation_episodes:
                 evaluation.returns.append(episode_return)
@@ -166,15 +166,15 @@ class CloneLearner:
         )
         taken_back = self._rollbacks.attempt(lambda: self._improve(goal))
         due = self.step == goal and (goal % self.config.evaluation_interval == 0 or goal >= self.config.max_steps)
-        played = self._admitted and self._is_played()
-        if due and self.config.evaluation_episodes and (played or not self._forsaken):
-            patience, key = self._patience(played)
-            self._evaluation = Evaluation(self.step, time.monotonic() + patience, played, patience)
-            if self._admitted:
+        played = self._registered and self._is_played()
+        if due and self.config.evaluation_episodes and (played or not self._was_unplayed):
+            seconds, key = self._limit(played)
+            self._evaluation = Evaluation(self.step, time.monotonic() + seconds, played, seconds)
+            if self._registered:
                 self._publish()
             if not played:
-                limit = "without limit" if patience == math.inf else f"for {patience:g} s"
-                self._tell(
+                limit = "without limit" if seconds == math.inf else f"for {seconds:g} s"
+                self._report(
                     "evaluation_waits",
                     f"The evaluation of {self.name} at step {self.step} waits for a simulator, {limit} ({key}); "
                     "evaluation_episodes: 0 trains without any",
@@ -195,12 +195,14 @@ class CloneLearner:
 
     def exporter(self) -> Callable[[Path], None]:
         """Copy the policy; return what writes it as an ONNX model, checked on what was shown."""
-        rows = torch.arange(min(SAMPLE_ROWS, self._shown.steps), device=self._shown.transitions.index.device)
-        masks = self._shown.masks
+        rows = torch.arange(
+            min(SAMPLE_ROWS, self._demonstrations.steps), device=self._demonstrations.transitions.index.device
+        )
+        masks = self._demonstrations.masks
         return exporter(
             self.algorithm.actor,
             self.spec,
-            [part.cpu() for part in self._shown.observations(rows)],
+            [part.cpu() for part in self._demonstrations.observations(rows)],
             None if masks is None else masks[rows].cpu(),
         )
 
@@ -210,15 +212,15 @@ class CloneLearner:
         self.recorder.learned(measured)
         self.recorder.advance(self.step)
 
-    def _look(self, evaluation: Evaluation) -> bool:
-        """Note whether somebody plays now, and return whether the evaluation is over."""
-        now, played = time.monotonic(), self._admitted and self._is_played()
+    def _is_over(self, evaluation: Evaluation) -> bool:
+        """Update the time limit if simulators came or went; return whether the evaluation is over."""
+        now, played = time.monotonic(), self._registered and self._is_played()
         if played != evaluation.played:
-            evaluation.played, (evaluation.patience, _) = played, self._patience(played)
-            evaluation.ends_at = now + evaluation.patience
+            evaluation.played, (evaluation.limit, _) = played, self._limit(played)
+            evaluation.ends_at = now + evaluation.limit
         return len(evaluation.returns) >= self.config.evaluation_episodes or now >= evaluation.ends_at
 
-    def _patience(self, played: bool) -> tuple[float, str]:
+    def _limit(self, played: bool) -> tuple[float, str]:
         """Return for how many seconds an evaluation waits, for a simulator or for its episodes, and the setting."""
         self._seen |= played
         if self._seen:
@@ -228,17 +230,17 @@ class CloneLearner:
 
     def _conclude(self, evaluation: Evaluation) -> None:
         self._evaluation = None
-        self._forsaken = not evaluation.played
+        self._was_unplayed = not evaluation.played
         if len(evaluation.returns) >= self.config.evaluation_episodes:
             self.recorder.evaluated(evaluation.step, evaluation.returns, evaluation.lengths)
             return
         message = (
             f"The evaluation of {self.name} at step {evaluation.step} had {len(evaluation.returns)} of "
-            f"{self.config.evaluation_episodes} episodes when its time was up ({evaluation.patience:g} s)"
+            f"{self.config.evaluation_episodes} episodes when its time was up ({evaluation.limit:g} s)"
         )
-        if self._forsaken:
+        if self._was_unplayed:
             message += "; no simulator was there, and until one comes later evaluations are left out"
-        self._tell("evaluation_abandoned", message)
+        self._report("evaluation_abandoned", message)
 
     def _publish(self) -> None:
-        self._pool.publish(self.name, self.step, self.algorithm.flat_weights())
+        self._collectors.publish(self.name, self.step, self.algorithm.flat_weights())

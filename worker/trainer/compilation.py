@@ -1,4 +1,4 @@
-"""`torch_settings.compile`: the update's operations fused by `torch.compile`, while training goes on without.
+"""`torch_settings.compile`: fuses the update's operations by `torch.compile` in the background.
 
 Compiling takes from 20 seconds to minutes, and happens when a function is first called, again when it is called with
 other shapes, and again when a scheduled number has changed. So a twin of the algorithm, built from the same
@@ -6,9 +6,9 @@ configuration, makes these calls in a thread of its own, on the first round: com
 the algorithm itself finds it there. Measured (2 x 128 units, minibatches of 64): the twin is ready after 20 s on an
 idle core; the first update after the change and those after it take 0.04 s, eager ones 0.12 s.
 
-The compilers (a C++ compiler, for GPUs Triton's) run in processes of their own; what remains takes turns with the
-learner's thread, whose updates are slower meanwhile. Whatever goes wrong, no compiler above all, leaves everything as
-it is, and an event says so.
+The compilers (a C++ compiler, for GPUs Triton's) run in processes of their own; the rest shares the
+interpreter with the learner's thread, whose updates are slower meanwhile. After an error, such as a missing compiler,
+updates stay uncompiled, and an event says so.
 """
 
 import threading
@@ -29,7 +29,7 @@ SETTLED = 3.0
 """An update that takes less than so many times the eager one's time has compiled nothing any more."""
 
 
-class Tell(Protocol):
+class ReportEvent(Protocol):
     """Reports an event."""
 
     def __call__(self, name: str, message: str) -> None:
@@ -39,17 +39,19 @@ class Tell(Protocol):
 class BackgroundCompilation:
     """Compiles one algorithm's updates, once."""
 
-    def __init__(self, algorithm: Algorithm, twin: Callable[[], Algorithm], tell: Tell) -> None:
+    def __init__(self, algorithm: Algorithm, twin: Callable[[], Algorithm], report: ReportEvent) -> None:
         """`twin` builds another algorithm like it."""
         self._algorithm = algorithm
         self._twin = twin
-        self._tell = tell
+        self._report = report
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
         self._over = False
         if not isinstance(algorithm, Compilable):
             self._over = True
-            tell("compilation_not_used", "this algorithm's updates can't be compiled, or several processes share them")
+            report(
+                "compilation_not_used", "this algorithm's updates can't be compiled, or several processes share them"
+            )
 
     def before_update(self, rollout: Rollout, step: int) -> None:
         """Begin with the first round; change over as soon as the compiled code is there. Never waits."""
@@ -63,9 +65,9 @@ class BackgroundCompilation:
             if self._failure is None:
                 assert isinstance(self._algorithm, Compilable)
                 self._algorithm.compile()
-                self._tell("compiled", f"updates are compiled from step {step} on")
+                self._report("compiled", f"updates are compiled from step {step} on")
             else:
-                self._tell("compilation_failed", f"updates stay as they are, uncompiled: {self._failure}")
+                self._report("compilation_failed", f"updates stay as they are, uncompiled: {self._failure}")
 
     def join(self, timeout: float) -> bool:
         """Wait for the compiler; return whether it has come to an end. For tests and benchmarks."""

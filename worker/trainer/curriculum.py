@@ -27,14 +27,15 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final, Literal
 
+from ludus.collector.messages import StatsReported
 from ludus.protocol.environment_parameters import ParameterValue
-from server.config.lessons import ParameterStatus, log_line, status_of, value_from_plain, value_to_plain
-from server.config.parameters import MEASURES, CompletionCriteria, Lesson, Sampler, sampler_of
-from worker.collectors.notices import EpisodesEnded, StatsReported
+from server.config.curriculum import ParameterStatus, log_line, status_of, value_from_plain, value_to_plain
+from server.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, Sampler, sampler_of
+from worker.collectors.events import EpisodesEnded
 from worker.trainer.recorder import CUMULATIVE_REWARD, EPISODE_LENGTH, GROUP_REWARD
 
 MISSING_EPISODES: Final = 100
-"""After so many finished episodes a metric that nobody has reported is worth a word."""
+"""After so many finished episodes a metric that was never reported is reported as missing."""
 
 EPISODE_MEASURES: Final = ("reward", CUMULATIVE_REWARD, EPISODE_LENGTH, GROUP_REWARD)
 """Measures that every finished episode has, without being reported."""
@@ -85,7 +86,7 @@ class _Parameter:
 
     @property
     def criteria(self) -> CompletionCriteria | None:
-        """What is waited for; None where nothing is: the last lesson ends only by falling back."""
+        """The criteria that end the present lesson; None without any. The last lesson has some if it can fall back."""
         criteria = self.lessons[self.lesson].completion_criteria
         if criteria is not None and self.is_last and criteria.fall_back_below is None:
             return None
@@ -139,7 +140,7 @@ class EnvironmentParameterManager:
 
     @property
     def samplers(self) -> dict[str, ParameterValue]:
-        """What simulators are told now."""
+        """The present samplers or values, by parameter."""
         return {name: sampler_of(parameter.value) for name, parameter in self._parameters.items()}
 
     @property
@@ -170,45 +171,45 @@ class EnvironmentParameterManager:
 
     # what happens -------------------------------------------------------------------------------------------------
 
-    def episodes_ended(self, notice: EpisodesEnded) -> list[LessonChange]:
+    def episodes_ended(self, event: EpisodesEnded) -> list[LessonChange]:
         """Take finished episodes of one behavior, one after the other; return the changes of lessons."""
-        if not self._watching(notice.behavior):
+        if not self._watching(event.behavior):
             return []
-        columns = (notice.returns.tolist(), notice.returns.tolist(), notice.lengths.tolist())
-        rows = zip(*columns, notice.group_returns.tolist(), strict=True)
+        columns = (event.returns.tolist(), event.returns.tolist(), event.lengths.tolist())
+        rows = zip(*columns, event.group_returns.tolist(), strict=True)
         changes: list[LessonChange] = []
-        for number, row in zip(notice.parameter_sets.tolist(), rows, strict=True):
+        for number, row in zip(event.parameter_sets.tolist(), rows, strict=True):
             values = dict(zip(EPISODE_MEASURES, row, strict=True))
             due = [
                 parameter
-                for parameter in self._watching(notice.behavior)
+                for parameter in self._watching(event.behavior)
                 if self._counts(parameter, number) and self._note_episode(parameter, values)
             ]
             changes += self._check(due)
         return changes
 
-    def stats_reported(self, notice: StatsReported) -> list[LessonChange]:
+    def stats_reported(self, event: StatsReported) -> list[LessonChange]:
         """Take values of a metric that simulators reported; return the changes of lessons."""
         due = []
-        if notice.key in EPISODE_MEASURES:
+        if event.key in EPISODE_MEASURES:
             return []
         for parameter in self._parameters.values():
             criteria = parameter.criteria
-            if criteria is None or criteria.measure != notice.key or not self._counts(parameter, notice.parameter_set):
+            if criteria is None or criteria.measure != event.key or not self._counts(parameter, event.parameter_set):
                 continue
             parameter.unheard = -1
-            mean = notice.total / notice.count
-            parameter.values.extend(notice.values or [mean] * min(notice.count, parameter.size))
+            mean = event.total / event.count
+            parameter.values.extend(event.values or [mean] * min(event.count, parameter.size))
             due.append(parameter)
         return self._check(due)
 
     def advanced(self, behavior: str) -> list[LessonChange]:
-        """Take note that a behavior has made steps; return the changes of lessons that wait for its progress."""
+        """Check the lessons that wait for a behavior's progress; return their changes."""
         watching = self._watching(behavior)
         return self._check([each for each in watching if each.criteria and each.criteria.measure == "progress"])
 
     def move(self, parameter: str, lesson: int) -> LessonChange:
-        """Begin a lesson (index from 0) because somebody wants it."""
+        """Begin a lesson (index from 0) at a user's request."""
         change = self._change(self._parameters[parameter], lesson, "edited", must_reset=False)
         self._begin_set([self._parameters[parameter]])
         return change
@@ -220,7 +221,7 @@ class EnvironmentParameterManager:
         changed.replaced[changed.lesson] = value
         changed.enter(changed.lesson, self.number + 1)
         self._begin_set([changed])
-        return self._told(changed, old, "edited", must_reset=False)
+        return self._changed(changed, old, "edited", must_reset=False)
 
     # checkpoints --------------------------------------------------------------------------------------------------
 
@@ -299,7 +300,7 @@ class EnvironmentParameterManager:
         changed: list[_Parameter] = []
         changes = []
         for parameter in due:
-            step = self._judge(parameter)
+            step = self._step(parameter)
             if step:
                 cause: Cause = "completed" if step > 0 else "fell_back"
                 criteria = parameter.criteria
@@ -310,7 +311,7 @@ class EnvironmentParameterManager:
             self._begin_set(changed)
         return changes
 
-    def _judge(self, parameter: _Parameter) -> int:
+    def _step(self, parameter: _Parameter) -> int:
         """Return by how many lessons a parameter moves: 1, 0 or -1."""
         criteria = parameter.criteria
         if criteria is None or self._progress(criteria.behavior) is None:
@@ -343,9 +344,9 @@ class EnvironmentParameterManager:
         old = self._status(parameter)
         parameter.enter(lesson, self.number + 1)
         parameter.empty()
-        return self._told(parameter, old, cause, must_reset=must_reset)
+        return self._changed(parameter, old, cause, must_reset=must_reset)
 
-    def _told(self, parameter: _Parameter, old: ParameterStatus, cause: Cause, *, must_reset: bool) -> LessonChange:
+    def _changed(self, parameter: _Parameter, old: ParameterStatus, cause: Cause, *, must_reset: bool) -> LessonChange:
         lesson = parameter.lessons[parameter.lesson]
         line = log_line(parameter.name, lesson.name, parameter.value)
         return LessonChange(parameter.name, cause, old, self._status(parameter), line, must_reset)

@@ -1,7 +1,7 @@
 """Signs that a behavior does not learn any more, although every number of its updates is finite.
 
-What is not finite, or explodes, is taken back (`worker.learning.algorithms.guards`). What is watched here is finite and
-stays:
+Updates that are not finite, or explode, are rolled back (`worker.learning.algorithms.numeric_check`). The signs here
+are finite and stay:
 
 1. The entropy of a discrete branch, as a share of the greatest that its choices allow (masks included). A softmax
    without entropy has no gradient left, of the objective and of the entropy bonus: the policy can hardly change.
@@ -10,7 +10,7 @@ stays:
 3. The KL divergence of an update of PPO or POCA: how far it has moved the policy from the one that acted.
 4. Episodes of different length where GAIL rewards an agent for each step that it survives.
 
-A policy that has learnt to do one thing for certain has no entropy either, so that signs are warnings. Each is told
+A policy that has learnt to do one thing for certain has no entropy either, so that signs are warnings. Each is reported
 once per occurrence: it is over after `CALM` updates in a row without it. Only a limit that the user has set ends a run.
 """
 
@@ -25,7 +25,13 @@ from torch import Tensor
 
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import GAILConfig, ReinforcementConfig, SACConfig
+from server.config.config import (
+    ReinforcementConfig,
+    SACConfig,
+)
+from server.config.rewards import (
+    GAILConfig,
+)
 from worker.learning.functional.distributions import HALF_LOG_TWO_PI, branch_bounds
 
 CALM: Final = 10
@@ -34,7 +40,7 @@ LIMIT_UPDATES: Final = 3
 """Updates in a row beyond a limit that end the run."""
 KL_METRIC: Final = "Policy/Approximate KL"
 
-Tell = Callable[[str, str, dict[str, object]], None]
+ReportEvent = Callable[[str, str, dict[str, object]], None]
 """Reports an event: its name, a sentence, the facts."""
 
 
@@ -60,7 +66,7 @@ class _Reading(NamedTuple):
 
 @dataclass
 class _Sign:
-    """What is known of one measure."""
+    """The state of one measure."""
 
     since: int | None = None
     """Step at which the present occurrence began; None where there is none."""
@@ -82,12 +88,12 @@ def whole_lengths(demonstration: Demonstration) -> NDArray[np.int64]:
     return np.asarray(lengths[demonstration.from_start & ended], np.int64)
 
 
-class Health:
+class DivergenceMonitor:
     """Watches one behavior."""
 
-    def __init__(self, spec: BehaviorSpec, tell: Tell) -> None:
+    def __init__(self, spec: BehaviorSpec, report: ReportEvent) -> None:
         self._spec = spec
-        self._tell = tell
+        self._report = report
         self._signs: dict[str, _Sign] = {}
         self._possible = [0.0] * len(spec.actions.discrete_branches)
         """Of each branch: the sum over steps of the logarithm of its allowed choices, the greatest entropy there."""
@@ -134,7 +140,7 @@ class Health:
             self._length = length if self._length is None else self._length
             if length != self._length:
                 self._varies = True
-                self._tell(
+                self._report(
                     "gail_variable_horizon",
                     f"{self._spec.behavior}: episodes differ in length ({self._length} and {length} decisions, of the "
                     "game and of demonstrations together). When an episode ends says something about the reward that "
@@ -246,7 +252,7 @@ class Health:
                 "it does not recover,"
             )
             remedy = "lower `learning_rate` or `num_epoch`, raise `batch_size`, or set `max_grad_norm`"
-        self._tell(
+        self._report(
             name,
             f"{self._spec.behavior}, step {step:,}: {reading.sentence}, {means} {remedy}, and go on from an "
             "earlier checkpoint (`ludus run branch`)",

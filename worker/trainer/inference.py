@@ -1,8 +1,8 @@
 """Playing a behavior without learning: `checkpoint_settings.inference`, ML-Agents' `--inference`.
 
-Its agents are answered by the weights that the run began with, without a limit; nothing of what they do is recorded but
-their episodes, from which summaries are written as in training. Steps count up by the decisions of finished episodes.
-There is nothing to keep, so no checkpoint is ever due, and no end: the run plays until it is stopped or alone.
+Its agents are answered with the weights that the run began with, without a limit. Only their episodes are recorded, for
+summaries as in training. Steps count the decisions of finished episodes. The state never changes, so that no checkpoint
+is ever due. The run plays until it is stopped or has no simulators.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import ReinforcementConfig, TrainerConfig
-from worker.collectors.notices import EpisodesEnded
+from worker.collectors.events import EpisodesEnded
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.onnx.export import exporter
-from worker.trainer.learner import Collection
+from worker.trainer.collectors import Collectors
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
 
@@ -30,7 +30,7 @@ class InferenceLearner:
         spec: BehaviorSpec,
         algorithm: Algorithm,
         recorder: Recorder,
-        pool: Collection,
+        collectors: Collectors,
         step: int,
     ) -> None:
         """`step`: how long the policy had learnt for."""
@@ -40,7 +40,7 @@ class InferenceLearner:
         self.recorder = recorder
         self.learnt = step
         self.step = step
-        self._pool = pool
+        self._collectors = collectors
 
     @property
     def name(self) -> str:
@@ -48,14 +48,14 @@ class InferenceLearner:
         return self.spec.behavior
 
     def start(self) -> None:
-        """Publish the weights, and let all agents be answered by them."""
+        """Publish the weights, and answer all agents with them."""
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
-        self._pool.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
-        self._pool.grant_unrecorded(self.name)
+        self._collectors.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
+        self._collectors.grant_unrecorded(self.name)
 
-    def episodes_ended(self, notice: EpisodesEnded) -> None:
+    def episodes_ended(self, event: EpisodesEnded) -> None:
         """Record finished episodes, and the summaries that become due with them."""
-        columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
+        columns = (event.returns.tolist(), event.lengths.tolist(), event.group_returns.tolist())
         for episode_return, length, group_return in zip(*columns, strict=True):
             self.recorder.episode(episode_return, length, group_return)
             self.step += length
@@ -65,10 +65,10 @@ class InferenceLearner:
         """Do nothing."""
 
     def checkpointed(self) -> None:
-        """Take note of nothing: whatever is in a checkpoint was there before."""
+        """Do nothing: the state does not change."""
 
     def reconfigure(self, config: TrainerConfig) -> bool:
-        """Take note; what could be changed concerns learning alone."""
+        """Take the new section; the keys that can change only concern learning."""
         assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
         self.config = config
         return True

@@ -1,12 +1,12 @@
 """Beginning with the weights of a checkpoint, at step 0: of ML-Agents (`worker.mlagents`), or of a run of ours.
 
-What a run goes on with are the networks, with the statistics that they normalise by, and what their optimizers
-remember. What belongs to the run that they come from stays behind: steps and schedules, generators, memories of agents,
+The behavior gets the networks, the statistics that they normalise by, and the state of their optimizers. The state of
+the other run is left out: steps and schedules, generators, memories of agents,
 replay buffer, and how far behavioral cloning was.
 
 Nothing is loaded in part: networks that are not those of the configuration are refused with the names that don't fit.
 One exception, for runs of ours: a clone run has a policy alone, so only the policy goes from it to another trainer, and
-from another trainer to it. What starts anew is in the `behavior_initialized` event.
+from another trainer to it. The `behavior_initialized` event names the parts that begin new.
 
 Going on exactly where another run's checkpoint was taken is `resume`: with everything, and just as strict.
 """
@@ -27,7 +27,7 @@ from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
 from worker.trainer.checkpoint import MANIFEST_FILE, CheckpointDamaged, behavior_states, is_packed, load, unpack
 
 NETWORKS = ("model", "actor", "critics", "log_coefficients", "signals", "optimizer")
-"""What an algorithm's state has under these keys is taken over; everything else stays as it begins."""
+"""The keys of an algorithm's state that are loaded; everything else stays as it begins."""
 POLICY = "actor."
 """How the policy's tensors begin in a model that has a critic, too."""
 
@@ -39,7 +39,7 @@ class InitializationError(ValueError):
 
 
 class Stateful(Protocol):
-    """What is initialised: any algorithm."""
+    """An algorithm that is initialised."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on."""
@@ -49,14 +49,14 @@ class Stateful(Protocol):
 
 
 class Initialized(NamedTuple):
-    """What a behavior began with."""
+    """The checkpoint that a behavior began with."""
 
     origin: str
     """Which program wrote the checkpoint: `mlagents` or `ludus`."""
     step: int
     """The behavior's step in it."""
     fresh: tuple[str, ...]
-    """What it did not have, and starts anew; for people."""
+    """The parts that it did not have, and that begin new; for people."""
 
 
 class Sources:
@@ -118,7 +118,7 @@ def initialize(algorithm: Stateful, config: AnyConfig, spec: BehaviorSpec, name:
 
 
 def resume(algorithm: Stateful, spec: BehaviorSpec, state: dict[str, Any]) -> None:
-    """Let a new algorithm go on exactly where a run's state was taken.
+    """Load a run's state into a new algorithm: it continues exactly where the state was taken.
 
     Raise `InitializationError` where the networks are others than the configuration's: the algorithm is then as it was.
     """

@@ -20,28 +20,28 @@ have. A behavior that is done goes on answering, without learning, while others 
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.collector.arena import Arena
-from ludus.collector.segments import Segment
+from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import ReinforcementConfig, TrainerConfig
-from worker.collectors.notices import EpisodesEnded, SegmentsDelivered
-from worker.collectors.programs import PolicyProgram
+from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.onnx.export import exporter
-from worker.trainer.divergence import Health
+from worker.trainer.collectors import Collectors
+from worker.trainer.compilation import BackgroundCompilation
+from worker.trainer.divergence import DivergenceMonitor
+from worker.trainer.precision import bf16_pictures
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ MAX_ROLLBACKS = 3
 
 @dataclass
 class Progress:
-    """What a checkpoint remembers of a behavior beside its algorithm's state."""
+    """How far a behavior is: part of its state in a checkpoint."""
 
     step: int = 0
     """Agent steps learnt from."""
@@ -85,43 +85,35 @@ def _first(column: Tensor) -> Tensor:
     return column if len(column) <= SAMPLE_ROWS else column[:SAMPLE_ROWS].clone()
 
 
-class Collection(Protocol):
-    """What a learner asks of the collectors: `worker.collectors.pool.CollectorPool`."""
-
-    def admit(self, spec: BehaviorSpec, policy: PolicyProgram, arena: Arena) -> None:
-        """Accept an announced behavior."""
-
-    def publish(self, behavior: str, version: int, weights: NDArray[np.float32]) -> None:
-        """Make newer weights act."""
-
-    def grant(self, behavior: str, round_number: int, steps: int) -> None:
-        """Permit `steps` more answers, all counted into the round."""
-
-    def grant_unrecorded(self, behavior: str) -> None:
-        """Answer from now on without a limit and without recording."""
-
-    def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
-        """Count steps of the round that is granted next, and of later ones, that the learner has already."""
-
-    def reclaim(self, behavior: str, segments: Sequence[Segment]) -> None:
-        """Free the blocks of delivered segments."""
-
-
-class Turns(Protocol):
-    """Whose turn it is to learn, in self-play: `worker.selfplay.controller.GhostController`."""
+class LearningTeam(Protocol):
+    """Whether a behavior in self-play may learn: `worker.selfplay.controller.GhostController`."""
 
     def has_turn(self, behavior: str) -> bool:
         """Whether a team of the behavior learns now."""
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
-        """Take note that the policy has learnt from a round."""
+        """Note that the policy has learnt from a round."""
 
     def state(self, behavior: str) -> dict[str, Any]:
         """Return what a checkpoint holds of the behavior."""
 
 
+@dataclass(frozen=True)
+class LearnerOptions:
+    """Options of a learner; by default it only learns from rounds."""
+
+    bf16: bool = False
+    """Whether pictures are encoded in bfloat16 during updates."""
+    compilation: BackgroundCompilation | None = None
+    """Compiles the updates."""
+    team: LearningTeam | None = None
+    """Of a behavior in self-play: it learns in its turns only, and else waits with what it has collected."""
+    divergence: DivergenceMonitor | None = None
+    """Watches for signs that the policy does not learn any more."""
+
+
 class Learner(Protocol):
-    """What the loop asks of whatever trains one behavior."""
+    """Trains one behavior: the interface that the loop uses."""
 
     spec: BehaviorSpec
     recorder: Recorder
@@ -136,11 +128,11 @@ class Learner(Protocol):
 
     @property
     def step(self) -> int:
-        """How far it is, for people: steps that came in, learnt from or not yet."""
+        """Steps for people: delivered ones, learnt from or not yet."""
 
     @property
     def learnt(self) -> int:
-        """Steps that a checkpoint written now would hold."""
+        """Steps that a checkpoint that is written now contains."""
 
     @property
     def done(self) -> bool:
@@ -154,18 +146,18 @@ class Learner(Protocol):
     def checkpoint_due(self) -> bool:
         """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
 
-    def episodes_ended(self, notice: EpisodesEnded) -> None:
-        """Take note of finished episodes."""
+    def episodes_ended(self, event: EpisodesEnded) -> None:
+        """Record finished episodes."""
 
     def learn(self) -> str | None:
-        """Do what is to be done next, a moment's or one update's worth of it.
+        """Learn for a moment, or make one update.
 
-        Return None, or why an update was taken back (the run then goes on with the weights that it had). Raises
+        Return None, or why an update was rolled back (the run then continues with the weights from before). Raises
         `Diverged` at the third time in a row, and `worker.trainer.divergence.LimitCrossed`.
         """
 
     def checkpointed(self) -> None:
-        """Take note that everything up to now is in a checkpoint."""
+        """Note that everything up to now is in a checkpoint."""
 
     def reconfigure(self, config: TrainerConfig) -> bool:
         """Go on with another section of the configuration from the next update on.
@@ -174,20 +166,20 @@ class Learner(Protocol):
         """
 
     def state(self) -> dict[str, object]:
-        """Return what a checkpoint must hold to go on from here."""
+        """Return the state for a checkpoint."""
 
     def exporter(self) -> Callable[[Path], None]:
         """Copy the policy; return what writes it as an ONNX model, on any thread, whatever is learnt meanwhile."""
 
 
 class Rollbacks:
-    """Counts updates that were taken back one after the other."""
+    """Counts updates that were rolled back one after the other."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def attempt(self, update: Callable[[], None]) -> str | None:
-        """Run an update; return why it was taken back, or None. Raises `Diverged` when that happens too often."""
+        """Run an update; return why it was rolled back, or None. Raises `Diverged` at `MAX_ROLLBACKS` in a row."""
         try:
             update()
         except Diverged as error:
@@ -223,49 +215,34 @@ class BehaviorLearner:
         algorithm: Algorithm,
         arena: Arena,
         recorder: Recorder,
-        pool: Collection,
+        collectors: Collectors,
         progress: Progress,
-        precision: Callable[[], AbstractContextManager[None]] = nullcontext,
-        before_update: Callable[[Rollout, int], None] | None = None,
-        turns: Turns | None = None,
-        collected: Mapping[str, Any] | None = None,
-        health: Health | None = None,
+        options: LearnerOptions | None = None,
     ) -> None:
-        """Updates run within `precision()`; `before_update` is told of each, with its round and step.
-
-        With `turns` it learns in its turns only: meanwhile it waits, with what it has collected of a round. `collected`
-        is what a checkpoint has of the round that was being collected (the state's `collection`). `health` watches
-        whether the policy still learns.
-        """
+        """`progress` is how far the behavior is: that of a checkpoint, or none."""
         self.config = config
         self.spec = spec
         self.algorithm = algorithm
         self.recorder = recorder
         self.progress = progress
-        self.health = health
-        self._precision = precision
-        self._before_update = before_update
-        self._turns = turns
+        self.options = options or LearnerOptions()
         self._arena = arena
-        self._pool = pool
-        self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
+        self._collectors = collectors
+        self._segments: defaultdict[int, list[Segments]] = defaultdict(list)
         self._ended: defaultdict[int, list[tuple[int, tuple[float, int, float]]]] = defaultdict(list)
         """Episodes whose segments are on their way, by collector: how many segments go before, and the episode."""
         self._collected: set[int] = set()
         self._delivered = progress.step
         self._granted = progress.step
         self._max_steps = config.max_steps
-        """What the configuration says, or where the rounds that are under way end, if that is later."""
+        """That of the configuration, or the end of the rounds that are under way, if that is later."""
         self._last_round = progress.round
         self._owes_grant = False
-        """Whether a round shall be granted when its turn comes."""
+        """Whether to grant a round when its turn comes."""
         self._former: dict[int, Rollout] = {}
-        """What a former attempt has collected, by round."""
-        if collected is not None:
-            self._former = {int(key): Rollout.from_state(state) for key, state in collected["rounds"].items()}
-            self._delivered += sum(rollout.steps for rollout in self._former.values())
-        self._goes_on = collected is not None
-        """Whether the round that was being collected goes on."""
+        """Steps that a former attempt has collected, by round."""
+        self._goes_on = False
+        """Whether the round that a former attempt was collecting goes on."""
         self._rollbacks = Rollbacks()
         self.sample = Sample([], None)
         self._next_checkpoint = 0
@@ -295,15 +272,21 @@ class BehaviorLearner:
         """Whether a multiple of `checkpoint_interval` has been crossed since the last checkpoint."""
         return self.progress.step >= self._next_checkpoint
 
+    def restore(self, collection: Mapping[str, Any]) -> None:
+        """Go on in the middle of a round, before `start`: from the `collection` of a checkpoint's state."""
+        self._former = {int(key): Rollout.from_state(state) for key, state in collection["rounds"].items()}
+        self._delivered += sum(rollout.steps for rollout in self._former.values())
+        self._goes_on = True
+
     def start(self) -> None:
         """Publish the weights and grant the first round; or only answer, if everything is learnt already."""
         self.checkpointed()
         self._publish()
         if self.done:
-            self._pool.grant_unrecorded(self.name)
+            self._collectors.grant_unrecorded(self.name)
         elif self._goes_on:
             delivered = [(number, rollout.steps) for number, rollout in sorted(self._former.items())]
-            self._pool.delivered_before(self.name, self.progress.round, delivered)
+            self._collectors.delivered_before(self.name, self.progress.round, delivered)
             self._last_round -= 1
             self._grant()
         else:
@@ -311,41 +294,43 @@ class BehaviorLearner:
             self.progress.round += 1
 
     def take_turn(self) -> None:
-        """Go on if its turn has come."""
+        """Grant the round that waits, if the behavior's turn has come."""
         if self._owes_grant and self._has_turn:
             self._grant()
 
     def checkpointed(self) -> None:
-        """Take note that everything up to now is in a checkpoint."""
+        """Note that everything up to now is in a checkpoint."""
         self._next_checkpoint = next_multiple(self.progress.step, self.config.checkpoint_interval)
 
-    def add(self, notice: SegmentsDelivered) -> None:
+    def add(self, event: SegmentsDelivered) -> None:
         """Take over delivered segments, with the episodes that ended between them.
 
-        What a summary holds must not depend on when collectors deliver, which is a matter of the clock.
+        The content of a summary must not depend on when collectors deliver, which depends on the clock.
         """
-        ended = self._ended.pop(notice.collector, [])
+        ended = self._ended.pop(event.collector, [])
         ended.reverse()
-        for number, segment in enumerate(notice.segments, 1):
-            self._segments[segment.round].append(segment)
-            self._delivered += segment.length
+        rounds = event.segments.column("round")
+        for each in np.unique(rounds).tolist():
+            self._segments[each].append(event.segments.select(rounds == each))
+        for number, length in enumerate(event.segments.column("length").tolist(), 1):
+            self._delivered += length
             while ended and ended[-1][0] <= number:
                 self.recorder.episode(*ended.pop()[1])
             self.recorder.advance(self._delivered)
 
-    def episodes_ended(self, notice: EpisodesEnded) -> None:
+    def episodes_ended(self, event: EpisodesEnded) -> None:
         """Record finished episodes: those that were recorded with their segments, which come next."""
-        columns = (notice.returns.tolist(), notice.lengths.tolist(), notice.group_returns.tolist())
-        for closed, episode in zip(notice.closed.tolist(), zip(*columns, strict=True), strict=True):
+        columns = (event.returns.tolist(), event.lengths.tolist(), event.group_returns.tolist())
+        for closed, episode in zip(event.closed.tolist(), zip(*columns, strict=True), strict=True):
             if closed:
-                self._ended[notice.collector].append((closed, episode))
+                self._ended[event.collector].append((closed, episode))
             else:
                 self.recorder.episode(*episode)
-        if self.health is not None:
-            self.health.episodes_ended(self.config, notice.lengths)
+        if self.options.divergence is not None:
+            self.options.divergence.episodes_ended(self.config, event.lengths)
 
     def collected(self, round_number: int) -> None:
-        """Take note that a round is complete."""
+        """Note that a round is complete."""
         self._collected.add(round_number)
 
     @property
@@ -355,18 +340,19 @@ class BehaviorLearner:
 
     @property
     def _has_turn(self) -> bool:
-        return self._turns is None or self._turns.has_turn(self.name)
+        return self.options.team is None or self.options.team.has_turn(self.name)
 
     def learn(self) -> str | None:
         """Improve the policy on the round and publish it.
 
-        Return None, or why the update was taken back (the run then goes on with the weights that it had). Raises
+        Return None, or why the update was rolled back (the run then continues with the weights from before). Raises
         `Diverged` at the third time in a row, and `LimitCrossed` where the policy is beyond a limit of the
         configuration: its weights are those of the update.
         """
         self._collected.discard(self.progress.round)
         rollout = self._gathered(self.progress.round)
-        self._pool.reclaim(self.name, self._segments.pop(self.progress.round, []))
+        delivered = Segments.joined(self._segments.pop(self.progress.round, []))
+        self._collectors.reclaim(self.name, delivered)
         self._former.pop(self.progress.round, None)
         log.debug(
             "round_gathered",
@@ -381,10 +367,10 @@ class BehaviorLearner:
             self._grant()
         self.sample = Sample.of(rollout)
         diagnosis = self._rollbacks.attempt(lambda: self._update(rollout))
-        if self._turns is not None:
-            self._turns.learned(self.name, self.progress.step, done=self.done)
+        if self.options.team is not None:
+            self.options.team.learned(self.name, self.progress.step, done=self.done)
         if self.done:
-            self._pool.grant_unrecorded(self.name)
+            self._collectors.grant_unrecorded(self.name)
         elif not self.config.threaded:
             self._grant()
         return diagnosis
@@ -406,12 +392,12 @@ class BehaviorLearner:
         return True
 
     def state(self) -> dict[str, object]:
-        """Return what a checkpoint must hold to go on from here."""
+        """Return the state for a checkpoint."""
         state: dict[str, object] = {"progress": asdict(self.progress), "algorithm": self.algorithm.state_dict()}
-        if self._turns is not None:
-            state["self_play"] = self._turns.state(self.name)
-        if self.health is not None:
-            state["health"] = self.health.state_dict()
+        if self.options.team is not None:
+            state["self_play"] = self.options.team.state(self.name)
+        if self.options.divergence is not None:
+            state["health"] = self.options.divergence.state_dict()
         return state
 
     def collection(self) -> dict[str, object]:
@@ -420,12 +406,12 @@ class BehaviorLearner:
         return {"rounds": {str(number): self._gathered(number).state_dict() for number in rounds}}
 
     def _gathered(self, number: int) -> Rollout:
-        """Return what has come of a round."""
+        """Return the steps of a round, collected in this attempt and in a former one."""
         segments, former = self._segments.get(number), self._former.get(number)
         if not segments:
-            assert former is not None, f"nothing has come of round {number}"
+            assert former is not None, f"round {number} has no steps"
             return former
-        rollout = gather(self._arena, segments)
+        rollout = gather(self._arena, Segments.joined(segments))
         return rollout if former is None else former.followed_by(rollout)
 
     def exporter(self) -> Callable[[Path], None]:
@@ -433,10 +419,10 @@ class BehaviorLearner:
         return exporter(self.algorithm.actor, self.spec, self.sample.observations, self.sample.masks)
 
     def _update(self, rollout: Rollout) -> None:
-        if self._before_update is not None:
-            self._before_update(rollout, self.progress.step)
+        if self.options.compilation is not None:
+            self.options.compilation.before_update(rollout, self.progress.step)
         began = time.monotonic()
-        with self._precision():
+        with bf16_pictures(self.options.bf16):
             measured = self.algorithm.update(rollout, self.progress.step)
         log.debug(
             "update_made",
@@ -449,16 +435,18 @@ class BehaviorLearner:
         if measured is not None:
             self.recorder.learned(measured)
             self._publish()
-            if self.health is not None:
-                self.health.updated(self.config, measured, rollout.action_masks, rollout.steps, self.progress.step)
+            if self.options.divergence is not None:
+                self.options.divergence.updated(
+                    self.config, measured, rollout.action_masks, rollout.steps, self.progress.step
+                )
 
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
-        self._pool.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
+        self._collectors.publish(self.name, self.algorithm.version, self.algorithm.flat_weights())
         log.debug("policy_published", behavior=self.name, version=self.algorithm.version)
 
     def _grant(self) -> None:
-        """Permit the collection of one more round, if there is anything left to collect; when its turn comes."""
+        """Permit the collection of one more round, if steps are left; in self-play only in the behavior's turn."""
         self._owes_grant = not self._has_turn
         if self._owes_grant:
             return
@@ -466,5 +454,5 @@ class BehaviorLearner:
         if size > 0:
             self._last_round += 1
             self._granted += size
-            self._pool.grant(self.name, self._last_round, size)
+            self._collectors.grant(self.name, self._last_round, size)
             log.debug("round_granted", behavior=self.name, round=self._last_round, steps=size)

@@ -1,12 +1,12 @@
 """Processes beside the learner that share its updates (`torch_settings.processes`), each on a GPU of its own.
 
 The learner is number 0. The others run `main`; each builds the same algorithm and waits for what number 0 broadcasts:
-load a state, learn from a rollout, end. What all do is exactly the same, but for their shares of the minibatches
-(`worker.learning.shares`). After each update the processes compare notes: where one of them had to take an update back,
-the others take over its state; where weights differ, the run ends rather than go on with two policies.
+load a state, learn from a rollout, end. All do exactly the same, except for their shares of the minibatches
+(`worker.learning.data_parallel`). After each update the processes compare their states: where one of them had to take
+an update back, the others take over its state; where weights differ, the run ends rather than go on with two policies.
 
-The group meets through a file, on this host, over loopback: gloo on CPUs, NCCL between GPUs. What travels is pickled,
-so nobody else may be let in: the file lies in the attempt's scratch folder.
+The group meets through a file, on this host, over loopback: gloo on CPUs, NCCL between GPUs. Messages are pickled,
+so that no other program may join: the file lies in the attempt's scratch folder.
 
 PPO's and POCA's updates are large. SAC's are small and many, and each round is broadcast, each gradient step averaged:
 sharing them pays for large batches and networks only. Every process holds the whole replay buffer.
@@ -17,7 +17,6 @@ import gc
 import io
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -32,13 +31,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ludus.child_process import ChildProcess
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.build import Demonstrations, LearningConfig, build_algorithm
+from worker.learning.data_parallel import all_gather, process_group
 from worker.learning.networks.actor import Actor
-from worker.learning.shares import everybody, together
 from worker.trainer.precision import bf16_pictures
 
 log = structlog.get_logger()
@@ -114,7 +114,7 @@ class ParallelAlgorithm:
         return self._algorithm.round_steps()
 
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
-        """Learn from one round, all processes together. What is measured is number 0's share, or the mean of all."""
+        """Learn from one round, all processes together. The metrics are those of process 0, or the mean of all."""
         _send(Learn(self._behavior, rollout, step))
         return learn_together(self._algorithm, rollout, step)
 
@@ -145,10 +145,7 @@ class Group:
         self._folder = tempfile.TemporaryDirectory(dir=scratch, prefix="group-")
         file = Path(self._folder.name) / "meeting"
         command = [sys.executable, "-c", PROGRAM, str(file), str(processes), str(device), str(int(bf16))]
-        self._others = [
-            subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL, env=_environment())
-            for rank in range(1, processes)
-        ]
+        self._others = [ChildProcess([*command, str(rank)], environment=_environment()) for rank in range(1, processes)]
         os.environ.update(_environment())
         try:
             join(file, 0, processes, device)
@@ -157,24 +154,20 @@ class Group:
             raise
 
     def share(self, algorithm: Algorithm, build: Build) -> ParallelAlgorithm:
-        """Let the other processes build the same algorithm; return one that all of them share."""
+        """Build the same algorithm in the other processes; return one that all of them share."""
         _send(build)
         return ParallelAlgorithm(algorithm, build.spec.behavior)
 
     def close(self) -> None:
         """End the other processes."""
-        if all(process.poll() is None for process in self._others):
+        if all(process.exit_code() is None for process in self._others):
             _send(End())
         dist.destroy_process_group()
         self._end(END_SECONDS)
 
-    def _end(self, patience: float) -> None:
+    def _end(self, seconds: float) -> None:
         for process in self._others:
-            try:
-                process.wait(patience)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.end(seconds)
         self._folder.cleanup()
 
 
@@ -186,11 +179,11 @@ def learn_together(algorithm: Algorithm, rollout: Rollout, step: int) -> Mapping
     measured: Mapping[str, float] | None = None
     diverged: Diverged | None = None
     try:
-        with together():
+        with process_group():
             measured = algorithm.update(rollout, step)
     except Diverged as error:
         diverged = error
-    flags = everybody(torch.tensor([diverged is not None]).int()).flatten()
+    flags = all_gather(torch.tensor([diverged is not None]).int()).flatten()
     if flags.any() and not flags.all():
         source = int(flags.nonzero()[0])
         found = None
@@ -201,7 +194,7 @@ def learn_together(algorithm: Algorithm, rollout: Rollout, step: int) -> Mapping
             algorithm.load_state_dict(state)
             diverged = Diverged(tensor, minibatch, grown=grown, process=source)
     weights = torch.from_numpy(algorithm.flat_weights()).double()
-    prints = everybody(torch.stack([weights.sum(), weights.square().sum()]))
+    prints = all_gather(torch.stack([weights.sum(), weights.square().sum()]))
     if not (prints == prints[0]).all():
         raise ProcessesDisagree(f"the processes' weights differ after the update at step {step}: {prints.tolist()}")
     if diverged is not None:

@@ -18,7 +18,7 @@ from worker.learning.networks.visual import VisualEncoder
 
 @contextmanager
 def bf16_pictures(enabled: bool) -> Iterator[None]:
-    """Let all visual encoders of this process compute in bfloat16 meanwhile, if `enabled`."""
+    """Switch all visual encoders of this process to bfloat16 within the context, if `enabled`."""
     before = VisualEncoder.in_bfloat16
     VisualEncoder.in_bfloat16 = enabled
     try:

@@ -1,4 +1,4 @@
-"""Turns what happens into metrics: the one place where measurements get their names.
+"""Turns measurements into metrics: the only place that names them.
 
 A point is written for every multiple of `summary_freq` steps that a behavior crosses; its value is the mean of what was
 measured since the last one (or the sum, or the newest, as the measurement says), as in ML-Agents' summaries. A summary
@@ -15,9 +15,10 @@ from enum import Enum
 from statistics import fmean, pstdev
 from typing import Any
 
+from ludus.collector.messages import StatsReported
 from ludus.protocol import batches as wire
-from worker.collectors.notices import StatsReported
-from worker.trainer.link import Metrics, Point
+from server.metrics.points import MetricPoint
+from worker.trainer.messages import Metrics
 
 CUMULATIVE_REWARD = "Environment/Cumulative Reward"
 CUMULATIVE_REWARD_STD = "Environment/Cumulative Reward Std"
@@ -75,16 +76,16 @@ class Recorder:
         strength: float | None = 1.0,
         *,
         groups: bool = False,
-        standing: Callable[[], Mapping[str, float]] = dict,
+        state_metrics: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """`strength` is the extrinsic signal's, None without one; `groups`: whether agents are trained as groups.
 
-        `standing` returns what every summary has beside what was measured.
+        `state_metrics` returns the metrics of a summary that are not measured: lessons, the learning team.
         """
-        self._behavior = behavior
+        self.behavior = behavior
         self._strength = strength
         self._groups = groups
-        self._standing = standing
+        self._state_metrics = state_metrics
         self._summary_freq = summary_freq
         self._post = post
         self._series: dict[str, _Series] = {}
@@ -97,7 +98,7 @@ class Recorder:
     def episode(self, episode_return: float, length: int, group_return: float = 0.0) -> None:
         """Record a finished episode: undiscounted sums of the agent's own and its group's rewards, and its decisions.
 
-        What the extrinsic signal made of it (`Policy/Extrinsic Reward`) is both sums times the signal's strength.
+        The extrinsic reward (`Policy/Extrinsic Reward`) is both sums times the signal's strength.
         An agent that leaves before its group has the group rewards of its own life in its sum.
         """
         self.measure(CUMULATIVE_REWARD, episode_return)
@@ -110,7 +111,7 @@ class Recorder:
         self._checkpoint_returns.append(episode_return)
 
     def evaluated(self, step: int, returns: Sequence[float], lengths: Sequence[int]) -> None:
-        """Write down an evaluation of the policy of `step`, over some episodes, at once."""
+        """Write the points of an evaluation of the policy of `step`, over some episodes."""
         self._write(step, {EVALUATION_REWARD: fmean(returns), EVALUATION_LENGTH: fmean(lengths)})
         self._checkpoint_returns = list(returns)
 
@@ -148,10 +149,10 @@ class Recorder:
         if returns:
             self.measure(CUMULATIVE_REWARD_STD, pstdev(returns))
         series, self._series = self._series, {}
-        self._write(boundary, {**{key: one.value() for key, one in series.items()}, **self._standing()})
+        self._write(boundary, {**{key: one.value() for key, one in series.items()}, **self._state_metrics()})
 
     def note(self, step: int, values: Mapping[str, float]) -> None:
-        """Write values down at once, at their own step."""
+        """Write points at once, at their own step."""
         self._write(step, values)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
@@ -160,7 +161,7 @@ class Recorder:
         self._post(
             Metrics(
                 points=[
-                    Point(behavior=self._behavior, key=key, step=step, at=at, value=value)
+                    MetricPoint(behavior=self.behavior, key=key, step=step, at=at, value=value)
                     for key, value in values.items()
                 ]
             )

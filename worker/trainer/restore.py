@@ -1,4 +1,4 @@
-"""Brings what is stored to this host, checked by its SHA-256: checkpoints, and the demonstrations of a run.
+"""Downloads files to this host and checks their SHA-256: checkpoints, and the demonstrations of a run.
 
 A file that is missing or altered makes its checkpoint, or its demonstration, unusable. A store that doesn't answer says
 nothing about what it holds: `StorageUnavailable` goes through.

@@ -1,4 +1,4 @@
-"""What a collector says on side channels."""
+"""The side channels that a collector writes."""
 
 from collections.abc import Mapping
 

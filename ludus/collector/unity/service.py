@@ -1,6 +1,6 @@
 """Service: `communicator_objects.UnityToExternalProto/Exchange` over grpc.aio, as raw bytes.
 
-Whose call is it? A bridge says so (`ludus-incarnation`). A player that dials in by itself says nothing, and its calls
+Whose call is it? A bridge says so (`ludus-session-id`). A player that dials in by itself says nothing, and its calls
 are told by its TCP connection. Several players of one process may share a connection; then only one of them is replied
 to at a time, so that the next call can only be that one's (`Line`).
 """
@@ -22,14 +22,14 @@ from ludus.collector.unity.encoding import closing_reply
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.codec import CloseCode, ProtocolError
-from ludus.protocol.contract import INCARNATION, MAX_CLIENT
+from ludus.protocol.contract import MAX_CLIENT, SESSION_ID
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
     EXCHANGE,
-    INCARNATION_METADATA,
     PARKS_METADATA,
+    SESSION_ID_METADATA,
     TICKET_METADATA,
 )
 
@@ -49,7 +49,7 @@ class Host(Protocol):
         """A session is over; its `closed` says why."""
 
     def unity_session(
-        self, peer: str, incarnation: str, *, ticket: str | None, client: str, parks: bool, tied: bool
+        self, peer: str, session_id: str, *, ticket: str | None, client: str, parks: bool, tied: bool
     ) -> UnitySession:
         """Make a session for a new player."""
 
@@ -113,7 +113,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         self._host = host
         self._tickets = tickets
         self._sessions: dict[str, UnitySession] = {}
-        """By incarnation, of players that say theirs."""
+        """By session id, of players that say theirs."""
         self._lines: dict[str, Line] = {}
         """By TCP peer, of those that don't."""
         self._handler = grpc.unary_unary_rpc_method_handler(self._exchange)
@@ -130,20 +130,20 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             message = _parse(data)
         except ProtocolError as error:
             return self._garbage(error, metadata, context)
-        if INCARNATION_METADATA in metadata:
+        if SESSION_ID_METADATA in metadata:
             return await self._named(message, len(data), metadata, context)
         return await self._unnamed(message, len(data), metadata, context)
 
     async def _named(self, message: shallow.Message, size: int, metadata: dict[str, Any], context: Any) -> bytes:
-        incarnation = str(metadata[INCARNATION_METADATA])
-        session = self._sessions.get(incarnation)
+        session_id = str(metadata[SESSION_ID_METADATA])
+        session = self._sessions.get(session_id)
         if _introduces(message) and (session is None or session.number >= 0):
-            if INCARNATION.fullmatch(incarnation) is None:
-                wanted = "an incarnation has 1 to 64 characters of 0-9, A-Z, a-z, _ and -"
+            if SESSION_ID.fullmatch(session_id) is None:
+                wanted = "a session id has 1 to 64 characters of 0-9, A-Z, a-z, _ and -"
                 return _refused(context, CloseCode.BAD_HELLO, wanted)
             earlier = None if session is None else weakref.ref(session)  # the host keeps it while it lives
-            session = self._sessions[incarnation] = self._open(context, incarnation, metadata)
-            session.on_end = self._when_over(session, lambda: self._forget(incarnation, session, earlier), lambda: True)
+            session = self._sessions[session_id] = self._open(context, session_id, metadata)
+            session.on_end = self._when_over(session, lambda: self._forget(session_id, session, earlier), lambda: True)
         if session is None:
             if message.header.status != OK:
                 return closing_reply()  # a bridge also says goodbye where we have noticed that its game has gone
@@ -186,20 +186,20 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             raise
         except Exception:  # the edge of a session: a mistake of ours must not take the others down
-            log.exception("session_failed", incarnation=session.incarnation, number=session.number)
+            log.exception("session_failed", session_id=session.session_id, number=session.number)
             code = CloseCode.INTERNAL_ERROR
             session.end(code.value, "the collector made a mistake; its log has the details", rejoin=code.rejoin)
             return self._goodbye(session, context)
         return reply if session.closed is None else self._goodbye(session, context)
 
-    def _open(self, context: Any, incarnation: str, metadata: dict[str, Any]) -> UnitySession:
+    def _open(self, context: Any, session_id: str, metadata: dict[str, Any]) -> UnitySession:
         ticket = _ticket(metadata) if self._tickets else None
         client = str(metadata.get(CLIENT_METADATA, ""))[:MAX_CLIENT]
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
-        tied = INCARNATION_METADATA not in metadata
+        tied = SESSION_ID_METADATA not in metadata
         parks = tied or PARKS_METADATA in metadata
         session = self._host.unity_session(
-            context.peer(), incarnation, ticket=ticket, client=client, parks=parks, tied=tied
+            context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
         )
         self._host.opened(session)
         return session
@@ -234,15 +234,15 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             context.set_trailing_metadata(((CLOSE_METADATA, session.goodbye),))
         return closing_reply()
 
-    def _forget(self, incarnation: str, session: UnitySession, earlier: "weakref.ref[UnitySession] | None") -> None:
+    def _forget(self, session_id: str, session: UnitySession, earlier: "weakref.ref[UnitySession] | None") -> None:
         """Forget a session; one that it would have replaced, had it been welcomed, goes on."""
-        if self._sessions.get(incarnation) is not session:
+        if self._sessions.get(session_id) is not session:
             return
         before = None if earlier is None else earlier()
         if before is None or before.closed is not None:
-            del self._sessions[incarnation]
+            del self._sessions[session_id]
         else:
-            self._sessions[incarnation] = before
+            self._sessions[session_id] = before
 
     def _leave(self, peer: str, session: UnitySession) -> None:
         line = self._lines.get(peer)
@@ -251,8 +251,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
 
     def _garbage(self, error: ProtocolError, metadata: dict[str, Any], context: Any) -> bytes:
         """End the session whose call cannot be read."""
-        if INCARNATION_METADATA in metadata:
-            session = self._sessions.get(str(metadata[INCARNATION_METADATA]))
+        if SESSION_ID_METADATA in metadata:
+            session = self._sessions.get(str(metadata[SESSION_ID_METADATA]))
             if session is not None and not session.was_opened_with(_ticket(metadata)):
                 session = None
         else:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ludus.collector.agents import Roster
-from ludus.collector.session import LEFT, Collector, Session
-from ludus.collector.unity import trouble
+from ludus.collector.agents import AgentIndex
+from ludus.collector.session import LEFT, Session, SessionHost
+from ludus.collector.unity import diagnostics
 from ludus.collector.unity.channels import opening_frames, parameter_frames
 from ludus.collector.unity.decoding import InfoReader
 from ludus.collector.unity.encoding import ActionEncoder, closing_reply, reset_reply, step_reply
@@ -41,7 +41,7 @@ FIRST_LOOKS = 10
 
 
 class Phase(Enum):
-    """What a session expects next."""
+    """The message that a session expects next."""
 
     INTRODUCTION = auto()
     SECOND_CALL = auto()
@@ -61,9 +61,9 @@ class UnitySession(Session):
 
     def __init__(
         self,
-        collector: Collector,
+        collector: SessionHost,
         peer: str,
-        incarnation: str,
+        session_id: str,
         *,
         ticket: str | None,
         client: str,
@@ -71,7 +71,7 @@ class UnitySession(Session):
         tied: bool,
     ) -> None:
         super().__init__(collector, peer)
-        self.incarnation = incarnation
+        self.session_id = session_id
         self.goodbye: bytes | None = None
         """A serialised `ludus.v1.Close`, once the session has ended."""
         self.told = False
@@ -137,7 +137,7 @@ class UnitySession(Session):
             self.end(error.code.value, error.message, rejoin=error.code.rejoin)
         return reply
 
-    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         """Take actions (called by the batcher); the last behavior's send the reply."""
         assert agents is None, "no agent of a player can end while it waits: the player waits, too"
         assert step_id == self._step_id, "a player has one step under way"
@@ -171,14 +171,14 @@ class UnitySession(Session):
         settings, silence = self._collector.settings, now - self.last_activity
         if self._phase is not Phase.AGENTS:
             limit = settings.second_call_timeout
-            return trouble.second_call_missing(limit) if silence > limit else None
+            return diagnostics.second_call_missing(limit) if silence > limit else None
         if not self.started and not self.is_in_the_way():
             return self._without_agents(now - self._ready_at)
         if silence <= settings.step_timeout:
             return None
         is_bearable = self._parks and not self.is_in_the_way()
         if is_bearable and (silence <= LOOK_SECONDS or self._collector.is_connected(self.peer)):
-            self._tell_trouble(*trouble.parked(settings.step_timeout))
+            self._tell_trouble(*diagnostics.parked(settings.step_timeout))
             return None
         return ProtocolError(
             CloseCode.STEP_TIMEOUT, f"nothing came for {settings.step_timeout:.0f} s after the last reply"
@@ -188,9 +188,9 @@ class UnitySession(Session):
         settings = self._collector.settings
         limit, notice = settings.startup_timeout, settings.no_agents_notice
         if limit is not None and seconds > limit:
-            return trouble.no_agents(limit)
+            return diagnostics.no_agents(limit)
         if seconds > notice:
-            self._tell_trouble(CloseCode.NO_AGENTS.value, trouble.no_agents(notice).message)
+            self._tell_trouble(CloseCode.NO_AGENTS.value, diagnostics.no_agents(notice).message)
         return None
 
     def _tell_trouble(self, code: str, sentence: str) -> None:
@@ -210,9 +210,9 @@ class UnitySession(Session):
 
     def _send(self, reply: bytes) -> None:
         assert self._reply is not None, "there is a call to reply to"
-        if len(reply) > trouble.GAME_RECEIVES_BYTES:
+        if len(reply) > diagnostics.GAME_RECEIVES_BYTES:
             # Later: the batcher, which has just drawn these actions, still has to note them down.
-            error = trouble.reply_too_large(len(reply))
+            error = diagnostics.reply_too_large(len(reply))
             asyncio.get_running_loop().call_soon(lambda: self.end(error.code.value, error.message, rejoin=False))
             return
         self.last_activity = self._collector.now()
@@ -239,8 +239,8 @@ class UnitySession(Session):
     def _introduction(self, hello: unity.UnityRLInitializationOutputProto) -> None:
         version = hello.communication_version
         if not is_compatible(version):
-            raise trouble.version(version, hello.package_version, COMMUNICATION_VERSION)
-        number = self._take_number(self._ticket, self.incarnation) if self._ticket is not None else None
+            raise diagnostics.version(version, hello.package_version, COMMUNICATION_VERSION)
+        number = self._take_number(self._ticket, self.session_id) if self._ticket is not None else None
         self.number = self._collector.next_number() if number is None else number
         client = f"{self._client} Unity ML-Agents {hello.package_version} (API {version})".strip()
         self._collector.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
@@ -273,7 +273,7 @@ class UnitySession(Session):
         if stats:
             self._report(stats, batches)
         if not batches:
-            self._send(self._command())  # nobody asks; C# does not send such a message
+            self._send(self._command())  # no agent asks; C# does not send such a message
             return
         self._note_start(batches)
         if self._must_reset:
@@ -291,7 +291,7 @@ class UnitySession(Session):
     def _hear(self, data: bytes) -> list[StatValue]:
         """Return reported stats. Raises ProtocolError.
 
-        Training analytics, float properties and raw bytes are of no concern to the training; whoever speaks for the
+        Training analytics, float properties and raw bytes are of no concern to the training; the sender for the
         player (`ludus unity`) can hear them.
         """
         received = side_channels.read(data)
@@ -333,7 +333,7 @@ class UnitySession(Session):
             if cameras.blind:
                 sensors = self.specs[batch.behavior].observations
                 names = [sensors[index].name or f"observation {index}" for index in sorted(cameras.blind)]
-                self._tell_trouble(*trouble.blind(names))
+                self._tell_trouble(*diagnostics.blind(names))
 
     def _command(self) -> bytes:
         return self._take_reset() if self._must_reset else step_reply([], self._news())

@@ -1,10 +1,10 @@
-"""One life of a game in its run: forwards its calls to a collector, and holds the pending one while there is none.
+"""One session of a Unity game: forward its calls to a collector, and hold the pending call while there is none.
 
 A game makes one call at a time and waits for the reply, without a limit. So whatever happens to the run meanwhile
 (its collector dies, it is paused, its server is upgraded), the bridge joins again, shows the new collector the game's
 first two calls, and gives the reply to the second one, a RESET, to the game as the reply to the call that it waits in.
-The game begins new episodes and notices nothing else. What it will not say again, its behaviors, is added to the first
-message in which they have agents.
+The game begins new episodes and notices nothing else. The game announces its behaviors only once, so the bridge adds
+them to the first message in which they have agents.
 """
 
 import asyncio
@@ -15,9 +15,10 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from ludus.games import doctor
+from ludus.games import diagnostics
 from ludus.games.engine import EngineOverrides
-from ludus.games.unity.hook import Tap
+from ludus.games.reporter import Tell
+from ludus.games.unity.hook import SideChannelTap
 from ludus.games.unity.messages import (
     GOODBYE,
     Outline,
@@ -29,38 +30,37 @@ from ludus.games.unity.messages import (
     populated,
     with_frames,
 )
-from ludus.games.voice import Tell
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
     EXCHANGE,
-    INCARNATION_METADATA,
     PARKS_METADATA,
     REASON_METADATA,
+    SESSION_ID_METADATA,
     TICKET_METADATA,
 )
 from ludus.sdk.errors import Failure, SessionRefused, SimulatorError
-from ludus.sdk.join import Joiner, Place, Report, RunEnd, Target, client_name
+from ludus.sdk.join import CollectorEndpoint, JoinClient, Report, RunEnd, Target, client_name
 
 CLIENT: Final = "ludus-unity"
 GOODBYE_SECONDS: Final = 5.0
 """How long telling the collector that a game has gone may take."""
 
 
-class Conversation:
-    """What a game says from its first call to its goodbye, and the session that it has at a collector."""
+class BridgeSession:
+    """The calls of a game from its first one to its goodbye, and its session at a collector."""
 
     def __init__(
         self,
         target: Target,
         tell: Tell,
-        about_run: Report,
+        log_of_run: Report,
         engine: EngineOverrides | None = None,
         *,
         no_graphics: bool = False,
         parks: bool = False,
-        tap: Tap | None = None,
+        tap: SideChannelTap | None = None,
     ) -> None:
         """Begin with a game's first call. `parks`: people may stop the game in the middle, for as long as they like."""
         self.calls = 0
@@ -68,19 +68,19 @@ class Conversation:
         self.replied_at = time.monotonic()
         """When the last reply was given (clock: monotonic)."""
         self.outcome: RunEnd | SimulatorError | None = None
-        """How it ended, if not by the game."""
+        """How the session ended, unless the game ended it."""
         self.over = False
-        """Whether the game gets goodbyes only."""
+        """Whether every further call is answered with a goodbye."""
         self.said_goodbye = False
-        """Whether the game ended it."""
-        self._joiner = Joiner(target, about_run, client_name(CLIENT))
-        self._joiner.open()
+        """Whether the game ended the session."""
+        self._join_client = JoinClient(target, log_of_run, client_name(CLIENT))
+        self._join_client.open()
         self._diagnose = tell
         self._engine = engine or EngineOverrides()
         self._no_graphics = no_graphics
         self._parks = parks
         self._tap = tap
-        self._place: Place | None = None
+        self._endpoint: CollectorEndpoint | None = None
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._introduction = b""
         """The game's first call."""
@@ -89,7 +89,7 @@ class Conversation:
         self._announced: dict[str, bytes] = {}
         """Every behavior that the game has announced: key -> parameters."""
         self._owed: set[str] = set()
-        """Behaviors that the present collector has not heard of yet."""
+        """Behaviors that the present collector does not know yet."""
         self._work: asyncio.Task[bytes] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._warned_of_size = False
@@ -107,7 +107,7 @@ class Conversation:
     async def answer(self, request: bytes, top: Outline | None = None) -> bytes:
         """Return the reply to the game's next call, however long the run takes for it.
 
-        `top` is the call's outline, from whoever has it already.
+        `top` is the call's outline if the caller has it.
         """
         top = top or outline(request)
         if top.closes:
@@ -130,7 +130,7 @@ class Conversation:
             self.replied_at = time.monotonic()
 
     async def leave(self) -> None:
-        """End the conversation: the collector is told that the game has gone; a pending call gets a goodbye."""
+        """End the session: tell the collector that the game has gone, answer a pending call with a goodbye."""
         await asyncio.shield(self._leave_soon())
 
     def _leave_soon(self) -> "asyncio.Task[None]":
@@ -143,17 +143,17 @@ class Conversation:
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait({self._work})
-        if self._place is not None:
+        if self._endpoint is not None:
             # Also after a call that was broken off: the collector does not hear of that if it has replied, or if the
             # call has not reached it.
             if not isinstance(self.outcome, SessionRefused):
                 with suppress(grpc.aio.AioRpcError, TimeoutError):
-                    await asyncio.wait_for(self._exchange(self._place, GOODBYE), GOODBYE_SECONDS)
-            await self._give_up_place()
-        await self._joiner.close()
+                    await asyncio.wait_for(self._exchange(self._endpoint, GOODBYE), GOODBYE_SECONDS)
+            await self._close_endpoint()
+        await self._join_client.close()
 
     async def _serve(self, request: bytes, top: Outline) -> bytes:
-        """Return what the game shall hear; note how the conversation ended if it has."""
+        """Return the reply for the game; note how the session ended if it has."""
         self._remember(request, top)
         try:
             if self._tap is not None:
@@ -165,86 +165,86 @@ class Conversation:
                 if isinstance(outcome, RunEnd):
                     self.outcome = outcome
                     break
-                await self._joiner.back_off(outcome)
+                await self._join_client.back_off(outcome)
         except SimulatorError as error:
             self.outcome = error
         self.over = True
         return GOODBYE
 
     async def _attempt(self, request: bytes, top: Outline) -> bytes | RunEnd | Failure:
-        """Take one call to the collector; a new one is caught up with first."""
-        if self._place is None:
-            found = await self._joiner.find()
+        """Send one call to the collector, after the first two calls if the collector is new."""
+        if self._endpoint is None:
+            found = await self._join_client.find()
             if isinstance(found, RunEnd):
                 return found
             reply = await self._catch_up(found)
         elif self.calls == 2:
-            reply = await self._make_ready(self._place)
+            reply = await self._make_ready(self._endpoint)
         else:
-            reply = await self._tell(self._place, self._with_announcements(request, top))
+            reply = await self._tell(self._endpoint, self._with_announcements(request, top))
         if not isinstance(reply, bytes):
-            await self._give_up_place()
+            await self._close_endpoint()
         return reply
 
-    async def _catch_up(self, place: Place) -> bytes | RunEnd | Failure:
-        """Make the calls that the game will not make again; return the reply to the last of them."""
-        assignment = place.assignment
-        self._place = place
+    async def _catch_up(self, endpoint: CollectorEndpoint) -> bytes | RunEnd | Failure:
+        """Send a new collector the calls that the game makes only once; return the reply to the last of them."""
+        assignment = endpoint.assignment
+        self._endpoint = endpoint
         self._owed = set(self._announced)
         self._metadata = (
             (TICKET_METADATA, assignment.ticket),
-            (INCARNATION_METADATA, self._joiner.target.incarnation),
+            (SESSION_ID_METADATA, self._join_client.target.session_id),
             (CLIENT_METADATA, client_name(CLIENT)),
             *(((PARKS_METADATA, "1"),) if self._parks else ()),
         )
-        reply = await self._tell(place, self._introduction)
+        reply = await self._tell(endpoint, self._introduction)
         if not isinstance(reply, bytes):
             return reply
-        place.welcomed()
+        endpoint.welcomed()
         number = assignment.simulator_number
-        self._joiner.notice(f"connected to run {assignment.run_id} as simulator {number}", again=True)
-        return reply if self.calls == 1 else await self._make_ready(place)
+        self._join_client.notice(f"connected to run {assignment.run_id} as simulator {number}", again=True)
+        return reply if self.calls == 1 else await self._make_ready(endpoint)
 
-    async def _make_ready(self, place: Place) -> bytes | RunEnd | Failure:
-        """Make the game's second call, which is answered when the run is ready; what was typed here wins."""
-        reply = await self._tell(place, self._readiness)
+    async def _make_ready(self, endpoint: CollectorEndpoint) -> bytes | RunEnd | Failure:
+        """Send the game's second call, answered when the run is ready. Local options override the reply."""
+        reply = await self._tell(endpoint, self._readiness)
         if isinstance(reply, bytes) and self._engine:
             return with_frames(reply, self._engine.frames)
         return reply
 
-    async def _tell(self, place: Place, message: bytes) -> bytes | RunEnd | Failure:
-        """Make one call to the collector.
+    async def _tell(self, endpoint: CollectorEndpoint, message: bytes) -> bytes | RunEnd | Failure:
+        """Send one call to the collector.
 
-        Raises SimulatorError where joining again would end the same way: SessionRefused if the collector says so.
+        Raises SimulatorError where joining again would end in the same way, SessionRefused if the collector says so.
         """
-        call = self._exchange(place, message)
+        call = self._exchange(endpoint, message)
         try:
             reply: bytes = await call
         except grpc.aio.AioRpcError as error:
             if _too_large(error):
-                problem = doctor.message_too_large(error.details() or "")
+                problem = diagnostics.message_too_large(error.details() or "")
                 raise SimulatorError(problem.code, problem.sentence) from None
-            return place.explain(error)
+            return endpoint.explain(error)
         if goes_on(reply):
             return reply
-        last_words: Any = dict(await call.trailing_metadata() or ())
-        close = pb.Close.FromString(last_words.get(CLOSE_METADATA, b""))
+        last_lines: Any = dict(await call.trailing_metadata() or ())
+        close = pb.Close.FromString(last_lines.get(CLOSE_METADATA, b""))
         if not close.code:
-            return Failure("closed", f"{place.address} ended the session without saying why", permanent=False)
-        return self._joiner.judge(close)
+            return Failure("closed", f"{endpoint.address} ended the session without a reason", permanent=False)
+        return self._join_client.interpret_close(close)
 
-    def _exchange(self, place: Place, message: bytes) -> Any:
-        exchange: Any = place.channel.unary_unary
+    def _exchange(self, endpoint: CollectorEndpoint, message: bytes) -> Any:
+        exchange: Any = endpoint.channel.unary_unary
         # Without serializers gRPC hands the bytes through.
         return exchange(EXCHANGE)(message, metadata=self._metadata)
 
-    async def _give_up_place(self) -> None:
-        place, self._place = self._place, None
-        if place is not None:
-            await place.close()
+    async def _close_endpoint(self) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            await endpoint.close()
 
     def _remember(self, request: bytes, top: Outline) -> None:
-        """Keep what the game will not say again."""
+        """Keep what the game sends only once."""
         if self.calls == 1:
             self._introduction = request
         elif self.calls == 2:
@@ -256,10 +256,10 @@ class Conversation:
             if self._no_graphics:
                 for behavior, cameras in pictures(request).items():
                     if behavior in found:
-                        self._diagnose(doctor.cameras_without_graphics(behavior, cameras))
+                        self._diagnose(diagnostics.cameras_without_graphics(behavior, cameras))
 
     def _with_announcements(self, request: bytes, top: Outline) -> bytes:
-        """Add the behaviors that the collector has not heard of, as far as they have agents in this message."""
+        """Add the behaviors that the collector does not know, as far as they have agents in this message."""
         if not self._owed:
             return request
         heard = self._owed.intersection(populated(request, top))
@@ -267,12 +267,12 @@ class Conversation:
         return announcing(request, [self._announced[name] for name in sorted(heard)]) if heard else request
 
     def _finished(self, reply: bytes) -> bytes:
-        """Return the reply as the game gets it. In the first one it reads no side channels."""
+        """Return the reply with the hook's frames. Games read no side channels in their first reply."""
         if self._tap is not None and self.calls > 1:
             reply = self._tap.add(reply)
-        if len(reply) > doctor.UNITY_RECEIVES_BYTES and not self._warned_of_size:
+        if len(reply) > diagnostics.UNITY_RECEIVES_BYTES and not self._warned_of_size:
             self._warned_of_size = True
-            self._diagnose(doctor.reply_too_large(len(reply)))
+            self._diagnose(diagnostics.reply_too_large(len(reply)))
         return reply
 
 

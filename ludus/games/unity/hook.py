@@ -1,4 +1,4 @@
-"""A place for your own code between a game and its run: side channels that are nobody else's.
+"""A hook for your own code between a game and its run: side channels that the run does not use.
 
 What a run says and hears by side channels (engine configuration, environment parameters, stats) passes untouched. The
 rest, raw bytes and float properties, is between a game and whoever started it.
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ludus.games import doctor
+from ludus.games import diagnostics
 from ludus.games.unity.messages import Outline, side_channel, with_frames
 from ludus.protocol.codes import ProtocolError
 from ludus.protocol.side_channels import RUNS_CHANNELS, Frame, join, split
 from ludus.sdk.errors import SimulatorError
 
-logger = logging.getLogger("ludus.games.unity")
+logger = logging.getLogger("ludus.games")
 
 
 class SideChannelHook(Protocol):
@@ -37,7 +37,7 @@ class SideChannelHook(Protocol):
 
 
 @dataclass(frozen=True)
-class Tap:
+class SideChannelTap:
     """The hook, as one worker's games meet it."""
 
     hook: SideChannelHook
@@ -68,12 +68,12 @@ class Tap:
             raise _failed("pending", error) from error
         for frame in frames:
             if frame.channel in RUNS_CHANNELS:
-                problem = doctor.channel_of_the_run(frame.channel)
+                problem = diagnostics.channel_of_the_run(frame.channel)
                 raise SimulatorError(problem.code, problem.sentence)
         return with_frames(reply, lambda _given: more) if more else reply
 
 
 def _failed(method: str, error: Exception) -> SimulatorError:
     logger.error("the hook of side channels failed", exc_info=error)
-    problem = doctor.hook_failed(method, error)
+    problem = diagnostics.hook_failed(method, error)
     return SimulatorError(problem.code, problem.sentence)

@@ -1,4 +1,4 @@
-"""What a bridge has to know of the messages that it forwards, read without decoding them.
+"""Reads the fields that a bridge needs from the messages that it forwards, without decoding them.
 
 A message is walked at its top levels only (a few microseconds, whatever its size), because the agents' infos that fill
 it are nobody's business here. What is not a message is passed on untouched: the collector judges it. Layout of the

@@ -1,4 +1,4 @@
-"""What `mlagents-learn` prints, word for word: users' tools read it.
+"""The console output of `mlagents-learn`, word for word, because users' tools parse it.
 
 `[INFO] A. Step: 200. Time Elapsed: 1.389 s. Mean Reward: 1.900. Std of Reward: 0.000. Training.`
 """

@@ -1,4 +1,4 @@
-"""Where a run's results lie on this machine, and what of them Ludus has written.
+"""The folder of a run's results on this machine, and the record of files that Ludus has written.
 
     <run>/configuration.yaml
     <run>/<Behavior>.onnx                        copy of the last checkpoint's model
@@ -64,7 +64,7 @@ class Journal:
     """Id of the run on its server."""
     server: str = ""
     """The server's address; empty for a stack that `ludus learn` starts itself."""
-    epoch: int = 0
+    attempt: int = 0
     """The attempt that was seen last."""
     event: int = 0
     """Sequence number of the newest event that was shown."""
@@ -75,7 +75,7 @@ class Journal:
     def continue_with(self, run: str) -> None:
         """Take note of the run that goes on where this one has ended."""
         self.former.append(self.run)
-        self.run, self.epoch, self.event = run, 0, 0
+        self.run, self.attempt, self.event = run, 0, 0
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Journal":
@@ -92,7 +92,7 @@ class Journal:
                 checkpoints={int(step): list(files) for step, files in value["checkpoints"].items()},
             )
         former = list(data.get("former", []))  # a field that older files do not have
-        return cls(data["run"], data["server"], data["epoch"], data["event"], behaviors, former)
+        return cls(data["run"], data["server"], data["attempt"], data["event"], behaviors, former)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that is stored."""
@@ -135,7 +135,7 @@ class Folder:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ResultsUnusable(
-                f"{self.shown(path)} can't be read ({error}): use another run ID, or --force to begin anew"
+                f"{self.shown(path)} can't be read ({error}): use another run ID, or --force to start again"
             ) from error
 
     def write_journal(self, journal: Journal) -> None:

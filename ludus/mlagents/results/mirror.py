@@ -105,7 +105,7 @@ class Mirror:
 
     def sync(self) -> Run:
         """Bring over what is new, and return the run as it was at the beginning. Raises ApiError and OSError."""
-        run = self._client.get_run(self.journal.run)
+        run = self._client.runs.get(self.journal.run)
         self._ratings = {} if run.self_play is None else run.self_play.elo
         before = self.journal.to_json()
         self._follow_attempts(run)
@@ -134,18 +134,18 @@ class Mirror:
 
     def _follow_attempts(self, run: Run) -> None:
         """Take back what an attempt after the known one has not kept."""
-        if run.epoch == self.journal.epoch:
+        if run.attempt == self.journal.attempt:
             return
-        if self.journal.epoch:
-            for attempt in self._client.attempts(run.id):
-                if attempt.epoch > self.journal.epoch:
+        if self.journal.attempt:
+            for attempt in self._client.runs.attempts(run.id):
+                if attempt.number > self.journal.attempt:
                     checkpoint = attempt.resumed_from
-                    self._rewind({} if checkpoint is None else self._client.get_checkpoint(run.id, checkpoint).steps)
+                    self._rewind({} if checkpoint is None else self._client.checkpoints.get(run.id, checkpoint).steps)
         elif self.journal.former:
             checkpoint = self._settings_of_run["resume_from"]
             known = [one for former in self.journal.former for one in self._checkpoints_of(former)]
             self._rewind(next((one.steps for one in known if one.id == checkpoint), {}))
-        self.journal.epoch = run.epoch
+        self.journal.attempt = run.attempt
 
     def _rewind(self, restored: Mapping[str, int]) -> None:
         """Take back what lies behind these steps, which behaviors went on from; those that are not named began anew."""
@@ -160,7 +160,7 @@ class Mirror:
                 self._account(journal, writer)
 
     def _follow_events(self) -> None:
-        for event in self._client.list_events(self.journal.run, self.journal.event):
+        for event in self._client.events.list(self.journal.run, self.journal.event):
             self._show(event)
             self.journal.event = event.seq
 
@@ -188,8 +188,8 @@ class Mirror:
 
     def _connected(self, event: Event) -> str:
         """Describe a simulator that has connected, in ML-Agents' words where it is a Unity game."""
-        known = self._client.simulators(self.journal.run)
-        client = next((one.client for one in known if one.incarnation == event.data.get("incarnation")), "")
+        known = self._client.simulators.list(self.journal.run)
+        client = next((one.client for one in known if one.session_id == event.data.get("session_id")), "")
         unity = UNITY_CLIENT.search(client)
         if unity is None:
             return event.message
@@ -213,7 +213,7 @@ class Mirror:
 
     def _follow_metrics(self, run: Run) -> None:
         """Write new points, as far as the newest values reach: a summary is recorded at once, and read at once."""
-        self._metrics = [metric for metric in self._client.metrics(run.id) if metric.behavior]
+        self._metrics = [metric for metric in self._client.metrics.list(run.id) if metric.behavior]
         by_behavior: defaultdict[str, list[Metric]] = defaultdict(list)
         for metric in self._metrics:
             by_behavior[metric.behavior].append(metric)
@@ -224,7 +224,7 @@ class Mirror:
             points = [point for metric in new for point in self._points(run.id, metric, journal)]
             if not points:
                 continue
-            if self._client.get_run(run.id).epoch != self.journal.epoch:
+            if self._client.runs.get(run.id).attempt != self.journal.attempt:
                 return  # another attempt began meanwhile: what was read may be mixed
             points.sort(key=lambda point: point.step)
             if writer is not None:
@@ -239,7 +239,7 @@ class Mirror:
         after = journal.steps.get(metric.key, -1)
         while after < metric.step:
             try:
-                (series,) = self._client.series(run, metric.key, metric.behavior, PAGE, after)
+                (series,) = self._client.metrics.series(run, metric.key, metric.behavior, PAGE, after)
             except NotFound:
                 break  # superseded a moment ago
             columns = zip(series.steps, series.times, series.values, strict=True)
@@ -313,7 +313,7 @@ class Mirror:
         """Ask for the range of every metric."""
         gauges = []
         for metric in self._metrics:
-            (series,) = self._client.series(self.journal.run, metric.key, metric.behavior, 1)
+            (series,) = self._client.metrics.series(self.journal.run, metric.key, metric.behavior, 1)
             smallest, largest = series.minima[0], series.maxima[0]
             if metric.value is None or smallest is None or largest is None:
                 continue
@@ -354,10 +354,10 @@ class Mirror:
                 self._folder.remove(journal.checkpoints.pop(step))
             self._place_newest(behavior, journal)
 
-    def _checkpoints_of(self, run: str) -> list[Checkpoint]:
+    def _checkpoints_of(self, run: str) -> Sequence[Checkpoint]:
         """Return a run's checkpoints, newest first; none of a former run that the server has forgotten."""
         try:
-            return self._client.checkpoints(run)
+            return self._client.checkpoints.list(run)
         except NotFound:
             if run == self.journal.run:
                 raise
@@ -380,7 +380,7 @@ class Mirror:
         name = f"{file_name(behavior)}.onnx"
         try:
             if name in there:
-                self._client.download(checkpoint.run_id, checkpoint.id, name, model)
+                self._client.checkpoints.download(checkpoint.run_id, checkpoint.id, name, model)
             if there.issuperset(STATE_FILES):
                 self._fetch_state(checkpoint, state)
         except ProblemAnswer as error:
@@ -398,7 +398,7 @@ class Mirror:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".state-") as folder:
             files = [
-                self._client.download(checkpoint.run_id, checkpoint.id, name, Path(folder, name))
+                self._client.checkpoints.download(checkpoint.run_id, checkpoint.id, name, Path(folder, name))
                 for name in STATE_FILES
             ]
             pack(files, target)
@@ -434,7 +434,7 @@ class Mirror:
         """Return ML-Agents' `lesson_num` of each environment parameter, which counts from 0."""
         if not self._config.get("environment_parameters"):
             return {}
-        found = self._client.environment_parameters(self.journal.run)
+        found = self._client.environment_parameters.get(self.journal.run)
         return {parameter.name: parameter.lesson - 1 for parameter in found.parameters}
 
     def _saved_model(self, behavior: str, step: int, files: Sequence[str], checkpoint: Checkpoint) -> SavedModel:

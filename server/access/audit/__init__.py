@@ -1,1 +1,1 @@
-"""The audit log: who changed what, when, and from where."""
+"""The audit log: every change, with its token, time and address."""

@@ -8,7 +8,7 @@ from server.kit.db.projects import Owned
 
 
 class AuditEntry(Owned, Base):
-    """One request. Rows are only ever added; the steward forgets old ones."""
+    """One request. Rows are only ever added; the controller forgets old ones."""
 
     __tablename__ = "audit_entries"
 

@@ -18,7 +18,7 @@ DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class AuditRecord:
     """A request that changes something, as the audit log keeps it; see `AuditEntry`."""
 
     actor: str
@@ -53,20 +53,20 @@ class AuditRepository:
         """Return a page of entries."""
         return select_page(self._session, select(AuditEntry), query, self.COLUMNS, AuditEntry.id)
 
-    def enter(self, deed: Deed, status: int) -> None:
+    def enter(self, record: AuditRecord, status: int) -> None:
         """Add an entry, in the project of the session."""
         self._session.add(
             AuditEntry(
                 id=new_id("aud"),
                 at=now(),
-                actor=storable(deed.actor, 200),
-                token_id=deed.token_id,
-                method=deed.method,
-                route=storable(deed.route, 200),
-                target=storable(deed.target, 2000),
-                request_id=deed.request_id,
+                actor=storable(record.actor, 200),
+                token_id=record.token_id,
+                method=record.method,
+                route=storable(record.route, 200),
+                target=storable(record.target, 2000),
+                request_id=record.request_id,
                 status=status,
-                client=storable(deed.client, 64),
+                client=storable(record.client, 64),
             )
         )
 

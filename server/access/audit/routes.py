@@ -1,22 +1,26 @@
-"""The audit log: who changed what, when, and from where."""
+"""The audit log over HTTP."""
+
+from typing import Any
 
 from fastapi import APIRouter
 
+from ludus import schemas
 from server.access.audit.repository import AuditRepository
-from server.access.audit.schemas import AuditPage, AuditRead
-from server.access.tokens.principal import Scope
-from server.app.access import needs
-from server.app.services import DatabaseDep
 from server.kit.http import filters
+from server.kit.http.auth import needs
 from server.kit.http.errors import problems
 from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.services import DatabaseDep
 from server.kit.listing import Order
+from server.kit.principal import Scope
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 AUDIT = ListForm(
     name="audit",
+    kind=schemas.AuditEntry,
+    field="entries",
     filters={
         "at": Field(filters.time),
         "actor": Field(filters.word),
@@ -34,11 +38,7 @@ AUDIT = ListForm(
 )
 
 
-@router.get("", response_model=AuditPage, responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
-def list_audit(listing: ListingDep, database: DatabaseDep) -> AuditPage:
+@router.get("", response_model=AUDIT.page(), responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
+def list_audit(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List the requests that changed something in the project, or tried to, newest first."""
-    query = listing.query(AUDIT)
-    with database.read() as session:
-        page = AuditRepository(session).list(query)
-        entries = [AuditRead.model_validate(each) for each in page.items]
-    return AuditPage(entries=entries, next_page_token=listing.token(AUDIT, page))
+    return listing.answer(AUDIT, database, lambda session, query: AuditRepository(session).list(query))

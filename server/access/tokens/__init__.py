@@ -1,1 +1,1 @@
-"""Tokens: who may do what, in which project. Start at `server.access.tokens.principal`."""
+"""Tokens: scopes and projects. Start at `server.kit.principal`."""

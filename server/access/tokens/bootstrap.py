@@ -1,25 +1,25 @@
-"""A server's first token, made on its own host: who can write to the database needs nobody's leave."""
+"""Creates the first token; access to the database is the authorization."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from server.access.tokens.principal import Scope, everything
-from server.access.tokens.schemas import TokenCreate
+from server.access.tokens.requests import TokenCreate
 from server.access.tokens.service import TokenService
 from server.kit.db import migrate
 from server.kit.db.database import Database
 from server.kit.db.projects import EVERY
 from server.kit.errors import Invalid
+from server.kit.principal import Scope, everything
 from server.kit.settings import Settings
 
 ACTOR = "ludus admin"
-"""Who made the token, in the database."""
+"""The token's `created_by` in the database."""
 
 
 class TokenInvalid(Invalid):
-    """What was asked for is no token."""
+    """The request is not one for a token."""
 
     code = "invalid_token"
 

@@ -1,6 +1,6 @@
-"""Checks tokens: what the HTTP API and the gateway ask about the `Authorization` that they are sent.
+"""Checks the `Authorization` of requests to the HTTP API and the gateway.
 
-An answer is remembered for a few seconds, so that a request costs no query; a token that is revoked therefore holds for
+An answer is remembered for a few seconds, so that a request costs no query; a revoked token therefore stays valid for
 as long in processes that have just seen it. Refusals are not remembered. Memory has the SHA-256 of texts, never texts.
 """
 
@@ -8,22 +8,23 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from server.access.tokens.principal import CONFIGURED, Principal, Scope, everything, including
 from server.access.tokens.repository import USE_SECONDS, Known, TokenRepository
 from server.access.tokens.secrets import parse, same
 from server.kit.db.database import Database
 from server.kit.errors import TokenRefused, Unavailable
+from server.kit.principal import CONFIGURED, Principal, Scope, everything, including
+from server.kit.token_watcher import TokenWatcher
 
 REMEMBERED_SECONDS: Final = 5.0
-"""How long a revoked token may still be taken."""
+"""Time for which a revoked token may still be accepted."""
 REMEMBERED: Final = 4096
-"""Tokens in memory; beyond that it begins anew."""
+"""Tokens in memory; the memory is emptied when it is full."""
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ class _Memory:
 
 
 class TokenChecker:
-    """Knows who comes with which token. Safe to share between threads.
+    """Finds the principal of a token. Safe to share between threads.
 
     `configured` is the token of the settings, which may do everything.
     """
@@ -51,7 +52,7 @@ class TokenChecker:
         self._memory: dict[bytes, _Memory] = {}
 
     def recall(self, text: str) -> Principal | None:
-        """Return whose token this is if that is known without asking the database. Takes microseconds."""
+        """Return the principal of a token if that is known without a query. Takes microseconds."""
         fingerprint = _fingerprint(text)
         if self._configured is not None and same(fingerprint.hex(), self._configured.hex()):
             return everything(CONFIGURED)
@@ -59,7 +60,7 @@ class TokenChecker:
         return memory.principal if memory is not None and self._monotonic() < memory.until else None
 
     def check(self, text: str) -> Principal:
-        """Return whose token this is. Raises TokenRefused, DatabaseUnavailable."""
+        """Return the principal of a token. Raises TokenRefused, DatabaseUnavailable."""
         known = self.recall(text)
         if known is not None:
             return known
@@ -79,7 +80,7 @@ class TokenChecker:
         return principal
 
     def forget(self) -> None:
-        """Ask the database again about every token: one was revoked by this process."""
+        """Empty the memory: this process has revoked a token."""
         with self._lock:
             self._memory.clear()
 
@@ -93,12 +94,30 @@ class TokenChecker:
         try:
             with self._database.write() as session:
                 TokenRepository(session).note_use(token_id)
-        except Unavailable as error:  # a note for people: it must not keep anybody out
+        except Unavailable as error:  # only information for people: it must not refuse a request
             _log.warning("token_use_not_noted", token_id=token_id, error=str(error))
 
 
+def watch_tokens(database: Database, seconds: float | None = None) -> TokenWatcher:
+    """Return a watcher of the tokens in the database; see `TokenWatcher` for `seconds`."""
+    database = database.within(None)
+
+    def refused(token_ids: Collection[str]) -> Mapping[str, TokenRefused]:
+        with database.read() as session:
+            found = TokenRepository(session).find_all(token_ids)
+        refusals = {}
+        for token_id in token_ids:
+            try:
+                seconds_left(found.get(token_id))
+            except TokenRefused as refusal:
+                refusals[token_id] = refusal
+        return refusals
+
+    return TokenWatcher(refused, seconds)
+
+
 def seconds_left(found: Known | None) -> float:
-    """Return for how many seconds a token holds, infinity included. Raises TokenRefused if it does not."""
+    """Return the seconds for which a token is valid, maybe infinite. Raises TokenRefused if it is not."""
     if found is None:
         raise TokenRefused("unknown")
     token = found.token

@@ -1,4 +1,4 @@
-"""Tokens: who may do what, in which project, until when."""
+"""Tokens: scopes, project, and expiry."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ class Token(Base):
     digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 of the secret, in hexadecimal."""
     scopes: Mapped[list[Any]] = mapped_column(Json)
-    """Of `server.access.tokens.principal.Scope`, as they were asked for."""
+    """Of `server.kit.principal.Scope`, as they were asked for."""
     project: Mapped[str] = mapped_column(String(64))
     """`*`: all projects."""
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     """The only run in which a simulator with this token may play; None: any of the project."""
     created_by: Mapped[str] = mapped_column(String(200))
-    """Name of whoever made it."""
+    """Name of the principal that made it."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     expires_at: Mapped[float | None] = mapped_column(Timestamp)
     """None: never."""

@@ -8,13 +8,13 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from server.access.tokens.models import Token
-from server.access.tokens.principal import Scope
 from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
 from server.kit.errors import TokenNotFound
 from server.kit.listing import ListQuery, Order, Page
+from server.kit.principal import Scope
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 USE_SECONDS = 60.0
@@ -23,7 +23,7 @@ USE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a token at a moment."""
+    """A token, and the time at which it was read."""
 
     token: Token
     now: float
@@ -98,7 +98,7 @@ class TokenRepository:
         return row
 
     def revoke(self, token_id: str) -> Token:
-        """Let a token hold no longer; one that was revoked before stays as it is. Raises TokenNotFound."""
+        """Revoke a token; one that was revoked before stays as it is. Raises TokenNotFound."""
         found = self.get(token_id)
         if found.revoked_at is None:
             found.revoked_at = now()

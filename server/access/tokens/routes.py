@@ -1,38 +1,36 @@
 """Tokens: make them, look at them, revoke them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Depends, Path, Response
 
-from server.access.tokens.principal import Scope
+from ludus import schemas
+from server.access.tokens.checker import TokenChecker
 from server.access.tokens.repository import TokenRepository
-from server.access.tokens.schemas import (
-    PrincipalRead,
-    SimulatorTokenCreate,
-    TokenCreate,
-    TokenCreated,
-    TokenPage,
-    TokenRead,
-)
+from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
 from server.access.tokens.service import Made, TokenService
-from server.app.access import VisitDep, needs
-from server.app.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.db.database import Session
 from server.kit.errors import ProjectForbidden, RunNotFound, TokenForRun, TokenNotFound
 from server.kit.http import filters
+from server.kit.http.auth import AuthDep, needs
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
 from server.kit.http.fields import RunKey
 from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, DatabaseDep, shared
 from server.kit.listing import Order
+from server.kit.principal import Scope
+from server.kit.token_watcher import TokenWatcher
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 simulator_tokens = APIRouter(prefix="/v1/runs/{run:name}/simulator_tokens", tags=["tokens"])
 
 TOKENS = ListForm(
     name="tokens",
+    kind=schemas.Token,
     filters={
         "name": Field(filters.word),
         "project": Field(filters.word, EQUALITY),
@@ -47,27 +45,29 @@ TOKENS = ListForm(
 )
 CREATED = (ProjectForbidden, RunNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS)
 
+TokensDep = Annotated[TokenChecker, Depends(shared(TokenChecker))]
+WatcherDep = Annotated[TokenWatcher, Depends(shared(TokenWatcher))]
 TokenKey = Annotated[str, Path(max_length=40, pattern=r"^tok_[0-9a-z]+$", description="A token's id.")]
 
 
 @router.post(
     "",
     status_code=201,
-    response_model=TokenCreated,
+    response_model=schemas.NewToken,
     responses=problems(TokenForRun, *CREATED),
     openapi_extra=needs(Scope.ADMIN) | declare_json(TokenCreate),
 )
-def create_token(body: BodyDep, command: CommandDep, visit: VisitDep) -> Response:
+def create_token(body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
     """Make a token. Its text is in this answer and nowhere else: also a repetition does not show it again."""
     wanted = body.read(TokenCreate, {})
 
     def create(session: Session) -> Answer:
-        service = TokenService(session, visit.principal)
+        service = TokenService(session, auth.principal)
         return _made(
             service.create(
                 wanted.name,
                 wanted.scopes,
-                project=wanted.project or visit.project,
+                project=wanted.project or auth.project,
                 run=wanted.run,
                 seconds=wanted.expires_in_seconds,
             )
@@ -76,37 +76,33 @@ def create_token(body: BodyDep, command: CommandDep, visit: VisitDep) -> Respons
     return command.run(create)
 
 
-@router.get("", response_model=TokenPage, responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
-def list_tokens(listing: ListingDep, database: DatabaseDep) -> TokenPage:
+@router.get("", response_model=TOKENS.page(), responses=problems(*LIST_PROBLEMS), openapi_extra=needs(Scope.ADMIN))
+def list_tokens(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List the project's tokens, newest first, also those that expired or were revoked."""
-    query = listing.query(TOKENS)
-    with database.read() as session:
-        page = TokenRepository(session).list(query)
-        tokens = [TokenRead.model_validate(each) for each in page.items]
-    return TokenPage(tokens=tokens, next_page_token=listing.token(TOKENS, page))
+    return listing.answer(TOKENS, database, lambda session, query: TokenRepository(session).list(query))
 
 
-@router.get("/self", response_model=PrincipalRead, responses=problems(), openapi_extra=needs(None))
-def get_own_token(visit: VisitDep) -> PrincipalRead:
-    """Return who makes this request, and what it may do."""
-    principal = visit.principal
-    return PrincipalRead(
+@router.get("/self", response_model=schemas.Identity, responses=problems(), openapi_extra=needs(None))
+def get_own_token(auth: AuthDep) -> schemas.Identity:
+    """Return the token of this request and its rights."""
+    principal = auth.principal
+    return schemas.Identity(
         name=principal.name,
         token_id=principal.token_id,
-        scopes=sorted(principal.scopes),
+        scopes=tuple(sorted(principal.scopes)),
         project=principal.project,
-        acts_in=visit.project,
+        acts_in=auth.project,
         run_id=principal.run_id,
     )
 
 
 @router.get(
-    "/{token:token}", response_model=TokenRead, responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN)
+    "/{token:token}", response_model=schemas.Token, responses=problems(TokenNotFound), openapi_extra=needs(Scope.ADMIN)
 )
-def get_token(token: TokenKey, database: DatabaseDep) -> TokenRead:
+def get_token(token: TokenKey, database: DatabaseDep) -> schemas.Token:
     """Return one token, without its secret."""
     with database.read() as session:
-        return TokenRead.model_validate(TokenRepository(session).get(token))
+        return resource(schemas.Token, TokenRepository(session).get(token))
 
 
 @router.delete(
@@ -116,32 +112,32 @@ def get_token(token: TokenKey, database: DatabaseDep) -> TokenRead:
     responses={204: {"description": "It does not hold any more."}, **problems(TokenNotFound)},
     openapi_extra=needs(Scope.ADMIN),
 )
-def revoke_token(token: TokenKey, services: ServicesDep) -> Response:
+def revoke_token(token: TokenKey, database: DatabaseDep, tokens: TokensDep, watcher: WatcherDep) -> Response:
     """Revoke a token. It stays in the list; other processes take it for up to 5 s more.
 
-    What is open with it ends as soon.
+    Open requests with it end as soon.
     """
-    with services.database.write() as session:
+    with database.write() as session:
         TokenRepository(session).revoke(token)
-    services.tokens.forget()
-    services.vigil.hurry()
+    tokens.forget()
+    watcher.hurry()
     return Response(status_code=204)
 
 
 @simulator_tokens.post(
     "",
     status_code=201,
-    response_model=TokenCreated,
+    response_model=schemas.NewToken,
     responses=problems(*CREATED),
     openapi_extra=declare_json(SimulatorTokenCreate),
 )
-def create_simulator_token(run: RunKey, body: BodyDep, command: CommandDep, visit: VisitDep) -> Response:
+def create_simulator_token(run: RunKey, body: BodyDep, command: CommandDep, auth: AuthDep) -> Response:
     """Make a token with which simulators can play in this run, and do nothing else."""
     wanted = body.read(SimulatorTokenCreate, {})
 
     def create(session: Session) -> Answer:
-        made = TokenService(session, visit.principal).create(
-            wanted.name, [Scope.SIMULATE], project=visit.project, run=run, seconds=wanted.expires_in_seconds
+        made = TokenService(session, auth.principal).create(
+            wanted.name, [Scope.SIMULATE], project=auth.project, run=run, seconds=wanted.expires_in_seconds
         )
         return _made(made)
 
@@ -149,6 +145,5 @@ def create_simulator_token(run: RunKey, body: BodyDep, command: CommandDep, visi
 
 
 def _made(made: Made) -> Answer:
-    token = TokenRead.model_validate(made.token)
-    created = TokenCreated(**token.model_dump(), token=made.text)
-    return Answer(201, created, f"/v1/tokens/{token.id}", secret="token")  # noqa: S106  a field's name
+    created = resource(schemas.NewToken, made.token, token=made.text)
+    return Answer(201, created, f"/v1/tokens/{created.id}", secret="token")  # noqa: S106  a field's name

@@ -25,7 +25,7 @@ class NewToken:
     token_id: str
     text: str
     digest: str
-    """What is stored of the secret."""
+    """The digest of the secret, which is stored."""
 
     def __repr__(self) -> str:
         return f"NewToken({self.token_id!r})"

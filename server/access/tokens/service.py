@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from server.access.tokens.models import Token
-from server.access.tokens.principal import Principal, Scope
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.secrets import draw
 from server.kit.db.database import Session
 from server.kit.db.projects import EVERY
 from server.kit.errors import ProjectForbidden, ScopeMissing, TokenForRun
+from server.kit.principal import Principal, Scope
 from server.runs.repository import RunRepository
 
 
@@ -25,7 +25,7 @@ class Made:
 
 
 class TokenService:
-    """Commands on tokens on behalf of somebody, within the caller's transaction. Nobody gives more than it has."""
+    """Commands on tokens within the caller's transaction. A principal grants no scope that it lacks."""
 
     def __init__(self, session: Session, principal: Principal) -> None:
         self._session = session

@@ -1,12 +1,12 @@
 """Aliases: names of checkpoints that can be moved."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
+from pydantic import Field as ModelField
 
-from server.app.services import CommandDep, DatabaseDep, ServicesDep
+from ludus import schemas
 from server.checkpoints.aliases.repository import AliasRepository
-from server.checkpoints.aliases.schemas import AliasPage, AliasPut, AliasRead
 from server.checkpoints.aliases.service import AliasService
 from server.kit.db.database import Session
 from server.kit.errors import (
@@ -20,16 +20,19 @@ from server.kit.errors import (
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
-from server.kit.http.fields import NAME
+from server.kit.http.fields import NAME, Name, Write
 from server.kit.http.filters import Field
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.listing import Order
 
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"])
 
 ALIASES = ListForm(
     name="aliases",
+    kind=schemas.Alias,
     filters={
         "name": Field(filters.word),
         "checkpoint_id": Field(filters.word),
@@ -40,29 +43,37 @@ ALIASES = ListForm(
     default=Order("name", descending=False),
 )
 
+
+class AliasPut(Write):
+    """The checkpoint that an alias names."""
+
+    checkpoint_id: Name = ModelField(description="A checkpoint of a run.")
+    expected: Name | None = ModelField(
+        default=None,
+        description="Move it only if it stands for this checkpoint now; null: only if there is no such alias yet. Left "
+        "out, it is moved whatever it stands for.",
+    )
+
+
 AliasKey = Annotated[str, Path(max_length=200, pattern=NAME, description="The alias, as in `champion`.")]
 
 
-@router.get("", response_model=AliasPage, responses=problems(*LIST_PROBLEMS))
-def list_aliases(listing: ListingDep, database: DatabaseDep) -> AliasPage:
+@router.get("", response_model=ALIASES.page(), responses=problems(*LIST_PROBLEMS))
+def list_aliases(listing: ListingDep, database: DatabaseDep) -> dict[str, Any]:
     """List aliases by name."""
-    query = listing.query(ALIASES)
-    with database.read() as session:
-        page = AliasRepository(session).list(query)
-        found = [AliasRead.model_validate(each) for each in page.items]
-    return AliasPage(aliases=found, next_page_token=listing.token(ALIASES, page))
+    return listing.answer(ALIASES, database, lambda session, query: AliasRepository(session).list(query))
 
 
-@router.get("/{alias:name}", response_model=AliasRead, responses=problems(AliasNotFound, NameAmbiguous))
-def get_alias(alias: AliasKey, database: DatabaseDep) -> AliasRead:
-    """Return one alias: which checkpoint it stands for."""
+@router.get("/{alias:name}", response_model=schemas.Alias, responses=problems(AliasNotFound, NameAmbiguous))
+def get_alias(alias: AliasKey, database: DatabaseDep) -> schemas.Alias:
+    """Return one alias with its checkpoint."""
     with database.read() as session:
-        return AliasRead.model_validate(AliasRepository(session).get(alias))
+        return resource(schemas.Alias, AliasRepository(session).get(alias))
 
 
 @router.put(
     "/{alias:name}",
-    response_model=AliasRead,
+    response_model=schemas.Alias,
     responses=problems(
         AliasInvalid,
         AliasMoved,
@@ -75,13 +86,13 @@ def get_alias(alias: AliasKey, database: DatabaseDep) -> AliasRead:
     openapi_extra=declare_json(AliasPut),
 )
 def put_alias(alias: AliasKey, body: BodyDep, command: CommandDep) -> Response:
-    """Let an alias stand for a checkpoint; with `expected`, only if it stands for that one now."""
+    """Set an alias to a checkpoint; with `expected`, only if it has that checkpoint now."""
     wanted = body.read(AliasPut, {})
     compare = "expected" in wanted.model_fields_set
 
     def put(session: Session) -> Answer:
         made = AliasService(session).put(alias, wanted.checkpoint_id, compare=compare, expected=wanted.expected)
-        return Answer(200, AliasRead.model_validate(made))
+        return Answer(200, resource(schemas.Alias, made))
 
     return command.run(put)
 

@@ -1,4 +1,4 @@
-"""Commands on aliases: set one, compared with what the caller believes it to be; remove one."""
+"""Commands on aliases: set one if it still has the expected checkpoint; remove one."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from server.kit.db.database import Session
 from server.kit.errors import AliasInvalid, AliasMoved, CheckpointDeleted
 
 RESERVED: Final = frozenset({"latest", "best"})
-"""What stands for a checkpoint of a run anyway."""
+"""Names that already mean a checkpoint of a run."""
 ID_PREFIX: Final = "ckpt_"
 
 

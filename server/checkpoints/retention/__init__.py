@@ -1,1 +1,1 @@
-"""Retention: which checkpoints may go, and the removal of what is no longer needed from the artifact store."""
+"""Retention: rules for deleting checkpoints, and the removal of their files from the artifact store."""

@@ -1,4 +1,4 @@
-"""Who needs a checkpoint, so that no rule removes it. Whatever comes to name checkpoints adds its question here."""
+"""Uses of a checkpoint that protect it from every rule. A new use of checkpoints adds its query here."""
 
 from collections.abc import Callable, Collection, Sequence
 

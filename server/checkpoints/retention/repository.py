@@ -1,4 +1,4 @@
-"""Reads what the rules go by, gives checkpoints up, and knows whose files are still to be removed. Never commits.
+"""Reads the facts for the rules, marks checkpoints as deleted, and lists files to remove. Never commits.
 
 A checkpoint is given up under the lock of its run, and of its own row: whoever pins it, or begins a run with it, either
 comes first and is seen, or comes later and finds it gone.
@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Row, Select, case, select, text, update
 from sqlalchemy.orm import Session
 
-from server.checkpoints.merit import keep_best_of
 from server.checkpoints.models import Checkpoint, UploadedCheckpoint
 from server.checkpoints.retention.holds import held
 from server.checkpoints.retention.rules import Candidate, beyond_age, beyond_count, beyond_size, spared
+from server.checkpoints.score import keep_best_of
 from server.demonstrations.models import Demonstration
 from server.kit.db.clock import now
 from server.runs.events.repository import Note, lock_run, record
@@ -24,7 +24,7 @@ from server.runs.models import UNPURGED_SQL, DeletedRun, Run
 _COLUMNS = (
     Checkpoint.id,
     Checkpoint.run_id,
-    Checkpoint.epoch,
+    Checkpoint.attempt,
     Checkpoint.step,
     Checkpoint.created_at,
     Checkpoint.size,
@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Doomed:
+class ExpiredCheckpoint:
     """A checkpoint that a rule gives up."""
 
     checkpoint: Candidate
@@ -67,9 +67,9 @@ class RetentionRepository:
         rule = keep_best_of(self._session.scalars(select(Run.config).where(Run.id == run.id)).one())
         found = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
         gone = beyond_count(found, keep, rule.count if rule else 0)
-        return self._retire(run.id, [Doomed(each, "count") for each in gone])
+        return self._retire(run.id, [ExpiredCheckpoint(each, "count") for each in gone])
 
-    def plan(self, limits: Limits) -> list[Doomed]:
+    def plan(self, limits: Limits) -> list[ExpiredCheckpoint]:
         """Return what age and size let go, of all runs. Nothing is written."""
         if limits == Limits():
             return []
@@ -84,23 +84,23 @@ class RetentionRepository:
             old = beyond_age(every, stay, self._clock() - limits.seconds)
         left = [each for each in every if each not in set(old)]
         large = [] if limits.bytes is None else beyond_size(left, stay, limits.bytes)
-        return [Doomed(each, "age") for each in old] + [Doomed(each, "size") for each in large]
+        return [ExpiredCheckpoint(each, "age") for each in old] + [ExpiredCheckpoint(each, "size") for each in large]
 
-    def retire(self, doomed: Sequence[Doomed]) -> list[str]:
+    def retire(self, expired: Sequence[ExpiredCheckpoint]) -> list[str]:
         """Give up checkpoints of one run, if they still may go; return the ids of those that did."""
-        run = lock_run(self._session, doomed[0].checkpoint.run_id)
-        ids = [each.checkpoint.id for each in doomed]
+        run = lock_run(self._session, expired[0].checkpoint.run_id)
+        ids = [each.checkpoint.id for each in expired]
         self._session.execute(select(Checkpoint.id).where(Checkpoint.id.in_(ids)).with_for_update())
         rule = keep_best_of(self._session.scalars(select(Run.config).where(Run.id == run.id)).one())
         theirs = self._candidates(self._stored().where(Checkpoint.run_id == run.id))
         stay, there = spared(theirs, rule.count if rule else 0), {each.id for each in theirs}
         return self._retire(
-            run.id, [each for each in doomed if each.checkpoint.id in there and each.checkpoint.id not in stay]
+            run.id, [each for each in expired if each.checkpoint.id in there and each.checkpoint.id not in stay]
         )
 
-    def retire_all(self, doomed: Sequence[Doomed]) -> list[str]:
+    def retire_all(self, expired: Sequence[ExpiredCheckpoint]) -> list[str]:
         """Give up checkpoints of many runs, if they still may go; return the ids of those that did."""
-        return [each for theirs in by_run(doomed) for each in self.retire(theirs)]
+        return [each for theirs in by_run(expired) for each in self.retire(theirs)]
 
     def unpurged(self, limit: int) -> list[tuple[str, str]]:
         """Return ids and paths of checkpoints that are given up and whose files are still there, the oldest first."""
@@ -162,16 +162,16 @@ class RetentionRepository:
                 counts[run_id] = rule.count if rule else 0
         return counts
 
-    def _retire(self, run_id: str, doomed: Sequence[Doomed]) -> list[str]:
-        ids = [each.checkpoint.id for each in doomed]
+    def _retire(self, run_id: str, expired: Sequence[ExpiredCheckpoint]) -> list[str]:
+        ids = [each.checkpoint.id for each in expired]
         if not ids:
             return []
         for start in range(0, len(ids), _MANY):
             self._session.execute(
                 update(Checkpoint).where(Checkpoint.id.in_(ids[start : start + _MANY])).values(deleted_at=now())
             )
-        size = sum(each.checkpoint.size for each in doomed)
-        rules = sorted({each.rule for each in doomed})
+        size = sum(each.checkpoint.size for each in expired)
+        rules = sorted({each.rule for each in expired})
         message = f"Deleted {len(ids)} checkpoint{'s' if len(ids) > 1 else ''} ({', '.join(rules)}), {size} bytes."
         data = {"checkpoint_ids": ids[:100], "count": len(ids), "bytes": size, "rules": rules}
         record(self._session, run_id, Note("checkpoints_deleted", message, "debug", data))
@@ -181,10 +181,10 @@ class RetentionRepository:
         return float(self._session.scalars(select(now())).one())
 
 
-def by_run(doomed: Iterable[Doomed]) -> list[list[Doomed]]:
+def by_run(expired: Iterable[ExpiredCheckpoint]) -> list[list[ExpiredCheckpoint]]:
     """Return checkpoints in groups of one run each, in the order in which runs are locked."""
-    of_run: dict[str, list[Doomed]] = defaultdict(list)
-    for each in doomed:
+    of_run: dict[str, list[ExpiredCheckpoint]] = defaultdict(list)
+    for each in expired:
         of_run[each.checkpoint.run_id].append(each)
     return [of_run[run_id] for run_id in sorted(of_run)]
 
@@ -193,7 +193,7 @@ def _candidate(row: Row[Any], needed: Collection[str]) -> Candidate:
     return Candidate(
         id=row.id,
         run_id=row.run_id,
-        order=(row.epoch, row.step, row.created_at, row.id),
+        order=(row.attempt, row.step, row.created_at, row.id),
         created_at=row.created_at,
         step=row.step,
         size=row.size,

@@ -1,26 +1,47 @@
-"""Deleting old checkpoints at once, or seeing what would be deleted."""
+"""Deleting old checkpoints at once, or listing them."""
 
 from fastapi import APIRouter, Response
+from pydantic import Field
 
-from server.app.services import CommandDep, ServicesDep
-from server.checkpoints.retention.repository import Doomed, Limits, RetentionRepository
-from server.checkpoints.retention.schemas import Pruned, PrunedCheckpoint, PruneWrite
+from ludus import schemas
+from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository
 from server.kit.db.database import Session
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
+from server.kit.http.fields import Write
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, ServicesDep
 
 router = APIRouter(prefix="/v1", tags=["checkpoints"])
 
 
+class PruneWrite(Write):
+    """Limits by which checkpoints are deleted."""
+
+    older_than_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="Age at which checkpoints are deleted. Default: the server's `retention_seconds`.",
+    )
+    max_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**63 - 1,
+        description="Size of all checkpoints together beyond which the oldest are deleted. Default: the server's "
+        "`retention_bytes`.",
+    )
+    dry_run: bool = Field(default=False, description="Only say what would be deleted.")
+
+
 @router.post(
     "/checkpoints:prune",
-    response_model=Pruned,
+    response_model=schemas.Pruned,
     responses=problems(UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
     openapi_extra=declare_json(PruneWrite),
 )
 def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep) -> Response:
-    """Delete checkpoints of runs that are too old or too much. The newest, best, pinned and used ones are spared."""
+    """Delete checkpoints of runs by age and total size. The newest, best, pinned and used ones are kept."""
     wanted = body.read(PruneWrite, {})
     settings = services.settings.storage
     limits = Limits(
@@ -33,25 +54,13 @@ def prune_checkpoints(body: BodyDep, services: ServicesDep, command: CommandDep)
 
     def prune(session: Session) -> Answer:
         retention = RetentionRepository(session)
-        doomed = retention.plan(limits)
-        gone = set(retention.retire_all(doomed))
-        return Answer(200, _pruned([each for each in doomed if each.checkpoint.id in gone], dry_run=False))
+        expired = retention.plan(limits)
+        deleted = set(retention.retire_all(expired))
+        return Answer(200, _pruned([each for each in expired if each.checkpoint.id in deleted], dry_run=False))
 
     return command.run(prune)
 
 
-def _pruned(doomed: list[Doomed], *, dry_run: bool) -> Pruned:
-    checkpoints = [
-        PrunedCheckpoint.model_validate(
-            {
-                "id": each.checkpoint.id,
-                "run_id": each.checkpoint.run_id,
-                "step": each.checkpoint.step,
-                "size": each.checkpoint.size,
-                "created_at": each.checkpoint.created_at,
-                "rule": each.rule,
-            }
-        )
-        for each in doomed
-    ]
-    return Pruned(dry_run=dry_run, checkpoints=checkpoints, bytes=sum(each.size for each in checkpoints))
+def _pruned(expired: list[ExpiredCheckpoint], *, dry_run: bool) -> schemas.Pruned:
+    checkpoints = tuple(resource(schemas.PrunedCheckpoint, each.checkpoint, rule=each.rule) for each in expired)
+    return schemas.Pruned(dry_run=dry_run, checkpoints=checkpoints, bytes=sum(each.size for each in checkpoints))

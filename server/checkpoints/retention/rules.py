@@ -1,4 +1,4 @@
-"""Which checkpoints may go: rules over what is known of them, without a database.
+"""The rules of retention, as pure functions over facts about checkpoints.
 
 Spared, whatever else is said, are of each run the newest good one (recovery begins with it) and as many of the best as
 its configuration keeps; and everything that is pinned or in use (`Candidate.held`).
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is known of one checkpoint whose files are there."""
+    """One checkpoint whose files are stored."""
 
     id: str
     run_id: str
     order: tuple[int, int, float, str]
-    """Epoch, step, time and id: the last in this order is the run's newest."""
+    """Attempt number, step, time and id: the last in this order is the run's newest."""
     created_at: float
     step: int
     size: int

@@ -1,4 +1,4 @@
-"""Brings configuration files of older ML-Agents releases into the format of today, and says what it changed.
+"""Converts configuration files of older ML-Agents releases to the present format, and lists the changes.
 
 It reads the flat files up to 0.16 (`default:` and one block for each behavior), their curricula (YAML by behavior, or
 one JSON file for each) and sampler files, the sections `parameter_randomization` and `curriculum` up to 0.18, and keys
@@ -18,8 +18,8 @@ import yaml
 
 from server.config.document import parse_document
 from server.config.upgrade.blocks import from_blocks
+from server.config.upgrade.environment_parameters import add_parameters, by_behavior, read_curricula, read_samplers
 from server.config.upgrade.notes import Dropped, Notes, Rewritten
-from server.config.upgrade.parameters import add_parameters, by_behavior, read_curricula, read_samplers
 from server.config.upgrade.sections import from_sections
 
 Document = str | bytes | Mapping[str, Any]

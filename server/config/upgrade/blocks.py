@@ -8,9 +8,9 @@ from server.config.behavior import TRAINERS
 from server.config.document import Path
 from server.config.network import MemorySettings, NetworkSettings
 from server.config.problems import show
+from server.config.upgrade.environment_parameters import CURRICULUM_KEYS, add_parameters, read_curricula
 from server.config.upgrade.keys import NO_LONGER, RENAMED, SIGNAL_UPDATES, UNKNOWN, UPDATES, modernise, replace_updates
 from server.config.upgrade.notes import Notes, mapping_at, refuse
-from server.config.upgrade.parameters import CURRICULUM_KEYS, add_parameters, read_curricula
 from server.config.values import OWN, Section
 
 

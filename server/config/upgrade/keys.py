@@ -1,4 +1,4 @@
-"""What was renamed, or means nothing any more, inside the sections of a behavior."""
+"""Keys of a behavior's sections that were renamed or have no meaning any more."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -32,18 +32,18 @@ NO_LONGER: Final = {
     "use_curiosity": "curiosity is one of `reward_signals`",
     "curiosity_strength": "curiosity is one of `reward_signals`",
     "curiosity_enc_size": "curiosity is one of `reward_signals`",
-    "brain_to_imitate": "nobody is imitated while playing; record demonstrations, upload them (`ludus demonstration "
+    "brain_to_imitate": "online imitation no longer exists; record demonstrations, upload them (`ludus demonstration "
     "upload FILE`), and list their ids in `demonstrations`",
     "batches_per_epoch": "a clone run takes its gradient steps one after the other, up to `max_steps`",
 }
 """Keys that are known and mean nothing any more."""
 UPDATES: Final = ("train_interval", "num_update", "num_updates", "reward_signal_num_update")
 SIGNAL_UPDATES: Final = ("reward_signal_num_update", "reward_signal_steps_per_update")
-"""What `reward_signals` held beside the signals, up to 0.16: how often SAC updates those that learn."""
+"""A key of `reward_signals` beside the signals, up to 0.16: how often SAC updates the learned signals."""
 
 
 class _Place(Protocol):
-    """Says where a key was, or what it said is."""
+    """Describes the new place of a key, or of its value."""
 
     def __call__(self, key: str, *below: str) -> Path: ...
 
@@ -154,6 +154,6 @@ def rename_encoder(behavior: dict[str, Any], before: Path, after: Path, notes: N
 
 
 def _keep_known(section: dict[str, Any], kind: type[Section], path: Path, notes: Notes) -> None:
-    """Drop the keys that a section does not have; extrinsic rewards may have a network, which nobody uses."""
+    """Drop the keys that a section does not have; extrinsic rewards may have a network, which is unused."""
     for key in [key for key in section if key not in kind.model_fields and key != "network_settings"]:
         notes.drop((*path, key), section.pop(key), NO_LONGER.get(key, UNKNOWN))

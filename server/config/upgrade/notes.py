@@ -1,4 +1,4 @@
-"""What was done to a document: what is written otherwise now, what was dropped; or why it can't be understood."""
+"""The changes of an upgrade: rewritten and dropped keys, or the reason why the document cannot be read."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,23 +33,23 @@ class Dropped:
 
 @dataclass(slots=True)
 class Notes:
-    """What was done so far; what is done to many behaviors alike is said once."""
+    """The changes so far; a change that concerns many behaviors alike is listed once."""
 
     changes: list[Rewritten] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
 
     def moved(self, path: Path, to: Path, why: str = "has its place there now") -> None:
-        """Note something of which only the place changed."""
+        """Add a change of only the place."""
         self.changed(path, to, None, None, why)
 
     def changed(self, path: Path, to: Path, old: Any, new: Any, why: str) -> None:
-        """Note something that is written otherwise now."""
+        """Add a rewritten key."""
         change = Rewritten(join_path(path), join_path(to), old, new, why)
         if change not in self.changes:
             self.changes.append(change)
 
     def drop(self, path: Path, value: Any, why: str) -> None:
-        """Note something that the new document doesn't have."""
+        """Add a dropped key."""
         drop = Dropped(join_path(path), value, why)
         if drop not in self.dropped:
             self.dropped.append(drop)

@@ -1,9 +1,10 @@
-"""Files with `behaviors`, up to 0.18: what older releases had beside that section, or in it."""
+"""Files with `behaviors`, up to 0.18: the sections that older releases had beside it, or in it."""
 
 import copy
 from typing import Any
 
 from server.config.document import Path
+from server.config.upgrade.environment_parameters import add_parameters, read_curricula, read_samplers
 from server.config.upgrade.keys import (
     NO_LONGER,
     SIGNAL_UPDATES,
@@ -13,7 +14,6 @@ from server.config.upgrade.keys import (
     replace_updates,
 )
 from server.config.upgrade.notes import Notes, mapping_at
-from server.config.upgrade.parameters import add_parameters, read_curricula, read_samplers
 
 
 def from_sections(old: dict[str, Any], notes: Notes) -> dict[str, Any]:

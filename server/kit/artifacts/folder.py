@@ -53,7 +53,7 @@ class FolderStore:
         return self._file(path).stat().st_size
 
     def delete(self, path: str) -> None:
-        """Remove a file or a folder. A folder disappears by one rename first, so that nobody meets half of it."""
+        """Remove a file or a folder. A folder disappears by one rename first, so that no reader finds a part of it."""
         target = self._root / check_path(path)
         grave = target.parent / f".{secrets.token_hex(8)}.tmp"
         with _told(path):
@@ -75,7 +75,7 @@ class FolderStore:
                     yield StoredFile(relative, found.st_size, found.st_mtime)
 
     def sweep(self, older_than: float) -> int:
-        """Remove temporary files and folders, and graves, that nobody has written to for so many seconds."""
+        """Remove temporary files and folders, and graves, that were not written to for so many seconds."""
         swept = 0
         oldest = time.time() - older_than
         for folder, folders, names in os.walk(self._root):

@@ -19,17 +19,17 @@ class Stored(Generic[Inspected]):
     path: str
     """As the row has it."""
     inspected: Inspected
-    """What a look into the file has found."""
+    """The result of the inspection of the file."""
     kept: bool = False
 
     def keep(self) -> None:
-        """Note that the row is committed: the file stays."""
+        """Keep the file: its row is committed."""
         self.kept = True
 
 
 @contextmanager
 def published(store: ArtifactStore, file: Path, target: str, stored: Stored[Inspected]) -> Iterator[Stored[Inspected]]:
-    """Store a file in a new folder for the length of the block; it stays if somebody says `keep` meanwhile.
+    """Store a file in a new folder for the length of the block; it stays if `keep` is called meanwhile.
 
     Outside the transaction that inserts the row, which is short: copying takes a while.
     """

@@ -3,7 +3,7 @@
 An object appears when it is complete, so a file is there or not. A folder is many objects, and becomes visible to users
 by its row in the database, which is written after the last of them; what a killed publication leaves behind has no row,
 and retention collects it. Every part that is sent carries its MD5, which the server holds against what arrived; what is
-read back is held against the SHA-256 that its row has by whoever reads it.
+read back is compared with the SHA-256 of its row by the reader.
 
 boto3 itself retries what may be retried (`standard` mode: time-outs, throttling, 5xx), with growing pauses.
 """

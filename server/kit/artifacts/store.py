@@ -1,4 +1,4 @@
-"""What a store of artifacts can do, whatever keeps the bytes."""
+"""The interface of artifact stores."""
 
 import hashlib
 from collections.abc import Iterator

@@ -2,14 +2,14 @@
 
     with database.write() as session:      # one transaction: committed at the end, rolled back on an exception
         RunRepository(session).insert(run)
-        after_commit(session, lambda: bell.ring(run.id))
+        after_commit(session, lambda: wake_up.wake(run.id))
 
 SQLite (WAL): every writing transaction begins with `BEGIN IMMEDIATE` and waits for the writer before it; a transaction
 that reads first and writes later would fail at once with "database is locked", whatever the time-out. The driver's own
 transaction handling is off (`isolation_level=None`), because it begins transactions late and never for reads. Readers
 have connections of their own that refuse to write, and see one snapshot.
-PostgreSQL: READ COMMITTED, with time-outs for locks and statements, and for transactions that stand still (a process
-that froze, a host that is gone) longer than others wait for their locks; what must not interleave locks the run's row
+PostgreSQL: READ COMMITTED, with time-outs for locks and statements. It ends a transaction that is idle (a stopped
+process, a lost host) for longer than others wait for its locks. Operations that must not interleave lock the run's row
 first.
 """
 
@@ -52,7 +52,7 @@ def after_commit(session: Session, effect: Effect) -> None:
 
 
 class Database:
-    """Hands out transactions. One per process (never across a fork); safe to share between threads."""
+    """Opens transactions. One per process (never across a fork); safe to share between threads."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Database:
         self._project: str | None = None
         self._before_commit: Callable[[Session], None] | None = None
         if self.url.get_backend_name() == "sqlite":
-            # SQLite's waiting writers sleep and try again, up to 100 ms apart; within a process they queue up better.
-            self._turn: AbstractContextManager[object] = _Turn(busy_seconds)
+            # SQLite's waiting writers poll, up to 100 ms apart; a lock wakes those of this process at once.
+            self._write_lock: AbstractContextManager[object] = _WriteLock(busy_seconds)
             self._reader = _sqlite_engine(self.url, synchronous, busy_seconds, pool_size, writes=False)
             self._writer = _sqlite_engine(self.url, synchronous, busy_seconds, pool_size, writes=True)
         else:
-            self._turn = nullcontext()
+            self._write_lock = nullcontext()
             engine = _postgresql_engine(self.url, busy_seconds, statement_seconds, pool_size)
             self._reader = engine.execution_options(postgresql_readonly=True)
             self._writer = engine
@@ -97,8 +97,7 @@ class Database:
     def within(self, project: str | None, before_commit: Callable[[Session], None] | None = None) -> Self:
         """Return a view of the same database whose sessions see, and add to, one project alone; None: every project.
 
-        `before_commit` has the last word in each of its writing transactions: what it adds is committed with the rest,
-        or not at all.
+        `before_commit` runs at the end of each of its writing transactions, inside the transaction.
         """
         view = copy.copy(self)
         view.__dict__.update(_project=project, _before_commit=before_commit)
@@ -112,12 +111,12 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """One writing transaction, committed at the end of the block; then what `after_commit` collected is done.
+        """One writing transaction, committed at the end of the block; then the effects of `after_commit` run.
 
         Raises DatabaseUnavailable when the database doesn't answer or another writer doesn't finish; nothing is
         written then.
         """
-        with self._turn, _translated(), self._session(self._writer) as session:
+        with self._write_lock, _translated(), self._session(self._writer) as session:
             session.connection()
             yield session
             if self._before_commit is not None:
@@ -142,7 +141,7 @@ class Database:
         return ProjectSession(engine, expire_on_commit=False, autoflush=autoflush, info=info_of(self._project))
 
     def ping(self) -> None:
-        """Ask the database for a sign of life. Raises DatabaseUnavailable."""
+        """Check that the database answers. Raises DatabaseUnavailable."""
         with self.read() as session:
             session.execute(text("SELECT 1"))
 
@@ -153,7 +152,7 @@ class Database:
 
 
 def _commit(session: Session) -> None:
-    """Commit, or throw the connection away: one whose COMMIT failed may still hold the transaction and its locks."""
+    """Commit, or close the connection: one whose COMMIT failed may still hold the transaction and its locks."""
     try:
         session.commit()
     except BaseException:
@@ -161,8 +160,8 @@ def _commit(session: Session) -> None:
         raise
 
 
-class _Turn:
-    """A lock that is waited for no longer than the database would be."""
+class _WriteLock:
+    """A lock with the time-out of the database."""
 
     def __init__(self, seconds: float) -> None:
         self._lock = threading.Lock()
@@ -178,7 +177,7 @@ class _Turn:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn "does not answer" and "stayed locked" into DatabaseUnavailable; let real mistakes through."""
+    """Raise DatabaseUnavailable for outages and time-outs of locks; pass other errors on."""
     try:
         yield
     except PoolTimeout as error:
@@ -190,7 +189,7 @@ def _translated() -> Iterator[None]:
 
 
 def _is_outage(error: DBAPIError) -> bool:
-    """Tell trouble that can pass (locked, full, connection lost) from a mistake in a statement."""
+    """Return whether an error can pass (locked, full, connection lost), as opposed to a wrong statement."""
     if error.connection_invalidated:
         return True
     if isinstance(error.orig, sqlite3.Error):

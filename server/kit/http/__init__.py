@@ -1,1 +1,1 @@
-"""What routes share: fields, bodies, filters, pages, problems, idempotency."""
+"""Shared by routes: fields, bodies, filters, pages, problems, idempotency."""

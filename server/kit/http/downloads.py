@@ -14,9 +14,9 @@ from fastapi import Depends, Header, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server.app.uploads import MEDIA_TYPE
 from server.kit.artifacts import ArtifactStore
 from server.kit.http.errors import RangeNotSatisfiable, Responses
+from server.kit.http.uploads import MEDIA_TYPE
 
 BLOCK: Final = 256 * 1024
 _RANGE: Final = re.compile(r"bytes=\s*([0-9]*)-([0-9]*)\s*", re.IGNORECASE)
@@ -29,7 +29,7 @@ DOWNLOAD: Final[Responses] = {
     206: {"description": "The part that `Range` asks for; `Content-Range` says which it is.", "content": _CONTENT},
     304: {"description": "The file is the one that `If-None-Match` names."},
 }
-"""What a route answers that sends a file, besides problems, of which one is RangeNotSatisfiable."""
+"""The answers of a route that sends a file, besides its problems, which include RangeNotSatisfiable."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Wish:
 
 
 def wish_of(
-    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of what the client has.")] = "",
+    if_none_match: Annotated[str, Header(max_length=2000, description="ETags of the client's copies.")] = "",
     if_range: Annotated[
         str, Header(max_length=2000, description="ETag of the file that `Range` is meant for; another one comes whole.")
     ] = "",

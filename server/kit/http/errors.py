@@ -48,9 +48,10 @@ class ProblemItem(BaseModel):
 
     path: str = Field(description="Where: dotted keys, for instance `behaviors.CartPole.hyperparameters.batch_size`.")
     code: str = Field(description="Stable name of the mistake.")
-    message: str = Field(description="What is wrong and what would be right.")
+    message: str = Field(description="The mistake and its correction.")
     location: str = Field(
-        description="What `path` is a path in: `config`, `body`, `query`, `path`, `header` or `server`."
+        description="The part of the request that `path` refers to: `config`, `body`, `query`, `path`, `header` or "
+        "`server`."
     )
 
 
@@ -124,7 +125,6 @@ class IdempotencyKeyReused(RequestError):
 
     def __init__(self, key: str) -> None:
         super().__init__(f"The Idempotency-Key {key!r} was used with another content. Use a new key for a new request.")
-        self.key = key
 
 
 class RequestInFlight(RequestError):
@@ -139,7 +139,6 @@ class RequestInFlight(RequestError):
         super().__init__(
             f"The first request with the Idempotency-Key {key!r} is still being answered. Repeat it later."
         )
-        self.key = key
 
 
 class BodyInvalid(RequestError):
@@ -163,11 +162,10 @@ class BodyTooLarge(RequestError):
             f"The body is larger than {limit} bytes, which is the limit. Configurations are small texts; for files the "
             "server's operator sets the limits (LUDUS_STORAGE__DEMONSTRATION_BYTES, LUDUS_STORAGE__CHECKPOINT_BYTES)."
         )
-        self.limit = limit
 
 
 class BodyTooSlow(RequestError):
-    """The body comes so slowly that nobody waits for it."""
+    """The body arrives too slowly."""
 
     code = "body_too_slow"
     status = 408

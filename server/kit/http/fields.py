@@ -1,11 +1,10 @@
 """Types of parameters and fields that several features share."""
 
 import re
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor  # codespell:ignore convertors
 
 from server.kit.db.ids import ALPHABET, LENGTH
@@ -43,7 +42,7 @@ RunKey = Annotated[
 CheckpointKey = Annotated[str, Path(max_length=40, pattern=NAME, description="A checkpoint's id, `latest` or `best`.")]
 ConfigName = Annotated[str, Path(max_length=200, pattern=NAME, description="Name of a stored configuration.")]
 FileName = Annotated[str, Path(max_length=500, pattern=r"^[A-Za-z0-9._=+/-]+$", description="Name of a file.")]
-Epoch = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of an attempt.")]
+AttemptNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of an attempt.")]
 MetricKey = Annotated[
     str,
     Query(min_length=1, max_length=200, pattern=TEXT, description="The metric, as in `Environment/Cumulative Reward`."),
@@ -55,20 +54,9 @@ RunName = Annotated[Name, AfterValidator(_no_id)]
 """A name that is given to a run: never one that may be another run's id."""
 Tag = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._=/@+-]*$")]
 Text = Annotated[str, StringConstraints(max_length=2000, pattern=TEXT)]
-REFERS_TO = "x-refers-to"
-"""Mark in a generated schema that `server.app.openapi` replaces by a reference to the model of this name."""
-Time = datetime
-"""RFC 3339 in UTC; the database's seconds since 1970 are read as such."""
-ResolvedConfig = Annotated[dict[str, Any], WithJsonSchema({"type": "object", REFERS_TO: "RunConfig"})]
-
-
-class Read(BaseModel):
-    """Parent of what is returned: built from rows by attribute."""
-
-    model_config = ConfigDict(from_attributes=True)
 
 
 class Write(BaseModel):
-    """Parent of what is sent: unknown fields are mistakes."""
+    """Parent of request bodies: unknown fields are mistakes."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from server.app.repository import IdempotencyRepository
 from server.kit.db.database import Database, Session
 from server.kit.db.projects import DEFAULT
 from server.kit.http.errors import IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight
+from server.kit.http.repository import IdempotencyRepository
+from server.kit.http.resources import dump
 
 COMMAND_PROBLEMS = (IdempotencyKeyInvalid, IdempotencyKeyReused, RequestInFlight)
-"""What any command can be refused for."""
+"""The problems of any command."""
 
 REPLAYED = "Idempotency-Replayed"
 _KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
@@ -35,10 +35,11 @@ _KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answers with."""
+    """The answer of a command."""
 
     status: int
-    body: BaseModel
+    body: object
+    """A resource of `ludus.schemas`."""
     location: str | None = None
     """Path of what was created."""
     secret: str | None = None
@@ -47,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class RequestMark:
-    """What tells a request from others: its key if it has one, and what the key stands for."""
+    """The identity of a request: its key if it has one, and what the key stands for."""
 
     scope: str
     """See `key_scope`."""
@@ -89,13 +90,13 @@ class Command:
         if self._mark.key is None:
             with self._database.write() as session:
                 answer = effect(session)
-            return _respond(answer.status, answer.body.model_dump(mode="json"), answer.location)
+            return _respond(answer.status, dump(answer.body), answer.location)
         with self._in_flight.hold(self._mark.scope, self._mark.key):
             return self._run_once(self._mark.key, effect)
 
-    def preview(self, body: BaseModel) -> JSONResponse:
+    def preview(self, body: object) -> JSONResponse:
         """Answer what the command would do. Nothing is written, and the key is not used up."""
-        return _respond(200, body.model_dump(mode="json"), None)
+        return _respond(200, dump(body), None)
 
     def _run_once(self, key: str, effect: Callable[[Session], Answer]) -> JSONResponse:
         with self._database.write() as session:
@@ -110,14 +111,14 @@ class Command:
                 response.headers[REPLAYED] = "true"
                 return response
             answer = effect(session)
-            body = answer.body.model_dump(mode="json")
+            body = dump(answer.body)
             kept = body if answer.secret is None else {**body, answer.secret: None}
             keys.answer(self._mark.scope, key, answer.status, {"body": kept, "location": answer.location})
         return _respond(answer.status, body, answer.location)
 
 
 def key_scope(project: str, method: str, path: str) -> str:
-    """Return what a key belongs to: a project, a method and a path. Somebody else's answer is nobody's business."""
+    """Return what a key belongs to: a project, a method and a path. Answers are never shared between projects."""
     return f"{'' if project == DEFAULT else project + ' '}{method} {path}"[:200]
 
 

@@ -1,7 +1,8 @@
-"""Lists over HTTP: `filter`, `order_by`, `page_size`, `page_token` become a `ListQuery`, and a page its next token."""
+"""Lists over HTTP: `filter`, `order_by`, `page_size`, `page_token` become a `ListQuery`; the answer is a page."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -9,27 +10,18 @@ from fastapi import Depends, Query
 from pydantic import BaseModel
 from pydantic import Field as ModelField
 
+from server.kit.db.database import Database, Session
 from server.kit.http.errors import FilterInvalid, OrderInvalid, PageTokenInvalid
 from server.kit.http.filters import MAX_LENGTH, Field, parse_filter, parse_order
 from server.kit.http.pages import MAX_TOKEN_LENGTH, decode_token, encode_token
+from server.kit.http.resources import list_of, resource
 from server.kit.listing import ListQuery, Order, Page
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
 LIST_PROBLEMS = (FilterInvalid, OrderInvalid, PageTokenInvalid)
-"""What a list can be asked wrongly."""
-
-
-@dataclass(frozen=True)
-class ListForm:
-    """What a list can be asked for."""
-
-    name: str
-    """Tells the page tokens of different lists apart."""
-    filters: Mapping[str, Field]
-    orders: frozenset[str]
-    default: Order
+"""Problems of a request for a list."""
 
 
 class ListPage(BaseModel):
@@ -38,6 +30,26 @@ class ListPage(BaseModel):
     next_page_token: str = ModelField(
         default="", description="Ask for the next page with this as `page_token`; empty on the last page."
     )
+
+
+@dataclass(frozen=True)
+class ListForm:
+    """A list of resources: its filters and orders."""
+
+    name: str
+    """Distinguishes the page tokens of different lists."""
+    kind: type[Any]
+    """A resource of `ludus.schemas`."""
+    filters: Mapping[str, Field]
+    orders: frozenset[str]
+    default: Order
+    field: str = ""
+    """The field of a page that has the resources; `name` by default."""
+
+    def page(self, **more: Any) -> type[BaseModel]:
+        """Return the model of a page; `more` are further fields."""
+        name = "".join(word.capitalize() for word in re.split("[-_]", self.name))
+        return list_of(f"{name}Page", self.kind, self.field or self.name, ListPage, **more)
 
 
 class Listing:
@@ -51,7 +63,11 @@ class Listing:
         ] = "",
         order_by: Annotated[str, Query(max_length=100, description="A field, then `asc` or `desc`.")] = "",
         page_size: Annotated[
-            int, Query(ge=0, description=f"Most items; above {MAX_PAGE_SIZE} it is lowered to that. 0 = the default.")
+            int,
+            Query(
+                ge=0,
+                description=f"Maximum number of items; above {MAX_PAGE_SIZE} it is lowered to that. 0 = the default.",
+            ),
         ] = DEFAULT_PAGE_SIZE,
         page_token: Annotated[
             str, Query(max_length=MAX_TOKEN_LENGTH, description="`next_page_token` of the page before.")
@@ -62,10 +78,26 @@ class Listing:
         self._page_size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         self._page_token = page_token
 
-    def query(self, form: ListForm, bound: str = "") -> ListQuery:
-        """Read the parameters; `bound` is what else decides about the order. Raises FilterInvalid, OrderInvalid,
-        PageTokenInvalid.
+    def answer(
+        self,
+        form: ListForm,
+        database: Database,
+        fetch: Callable[[Session, ListQuery], Page[Any]],
+        bound: str = "",
+    ) -> dict[str, Any]:
+        """Fetch a page in one transaction. Its items are resources, or rows from which resources are built.
+
+        `bound` is text of the request that changes the order, too: a page token is valid with the same text only.
+        Raises FilterInvalid, OrderInvalid, PageTokenInvalid.
         """
+        query = self.query(form, bound)
+        with database.read() as session:
+            page = fetch(session, query)
+            items = [each if isinstance(each, form.kind) else resource(form.kind, each) for each in page.items]
+        return {form.field or form.name: items, "next_page_token": self.token(form, page, bound)}
+
+    def query(self, form: ListForm, bound: str = "") -> ListQuery:
+        """Parse the parameters. Raises FilterInvalid, OrderInvalid, PageTokenInvalid."""
         order = parse_order(self._order_by, form.orders, form.default)
         after = decode_token(self._page_token, self._text(form, bound)) if self._page_token else None
         return ListQuery(order, parse_filter(self._filter, form.filters), self._page_size, after)

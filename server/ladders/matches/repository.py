@@ -1,4 +1,4 @@
-"""The ledger of matches: what runs have played, and what was reported over the API. Rows are only ever added.
+"""The ledger of matches: played by runs, or reported over the API. Rows are only ever added.
 
 A match of a run has a number per behavior, which goes on where the checkpoint stood that an attempt resumed from. What
 an earlier attempt played beyond that checkpoint is superseded when the new one begins (`resume`), before it has played
@@ -21,22 +21,22 @@ from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, check, parts, select_page
 from server.kit.errors import MatchInvalid
 from server.kit.listing import Condition, ListQuery, Operator, Page
-from server.ladders.models import Ladder, LadderMatch, LadderPlayer, LadderSeat
+from server.ladders.models import Ladder, LadderMatch, LadderParticipant, LadderPlayer
 from server.ladders.rating_systems import ranks
 from server.ladders.ratings.repository import RatingRepository
-from server.ladders.refs import Outcome, PlayedMatch, ReportedMatch, ReportedSeat
+from server.ladders.refs import Outcome, PlayedMatch, ReportedMatch, ReportedParticipant
 from server.ladders.repository import LadderRepository, PlayerRepository, Policy
 
 _RANKS: dict[Outcome, tuple[int, int]] = {"win": (1, 2), "draw": (1, 1), "loss": (2, 1)}
-"""Outcome -> rank of the first seat, and of every other one."""
+"""Outcome -> rank of the first participant, and of every other one."""
 
 
 @dataclass(frozen=True)
-class SeatedMatch:
-    """A match with its seats, and their players."""
+class MatchWithParticipants:
+    """A match with its participants, and their players."""
 
     match: LadderMatch
-    seats: Sequence[tuple[LadderSeat, LadderPlayer]]
+    participants: Sequence[tuple[LadderParticipant, LadderPlayer]]
 
 
 class MatchRepository:
@@ -49,7 +49,7 @@ class MatchRepository:
         "truncated": LadderMatch.truncated,
         "rated": LadderMatch.rated,
         "run_id": LadderMatch.run_id,
-        "epoch": LadderMatch.epoch,
+        "attempt": LadderMatch.attempt,
         "behavior": LadderMatch.behavior,
         "number": LadderMatch.number,
         "simulator": LadderMatch.simulator,
@@ -60,7 +60,7 @@ class MatchRepository:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def list(self, ladder_id: str, query: ListQuery) -> Page[SeatedMatch]:
+    def list(self, ladder_id: str, query: ListQuery) -> Page[MatchWithParticipants]:
         """Return a page of a ladder's matches. Without a condition on `superseded` those that are not."""
         matches = select(LadderMatch).where(LadderMatch.ladder_id == ladder_id)
         if all(condition.field != "superseded" for condition in query.conditions):
@@ -68,18 +68,20 @@ class MatchRepository:
         page = select_page(
             self._session, matches, query, self.COLUMNS, LadderMatch.seq, lambda each: _special(ladder_id, each)
         )
-        return Page(tuple(self.seated(page.items)), page.next)
+        return Page(tuple(self.with_participants(page.items)), page.next)
 
-    def seated(self, matches: Sequence[LadderMatch]) -> Iterator[SeatedMatch]:
-        """Iterate over matches of one ladder with their seats."""
-        seats: dict[int, list[tuple[LadderSeat, LadderPlayer]]] = {match.seq: [] for match in matches}
-        same = (LadderPlayer.ladder_id == LadderSeat.ladder_id) & (LadderPlayer.id == LadderSeat.player)
-        for part in parts(sorted(seats)):
-            query = select(LadderSeat, LadderPlayer).join(LadderPlayer, same)
-            of_part = query.where(LadderSeat.ladder_id == matches[0].ladder_id, LadderSeat.seq.in_(part))
-            for seat, player in self._session.execute(of_part.order_by(LadderSeat.seq, LadderSeat.seat)):
-                seats[seat.seq].append((seat, player))
-        return (SeatedMatch(match, seats[match.seq]) for match in matches)
+    def with_participants(self, matches: Sequence[LadderMatch]) -> Iterator[MatchWithParticipants]:
+        """Iterate over matches of one ladder with their participants."""
+        participants: dict[int, list[tuple[LadderParticipant, LadderPlayer]]] = {match.seq: [] for match in matches}
+        same = (LadderPlayer.ladder_id == LadderParticipant.ladder_id) & (LadderPlayer.id == LadderParticipant.player)
+        for part in parts(sorted(participants)):
+            query = select(LadderParticipant, LadderPlayer).join(LadderPlayer, same)
+            of_part = query.where(LadderParticipant.ladder_id == matches[0].ladder_id, LadderParticipant.seq.in_(part))
+            for participant, player in self._session.execute(
+                of_part.order_by(LadderParticipant.seq, LadderParticipant.position)
+            ):
+                participants[participant.seq].append((participant, player))
+        return (MatchWithParticipants(match, participants[match.seq]) for match in matches)
 
 
 class MatchLedger:
@@ -90,39 +92,48 @@ class MatchLedger:
         self._ladders = LadderRepository(session)
         self._players = PlayerRepository(session)
 
-    def append(self, run_id: str, epoch: int, played: Iterable[PlayedMatch]) -> int:
+    def append(self, run_id: str, attempt: int, played: Iterable[PlayedMatch]) -> int:
         """Add what an attempt of a run has played; return how many matches were new.
 
         The numbers of a behavior ascend. Those not beyond the attempt's newest are dropped: adding twice is safe.
         """
-        new = self._unknown(run_id, epoch, played)
+        new = self._unknown(run_id, attempt, played)
         if not new:
             return 0
         ladder = self._ladders.lock_of_run(run_id)
         first = _take(ladder, len(new))
-        players = self._players.of_run(ladder, run_id, {seat for match in new for seat in match.seats})
-        matches, seats = [], []
+        players = self._players.of_run(
+            ladder, run_id, {participant for match in new for participant in match.participants}
+        )
+        matches, participants = [], []
         for seq, match in enumerate(new, first):
             key = {"ladder_id": ladder.id, "seq": seq}
-            matches.append({**key, **_columns(match), "run_id": run_id, "epoch": epoch})
+            matches.append({**key, **_columns(match), "run_id": run_id, "attempt": attempt})
             mine, others = _RANKS[match.outcome]
-            for index, seat in enumerate(match.seats):
-                player = players[Policy.at(seat)]
+            for index, participant in enumerate(match.participants):
+                player = players[Policy.at(participant)]
                 rank = others if index else mine
-                seats.append(
-                    {**key, "seat": index, "player": player, "team": seat.team, "rank": rank, "step": seat.step}
+                participants.append(
+                    {
+                        **key,
+                        "position": index,
+                        "player": player,
+                        "team": participant.team,
+                        "rank": rank,
+                        "step": participant.step,
+                    }
                 )
         connection = self._session.connection()  # past the unit of work, which costs more than the rows do
         connection.execute(insert(LadderMatch), matches)
-        connection.execute(insert(LadderSeat), seats)
+        connection.execute(insert(LadderParticipant), participants)
         return len(new)
 
-    def resume(self, run_id: str, epoch: int, newest: Mapping[str, int]) -> None:
+    def resume(self, run_id: str, attempt: int, newest: Mapping[str, int]) -> None:
         """Let an attempt go on from a checkpoint that counts a behavior's matches up to its `newest` one (0: none).
 
         What earlier attempts played beyond it is superseded, and its ratings are taken back.
         """
-        stale = (LadderMatch.run_id == run_id, LadderMatch.epoch < epoch, LadderMatch.superseded_by.is_(None))
+        stale = (LadderMatch.run_id == run_id, LadderMatch.attempt < attempt, LadderMatch.superseded_by.is_(None))
         behaviors = self._session.scalars(select(LadderMatch.behavior).where(*stale).distinct()).all()
         beyond = [
             (LadderMatch.behavior == behavior) & (LadderMatch.number > newest.get(str(behavior), 0))
@@ -134,16 +145,16 @@ class MatchLedger:
         first = self._session.scalar(select(func.min(LadderMatch.seq)).where(*stale, or_(*beyond)))
         if first is not None:
             RatingRepository(self._session).rewind(ladder.id, first)
-            marked = update(LadderMatch).where(*stale, or_(*beyond)).values(superseded_by=epoch)
+            marked = update(LadderMatch).where(*stale, or_(*beyond)).values(superseded_by=attempt)
             self._session.execute(marked, execution_options={"synchronize_session": False})
 
     def report(self, ladder: Ladder, match: ReportedMatch) -> LadderMatch:
         """Add a match that was played elsewhere to a locked ladder. Raises MatchInvalid, PlayerNotFound."""
         placed = _placed(match)
-        players = [self._players.get(ladder.id, seat.player).id for seat in match.seats]
+        players = [self._players.get(ladder.id, participant.player).id for participant in match.participants]
         for number in players:
             if players.count(number) > 1:
-                raise MatchInvalid(f"player {number} sits at two of its seats; a match needs different players")
+                raise MatchInvalid(f"player {number} takes part twice; a match needs different players")
         seq = _take(ladder, 1)
         self._session.execute(
             insert(LadderMatch).values(
@@ -160,43 +171,43 @@ class MatchLedger:
             {
                 "ladder_id": ladder.id,
                 "seq": seq,
-                "seat": index,
+                "position": index,
                 "player": player,
-                "team": seat.team,
+                "team": participant.team,
                 "rank": rank,
-                "score": seat.score,
+                "score": participant.score,
             }
-            for index, (seat, player, rank) in enumerate(zip(match.seats, players, placed, strict=True))
+            for index, (participant, player, rank) in enumerate(zip(match.participants, players, placed, strict=True))
         ]
-        self._session.execute(insert(LadderSeat), rows)
+        self._session.execute(insert(LadderParticipant), rows)
         return self._session.get_one(LadderMatch, (ladder.id, seq))
 
-    def _unknown(self, run_id: str, epoch: int, played: Iterable[PlayedMatch]) -> list[PlayedMatch]:
+    def _unknown(self, run_id: str, attempt: int, played: Iterable[PlayedMatch]) -> list[PlayedMatch]:
         """Return the matches that this attempt has not written yet."""
         newest: dict[str, int] = {}
         new = []
         for match in played:
             if match.behavior not in newest:
-                newest[match.behavior] = self._newest(run_id, match.behavior, epoch)
+                newest[match.behavior] = self._newest(run_id, match.behavior, attempt)
             if match.number > newest[match.behavior]:
                 newest[match.behavior] = match.number
                 new.append(match)
         return new
 
-    def _newest(self, run_id: str, behavior: str, epoch: int) -> int:
-        same = (LadderMatch.run_id == run_id, LadderMatch.behavior == behavior, LadderMatch.epoch == epoch)
+    def _newest(self, run_id: str, behavior: str, attempt: int) -> int:
+        same = (LadderMatch.run_id == run_id, LadderMatch.behavior == behavior, LadderMatch.attempt == attempt)
         return self._session.scalar(select(func.max(LadderMatch.number)).where(*same)) or 0
 
 
 def _special(ladder_id: str, condition: Condition) -> ColumnElement[bool] | None:
-    """Translate conditions that are none on a column: a player sits at some seat; a match is superseded."""
+    """Translate conditions that are none on a column: a player takes part; a match is superseded."""
     match condition.field:
         case "player":
-            check(condition.field, LadderSeat.player, condition.value)
-            seated = select(LadderSeat.seq).where(
-                LadderSeat.ladder_id == ladder_id, LadderSeat.player == condition.value
+            check(condition.field, LadderParticipant.player, condition.value)
+            of_player = select(LadderParticipant.seq).where(
+                LadderParticipant.ladder_id == ladder_id, LadderParticipant.player == condition.value
             )
-            return LadderMatch.seq.in_(seated)
+            return LadderMatch.seq.in_(of_player)
         case "superseded":
             counts = LadderMatch.superseded_by.is_(None)
             return not_(counts) if condition.value == (condition.operator is Operator.EQ) else counts
@@ -227,24 +238,26 @@ def _columns(match: PlayedMatch) -> dict[str, Any]:
 
 
 def _placed(match: ReportedMatch) -> list[int]:
-    """Return the rank of each seat. Raises MatchInvalid."""
-    if len(match.seats) < 2:
-        raise MatchInvalid("it has one seat only; a match needs two players at least")
-    scores = [seat.score for seat in match.seats]
+    """Return the rank of each participant. Raises MatchInvalid."""
+    if len(match.participants) < 2:
+        raise MatchInvalid("it has one participant only; a match needs two players at least")
+    scores = [participant.score for participant in match.participants]
     if match.outcome is not None:
         if any(score is not None for score in scores):
             raise MatchInvalid("it has an outcome and scores; say one of them")
         mine, others = _RANKS[match.outcome]
         return [mine, *[others] * (len(scores) - 1)]
-    return ranks([_score(index, seat) for index, seat in enumerate(match.seats)])
+    return ranks([_score(index, participant) for index, participant in enumerate(match.participants)])
 
 
-def _score(index: int, seat: ReportedSeat) -> float:
-    if seat.score is None:
-        raise MatchInvalid(f"seat {index} has no score; give one to every seat, or say the match's outcome")
-    if not math.isfinite(seat.score):
-        raise MatchInvalid(f"the score of seat {index} is {seat.score}; a score is a finite number")
-    return seat.score
+def _score(index: int, participant: ReportedParticipant) -> float:
+    if participant.score is None:
+        raise MatchInvalid(
+            f"participant {index} has no score; give one to every participant, or say the match's outcome"
+        )
+    if not math.isfinite(participant.score):
+        raise MatchInvalid(f"the score of participant {index} is {participant.score}; a score is a finite number")
+    return participant.score
 
 
 def _outcome(placed: Sequence[int]) -> Outcome:

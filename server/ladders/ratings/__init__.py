@@ -1,1 +1,1 @@
-"""Ratings: computed from the ledger of matches, step by step or anew."""
+"""Ratings: computed from the ledger of matches, step by step or from the beginning."""

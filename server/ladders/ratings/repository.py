@@ -1,4 +1,4 @@
-"""Ratings in the database: what is to be rated, what came of it, and taking back what no longer counts.
+"""Ratings in the database: matches to rate, results, and the reversal of superseded matches.
 
 Ratings, their history and the counts of pairs are a function of the ledger's counting matches in their order. They are
 brought forward in batches (`load`, then `store`), each a compare-and-set on the place and the generation from which it
@@ -17,8 +17,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from server.kit.db.keyset import PARAMETERS, parts
-from server.ladders.models import PENDING_SQL, Ladder, LadderMatch, LadderPair, LadderPlayer, LadderSeat, RatingPoint
-from server.ladders.rating_systems import Book, Game, Point, Rating, Seat, Standing, Tally, tally
+from server.ladders.models import (
+    PENDING_SQL,
+    Ladder,
+    LadderMatch,
+    LadderPair,
+    LadderParticipant,
+    LadderPlayer,
+    RatingPoint,
+)
+from server.ladders.rating_systems import Game, Participant, Point, Rating, RatingState, RatingTable, Tally, tally
 from server.ladders.refs import PlayerKind
 
 BATCH = 2000
@@ -36,7 +44,7 @@ class Batch:
     """The last match that is dealt with; not all of them count."""
     generation: int
     games: Sequence[Game]
-    standings: Sequence[Standing]
+    standings: Sequence[RatingState]
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class RatingRepository:
             return None
         through = min(found.match_seq, found.rated_through + limit)
         games = list(self.games(ladder_id, found.rated_through + 1, through))
-        players = {seat.player for game in games for seat in game.seats}
+        players = {participant.player for game in games for participant in game.participants}
         standings = self._standings(ladder_id, players)
         return Batch(ladder_id, found.rated_through, through, found.generation, games, standings)
 
@@ -109,16 +117,16 @@ class RatingRepository:
             )
             .order_by(LadderMatch.seq)
         )
-        seats = (
-            select(LadderSeat.seq, LadderSeat.player, LadderSeat.rank, LadderSeat.step)
-            .where(LadderSeat.ladder_id == ladder_id, LadderSeat.seq.between(first, last))
-            .order_by(LadderSeat.seq, LadderSeat.seat)
+        participants = (
+            select(LadderParticipant.seq, LadderParticipant.player, LadderParticipant.rank, LadderParticipant.step)
+            .where(LadderParticipant.ladder_id == ladder_id, LadderParticipant.seq.between(first, last))
+            .order_by(LadderParticipant.seq, LadderParticipant.position)
         )
-        seated: dict[int, list[Seat]] = defaultdict(list)
-        for seq, player, rank, step in self._session.execute(seats):
-            seated[seq].append(Seat(player, rank, step))
+        of_match: dict[int, list[Participant]] = defaultdict(list)
+        for seq, player, rank, step in self._session.execute(participants):
+            of_match[seq].append(Participant(player, rank, step))
         for seq, at, scored in self._session.execute(matches):
-            yield Game(seq, at, scored, tuple(seated[seq]))
+            yield Game(seq, at, scored, tuple(of_match[seq]))
 
     def earlier(self, ladder_id: str, player: int, step: int) -> Rating | None:
         """Return a player's ratings after its last match before a step; None if there is none."""
@@ -127,7 +135,7 @@ class RatingRepository:
         found = self._session.execute(select(*columns).where(*same).order_by(RatingPoint.game.desc()).limit(1)).first()
         return None if found is None else Rating(*found)
 
-    def store(self, batch: Batch, book: Book) -> bool:
+    def store(self, batch: Batch, book: RatingTable) -> bool:
         """Keep what came of a batch. False, and nothing is written, if the ratings are no longer where it began."""
         statement = (
             update(Ladder)
@@ -234,20 +242,20 @@ class RatingRepository:
 
     def _return(self, ladder_id: str, first: int) -> None:
         """Let the players of match `first` and of later ones stand where they stood before it."""
-        later = (LadderSeat.ladder_id == ladder_id, LadderSeat.seq >= first)
-        affected = self._session.scalars(select(LadderSeat.player).where(*later).distinct()).all()
+        later = (LadderParticipant.ladder_id == ladder_id, LadderParticipant.seq >= first)
+        affected = self._session.scalars(select(LadderParticipant.player).where(*later).distinct()).all()
         for part in parts(affected):
             of_them = (RatingPoint.ladder_id == ladder_id, RatingPoint.player.in_(part))
             self._session.execute(delete(RatingPoint).where(*of_them, RatingPoint.seq >= first))
             players = (LadderPlayer.ladder_id == ladder_id, LadderPlayer.id.in_(part))
             self._session.execute(update(LadderPlayer).where(*players).values(_INITIAL))
             newest = self._session.scalars(_newest(ladder_id, part))
-            back = [Standing(each.player, Rating(each.elo, each.mu, each.sigma), each.game) for each in newest]
+            back = [RatingState(each.player, Rating(each.elo, each.mu, each.sigma), each.game) for each in newest]
             self._update_players(ladder_id, back)
 
-    def _standings(self, ladder_id: str, players: Collection[int]) -> list[Standing]:
+    def _standings(self, ladder_id: str, players: Collection[int]) -> list[RatingState]:
         """Return where players stand; of snapshots also whose they are."""
-        found: list[Standing] = []
+        found: list[RatingState] = []
         parents: dict[tuple[str | None, str | None], int] = {}
         for part in parts(sorted(players)):
             policies = _of_players(ladder_id).where(LadderPlayer.id.in_(part))
@@ -256,7 +264,7 @@ class RatingRepository:
             for row in rows:
                 parent = parents.get((row.run_id, row.behavior)) if row.kind == PlayerKind.SNAPSHOT else None
                 rating = Rating(row.elo, row.mu, row.sigma)
-                found.append(Standing(row.id, rating, row.games, row.fixed, parent))
+                found.append(RatingState(row.id, rating, row.games, row.fixed, parent))
         return found
 
     def _policies(self, ladder_id: str, runs: Collection[str | None]) -> dict[tuple[str | None, str | None], int]:
@@ -266,7 +274,7 @@ class RatingRepository:
         )
         return {(row.run_id, row.behavior): row.id for row in self._session.execute(statement)}
 
-    def _update_players(self, ladder_id: str, standings: Sequence[Standing]) -> None:
+    def _update_players(self, ladder_id: str, standings: Sequence[RatingState]) -> None:
         rows = [
             {"ladder_id": ladder_id, "id": each.player, "games": each.games, **each.rating._asdict()}
             for each in standings

@@ -1,1 +1,1 @@
-"""Amendments: changes of a run's configuration while it goes on, numbered, with old and new values."""
+"""Amendments: changes of a live run's configuration, numbered, with old and new values."""

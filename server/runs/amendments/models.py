@@ -1,4 +1,4 @@
-"""What users have changed in the configurations of runs, and how far the trainers have come with it."""
+"""Changes of the configurations of runs, and the last change that each trainer has applied."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What users change in runs that have not ended: hyperparameters of behaviors, and environment parameters.
+"""Users' changes of runs that have not ended: hyperparameters of behaviors, and environment parameters.
 
 A change is a numbered row first, and the run's configuration is the changed one at once. A live run's supervisor finds
 the row with its next heartbeat and hands it to the trainer, which goes on with it from the next update and says so by
@@ -14,14 +14,14 @@ from server.config.config import RunConfig
 from server.config.problems import show
 from server.kit.db.database import Session
 from server.kit.errors import RunEnded
+from server.kit.states import TERMINAL
 from server.runs.amendments.models import AmendedRun, Amendment
 from server.runs.amendments.repository import AmendmentRepository
-from server.runs.amendments.schemas import RunChanges, RunUpdate
+from server.runs.amendments.requests import RunChanges, RunUpdate
 from server.runs.environment_parameters.service import ParameterService
 from server.runs.events.repository import Note, record
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from server.runs.states import TERMINAL
 
 
 class AmendmentService:

@@ -1,1 +1,1 @@
-"""Executions of runs by workers: the queue that hands them out, the ledger that attempts write into, the leases."""
+"""Attempts of a run over HTTP, and their logs."""

@@ -1,1 +1,1 @@
-"""Environment parameters of runs: where their lessons are, and changes while a run goes on."""
+"""Environment parameters of runs: present lessons, and changes during a run."""

@@ -1,4 +1,4 @@
-"""Where a run's environment parameters are, and what users wanted changed."""
+"""The present lessons of a run's environment parameters, and the changes that users request."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
 
 
 class RunParameters(Base):
-    """What the newest trainer of a run last said of its environment parameters."""
+    """The newest report of a run's trainer about its environment parameters."""
 
     __tablename__ = "run_parameters"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     parameters: Mapped[list[Any]] = mapped_column(Json)
-    """`server.config.lessons.ParameterStatus.to_plain` of each."""
+    """`server.config.curriculum.ParameterStatus.to_plain` of each."""
     edit: Mapped[int] = mapped_column(Integer)
     """Number of the newest edit that it has carried out; those behind it are pending."""
     updated_at: Mapped[float] = mapped_column(Timestamp)

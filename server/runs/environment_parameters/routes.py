@@ -1,40 +1,37 @@
-"""Environment parameters of a run: where their lessons are, and changes while it goes on."""
+"""Environment parameters of a run over HTTP: present lessons, and changes."""
 
 from fastapi import APIRouter, Response
 
-from server.app.services import CommandDep, DatabaseDep
+from ludus import schemas
 from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, RunEnded, RunNotFound
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType, problems
 from server.kit.http.fields import RunKey
 from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
-from server.runs.environment_parameters.schemas import (
-    EnvironmentParameterRead,
-    EnvironmentParametersRead,
-    EnvironmentParametersUpdate,
-    ParameterEditRead,
-)
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, DatabaseDep
+from server.runs.environment_parameters.requests import EnvironmentParametersUpdate
 from server.runs.environment_parameters.service import ParameterService
 
 router = APIRouter(prefix="/v1/runs/{run:name}/environment_parameters", tags=["runs"])
 
 
-@router.get("", response_model=EnvironmentParametersRead, responses=problems(RunNotFound))
-def get_environment_parameters(run: RunKey, database: DatabaseDep) -> EnvironmentParametersRead:
-    """Return where each environment parameter of a run is in its lessons, and what it waits for."""
+@router.get("", response_model=schemas.EnvironmentParameters, responses=problems(RunNotFound))
+def get_environment_parameters(run: RunKey, database: DatabaseDep) -> schemas.EnvironmentParameters:
+    """Return the present lesson of each environment parameter of a run, and its criterion."""
     with database.read() as session:
         return _read(session, run)
 
 
 @router.patch(
     "",
-    response_model=EnvironmentParametersRead,
+    response_model=schemas.EnvironmentParameters,
     responses=problems(RunNotFound, RunEnded, InvalidEdit, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
     openapi_extra=declare_json(EnvironmentParametersUpdate),
 )
 def update_environment_parameters(run: RunKey, body: BodyDep, command: CommandDep) -> Response:
-    """Ask for another lesson or another value of some parameters, while the run goes on.
+    """Request another lesson or another value of some parameters of a live run.
 
     All changes are asked for, or none. They are `pending` until the trainer has carried them out, which it says by the
     event `lesson_changed` or `parameter_changed`.
@@ -48,9 +45,9 @@ def _edited(session: Session, run: str, wanted: EnvironmentParametersUpdate) -> 
     return Answer(200, _read(session, found.id))
 
 
-def _read(session: Session, run: str) -> EnvironmentParametersRead:
+def _read(session: Session, run: str) -> schemas.EnvironmentParameters:
     statuses, pending = ParameterService(session).read(run)
-    return EnvironmentParametersRead(
-        parameters=[EnvironmentParameterRead.model_validate(each) for each in statuses],
-        pending=[ParameterEditRead.model_validate(each) for each in pending],
+    return schemas.EnvironmentParameters(
+        parameters=tuple(resource(schemas.EnvironmentParameter, each) for each in statuses),
+        pending=tuple(resource(schemas.ParameterEdit, each) for each in pending),
     )

@@ -1,4 +1,4 @@
-"""What users do with a running run's environment parameters: look where they are, change a lesson or a value.
+"""Users' commands on a live run's environment parameters: read them, change a lesson or a value.
 
 A change is a row first. The run's supervisor finds it with its next heartbeat and hands it to the trainer, which does
 it and says so by an event, with old and new. A trainer's checkpoint knows up to which change it has come, so that a
@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.config.config import RunConfig
+from server.config.curriculum import ParameterStatus, after_end, status_of, value_to_plain
 from server.config.document import Path
-from server.config.lessons import ParameterStatus, after_end, status_of, value_to_plain
-from server.config.parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
+from server.config.environment_parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
 from server.config.problems import join_path, show
 from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, Problem, RunEnded
+from server.kit.states import TERMINAL
 from server.runs.environment_parameters.models import ParameterEdit
 from server.runs.environment_parameters.repository import ParameterRepository
-from server.runs.environment_parameters.schemas import EnvironmentParameterChange
+from server.runs.environment_parameters.requests import EnvironmentParameterChange
 from server.runs.events.repository import Note, record
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from server.runs.states import TERMINAL
 
 
 class ParameterService:

@@ -1,1 +1,1 @@
-"""What happened to a run: events, and the moves between states that always come with one."""
+"""Events of runs, and the moves between states, each of which writes one."""

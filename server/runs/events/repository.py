@@ -5,7 +5,7 @@ that inserts it. The update locks the run's row until the commit, so the numbers
 and a reader who has seen `seq` never meets a smaller one later.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session, defer
 from server.kit.db.clock import now
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import IllegalTransition, RunNotFound
+from server.kit.states import TERMINAL, TRANSITIONS, RunState, StopReason
+from server.runs.events.tailer import Head
 from server.runs.models import BEHIND, Event, Run
-from server.runs.states import TERMINAL, TRANSITIONS, RunState, StopReason
 
 UNTRACKED = {"synchronize_session": False}
 """The statement's effect on objects in the session is read back where it matters, not guessed."""
@@ -46,10 +47,10 @@ class EventRepository:
         query = select(Event).where(Event.run_id == run_id, Event.seq > after).order_by(Event.seq).limit(limit)
         return self._session.scalars(query).all()
 
-    def newest(self, run_ids: Sequence[str]) -> dict[str, int]:
-        """Return the sequence number of each run's newest event (0 = none yet). Unknown runs are left out."""
-        rows = self._session.execute(select(Run.id, Run.event_seq).where(Run.id.in_(run_ids)))
-        return {row.id: row.event_seq for row in rows}
+    def heads(self, run_ids: Collection[str]) -> dict[str, Head]:
+        """Return the newest sequence number and the state of each of these runs that exists, in one small query."""
+        rows = self._session.execute(select(Run.id, Run.event_seq, Run.state).where(Run.id.in_(run_ids)))
+        return {run_id: Head(seq, RunState(state)) for run_id, seq, state in rows}
 
     def count(self, run_id: str) -> int:
         """Return how many events the run has."""
@@ -72,13 +73,13 @@ def lock_run(session: Session, run_id: str, *, patient: bool = True) -> Run | No
     return run
 
 
-def record(session: Session, run_id: str, note: Note, *, epoch: int | None = None, **changes: Any) -> int:
+def record(session: Session, run_id: str, note: Note, *, attempt: int | None = None, **changes: Any) -> int:
     """Append an event to a run, with changes of the run's columns in the same statement; return its number."""
     statement = update(Run).where(Run.id == run_id).values(event_seq=Run.event_seq + 1, updated_at=now(), **changes)
     seq: int | None = session.scalar(statement.returning(Run.event_seq), execution_options=UNTRACKED)
     if seq is None:
         raise RunNotFound(run_id)
-    _insert(session, run_id, seq, epoch, note)
+    _insert(session, run_id, seq, attempt, note)
     return seq
 
 
@@ -92,7 +93,8 @@ def move(
     detail: str | None = None,
     **changes: Any,
 ) -> int:
-    """Move a run from the state and epoch in which the caller saw it to another state; return the event's number.
+    """Move a run from the state and attempt number in which the caller saw it to another state; return the event's
+    number.
 
     The race: two parties see RUNNING; one ends the run, the other pauses it. Each move is one conditional UPDATE on
     what its party saw, so the second changes nothing and raises IllegalTransition with the state that it found instead.
@@ -104,7 +106,7 @@ def move(
     values = {**_columns(to, reason, storable(detail) if detail else None), **changes}
     statement = (
         update(Run)
-        .where(Run.id == run.id, Run.state == seen, Run.epoch == run.epoch)
+        .where(Run.id == run.id, Run.state == seen, Run.attempt == run.attempt)
         .values(state=to, event_seq=Run.event_seq + 1, updated_at=now(), **values)
         .returning(Run.event_seq)
     )
@@ -113,7 +115,7 @@ def move(
         raise IllegalTransition(run.id, lock_run(session, run.id).state, to)
     data = {"from": seen, "to": to, **({"reason": reason} if reason else {}), **note.data}
     session.refresh(run)
-    _insert(session, run.id, seq, run.epoch, Note(note.type, note.message, note.level, data))
+    _insert(session, run.id, seq, run.attempt, Note(note.type, note.message, note.level, data))
     return seq
 
 
@@ -135,13 +137,13 @@ def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> dic
     return {}
 
 
-def _insert(session: Session, run_id: str, seq: int, epoch: int | None, note: Note) -> None:
+def _insert(session: Session, run_id: str, seq: int, attempt: int | None, note: Note) -> None:
     session.execute(
         insert(Event).values(
             run_id=run_id,
             seq=seq,
             at=now(),
-            epoch=epoch or None,
+            attempt=attempt or None,
             type=note.type,
             level=note.level,
             message=storable(note.message),

@@ -1,22 +1,27 @@
-"""Events of a run: page by page, or as a stream that goes on as long as the run does."""
+"""Events of a run: page by page, or as a stream until the run's end."""
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
+from pydantic import Field
 
-from server.app.access import Visit, VisitDep
-from server.app.repository import EventHeads
-from server.app.services import Services, ServicesDep
-from server.app.streams import MEDIA_TYPE
+from ludus import schemas
+from server.kit.db.database import Database
 from server.kit.errors import RunNotFound
+from server.kit.http.auth import AuthDep, AuthenticatedRequest
 from server.kit.http.errors import Responses, TooManyStreams, problems
+from server.kit.http.event_stream import MEDIA_TYPE
 from server.kit.http.fields import RunKey
+from server.kit.http.resources import list_of, resource
+from server.kit.http.services import DatabaseDep, shared
+from server.kit.states import TERMINAL
 from server.runs.events.repository import EventRepository
-from server.runs.events.schemas import EventPage, EventRead
+from server.runs.events.streams import EventStreams
 from server.runs.repository import RunRepository
-from server.runs.states import TERMINAL
 
 router = APIRouter(prefix="/v1/runs/{run:name}", tags=["events"])
+
+StreamsDep = Annotated[EventStreams, Depends(shared(EventStreams))]
 
 MAX_SEQ = 2**31 - 1
 MAX_PAGE_SIZE = 1000
@@ -34,11 +39,12 @@ MESSAGES: dict[str, Any] = {
             "properties": {
                 "id": {"type": "string", "description": "The event's `seq`."},
                 "event": {"enum": ["message", "end", "error"]},
-                "data": {"type": "string", "contentMediaType": "application/json", "description": "An `EventRead`."},
+                "data": {"type": "string", "contentMediaType": "application/json", "description": "An `Event`."},
             },
         }
     }
 }
+NEXT = "Ask with this as `after_seq` for more; null when there is no more now."
 STREAM: Responses = {
     200: {
         "description": "Messages with the event's `seq` as id and its JSON as data; comments when nothing happens; a "
@@ -52,29 +58,30 @@ STREAM: Responses = {
 
 @router.get(
     "/events",
-    response_model=EventPage,
+    response_model=list_of("EventPage", schemas.Event, "events", next_after_seq=(int | None, Field(description=NEXT))),
     responses={204: STREAM[204], **problems(RunNotFound, TooManyStreams)},
     openapi_extra={"responses": {"200": {"content": MESSAGES}}},
 )
 def list_events(
     run: RunKey,
-    services: ServicesDep,
-    visit: VisitDep,
+    database: DatabaseDep,
+    streams: StreamsDep,
+    auth: AuthDep,
     after_seq: AfterSeq = 0,
     page_size: Annotated[int, Query(ge=0, description=f"0 = the default; at most {MAX_PAGE_SIZE}.")] = 100,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     last_event_id: LastEventId = None,
-) -> EventPage | Response:
+) -> dict[str, Any] | Response:
     """Return a run's events, oldest first; with `Accept: text/event-stream` the same as `/events:stream`."""
     if MEDIA_TYPE in accept:
-        return _stream(services, visit, run, after_seq if last_event_id is None else last_event_id)
+        return _stream(database, streams, auth, run, after_seq if last_event_id is None else last_event_id)
     limit = min(page_size or 100, MAX_PAGE_SIZE)
-    with services.database.read() as session:
+    with database.read() as session:
         run_id = RunRepository(session).id_of(run)
         found = EventRepository(session).page(run_id, after_seq, limit + 1)
     more = len(found) > limit
-    events = [EventRead.model_validate(event) for event in found[:limit]]
-    return EventPage(events=events, next_after_seq=events[-1].seq if more else None)
+    events = [resource(schemas.Event, event) for event in found[:limit]]
+    return {"events": events, "next_after_seq": events[-1].seq if more else None}
 
 
 @router.get(
@@ -84,16 +91,21 @@ def list_events(
     responses={**STREAM, **problems(RunNotFound, TooManyStreams)},
 )
 def stream_events(
-    run: RunKey, services: ServicesDep, visit: VisitDep, after_seq: AfterSeq = 0, last_event_id: LastEventId = None
+    run: RunKey,
+    database: DatabaseDep,
+    streams: StreamsDep,
+    auth: AuthDep,
+    after_seq: AfterSeq = 0,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Stream a run's events as they happen (server-sent events), from the one after `Last-Event-ID`."""
-    return _stream(services, visit, run, after_seq if last_event_id is None else last_event_id)
+    return _stream(database, streams, auth, run, after_seq if last_event_id is None else last_event_id)
 
 
-def _stream(services: Services, visit: Visit, run: str, after: int) -> Response:
-    with services.database.read() as session:
+def _stream(database: Database, streams: EventStreams, auth: AuthenticatedRequest, run: str, after: int) -> Response:
+    with database.read() as session:
         run_id = RunRepository(session).id_of(run)
-        head = EventHeads(session).of([run_id])[run_id]
+        head = EventRepository(session).heads([run_id])[run_id]
     if head.state in TERMINAL and head.seq <= after:
         return Response(status_code=204)
-    return services.streams.stream(run_id, after, visit.principal.token_id)
+    return streams.stream(run_id, after, auth.principal.token_id)

@@ -1,1 +1,1 @@
-"""Which waiting run a free slot takes: what a run demands, what a slot offers, whose turn it is."""
+"""The choice of a free slot among waiting runs: demands of runs, offers of slots, and the order."""

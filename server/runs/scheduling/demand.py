@@ -1,4 +1,4 @@
-"""What a run demands of a slot, and what a slot offers.
+"""Demands of a run on a slot, and offers of a slot.
 
 A demand is stored with the run as one short text (`1;a100,linux`: one GPU and two labels), so that runs that demand the
 same form a group in an index, and a slot looks only into the groups that it serves.
@@ -14,7 +14,7 @@ LARGEST = 400
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run wants of the slot that trains it."""
+    """Demands on the slot that trains a run."""
 
     gpus: int = 0
     labels: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Offer:
-    """What one slot of a worker host has."""
+    """Resources of one slot of a worker host."""
 
     gpus: int = 0
     labels: frozenset[str] = frozenset()

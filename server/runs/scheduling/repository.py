@@ -1,4 +1,4 @@
-"""Waiting runs in the database: the heads of their groups, who has how many running, and what a run waits for."""
+"""Waiting runs in the database: the first run of each group, counts of running ones, and reasons for waiting."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, aliased
 from server.kit.db.clock import now
 from server.runs.events.repository import Note, record
 from server.runs.models import CLAIMABLE_SQL, LEASED_SQL, WAITING_SQL, Run
-from server.runs.scheduling.turn import Account, InTraining, Obstacle, Waiting
+from server.runs.scheduling.order import Account, InTraining, Obstacle, Waiting
 
 CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
@@ -22,7 +22,7 @@ class WaitingRuns:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def take_turn(self) -> None:
+    def lock_queue(self) -> None:
         """Let no other claim happen until the commit: two claims that count at once would both keep within a quota.
 
         SQLite admits one writer at a time anyway.

@@ -1,4 +1,4 @@
-"""What a receiver is sent: the body of a message, as Standard Webhooks shapes it: type, timestamp, data."""
+"""The body of a webhook message, as Standard Webhooks defines it: type, timestamp, data."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ TEST_TYPE: Final = "webhook_test"
 
 
 def event_message(run: Mapping[str, Any], event: Mapping[str, Any]) -> str:
-    """Return the message for an event of a run; `event` has the fields of the API's `EventRead`, `at` in seconds."""
+    """Return the message for an event of a run; `event` has the fields of `ludus.schemas.Event`, `at` in seconds."""
     at = rfc3339(event["at"])
     told = {**event, "at": at}
     text = _message(event["type"], at, {"run": run, "event": told})

@@ -1,4 +1,4 @@
-"""Deliveries in the database: how events become messages, who sends which one now, and the log of it. Never commits."""
+"""Deliveries in the database: making messages of events, claiming them, and their log. Never commits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from server.kit.db.texts import storable
 from server.kit.listing import ListQuery, Page
 from server.runs.events.repository import UNTRACKED
 from server.runs.models import Event, Run
-from server.webhooks.deliveries.courier import Parcel, Receipt
+from server.webhooks.deliveries.http_client import DeliveryRequest, DeliveryResult
 from server.webhooks.deliveries.messages import TEST_TYPE, event_message, test_message
 from server.webhooks.errors import DeliveryNotFound
 from server.webhooks.models import PENDING_SQL, Delivery, DeliveryAttempt, Webhook, WebhookCursor
-from server.webhooks.refs import DeliveryState, DisabledReason, Wish
+from server.webhooks.refs import DeliveryState, DisabledReason, Subscription
 
 EVENTS: Final = 500
 """Events of one run that become messages in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
-    """A run some of whose events have not become messages."""
+class PendingEvents:
+    """A run with events that have no messages yet."""
 
     run_id: str
     told: int
@@ -46,8 +46,8 @@ class Outbox:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def untold(self, since: float, limit: int) -> Sequence[Untold]:
-        """Return runs that changed since `since` (the database's clock, seconds) and have events to tell."""
+    def pending(self, since: float, limit: int) -> Sequence[PendingEvents]:
+        """Return runs that changed since `since` (the database's clock, seconds) and have events without messages."""
         told = func.coalesce(WebhookCursor.seq, 0)
         query = (
             select(Run.id, told.label("told"), Run.event_seq)
@@ -56,19 +56,26 @@ class Outbox:
             .order_by(Run.updated_at, Run.id)
             .limit(limit)
         )
-        return [Untold(row.id, row.told, row.event_seq) for row in self._session.execute(query)]
+        return [PendingEvents(row.id, row.told, row.event_seq) for row in self._session.execute(query)]
 
-    def tell(self, untold: Untold, wishes: Sequence[Wish]) -> int:
+    def tell(self, pending: PendingEvents, subscriptions: Sequence[Subscription]) -> int:
         """Make the deliveries of a run's events; return how many there are."""
-        since = min(wish.since for wish in wishes)
-        events = self._events(untold, since)
-        through = events[-1].seq if len(events) == EVENTS else untold.head
-        if not self._advance(untold, through):
+        since = min(subscription.since for subscription in subscriptions)
+        events = self._events(pending, since)
+        through = events[-1].seq if len(events) == EVENTS else pending.head
+        if not self._advance(pending, through):
             return 0
-        run = self._session.scalars(select(Run).where(Run.id == untold.run_id).options(defer(Run.config))).one_or_none()
+        run = self._session.scalars(
+            select(Run).where(Run.id == pending.run_id).options(defer(Run.config))
+        ).one_or_none()
         if run is None:
             return 0
-        rows = [_row(run, event, wish) for event in events for wish in wishes if _covered(run, event, wish)]
+        rows = [
+            _row(run, event, subscription)
+            for event in events
+            for subscription in subscriptions
+            if _covered(run, event, subscription)
+        ]
         if rows:
             self._session.execute(insert(Delivery), rows)
             made = [row["id"] for row in rows]
@@ -78,23 +85,25 @@ class Outbox:
             )
         return len(rows)
 
-    def _events(self, untold: Untold, since: float) -> Sequence[Event]:
+    def _events(self, pending: PendingEvents, since: float) -> Sequence[Event]:
         query = (
             select(Event)
-            .where(Event.run_id == untold.run_id, Event.seq > untold.told, Event.seq <= untold.head, Event.at >= since)
+            .where(
+                Event.run_id == pending.run_id, Event.seq > pending.told, Event.seq <= pending.head, Event.at >= since
+            )
             .order_by(Event.seq)
             .limit(EVENTS)
         )
         return self._session.scalars(query).all()
 
-    def _advance(self, untold: Untold, through: int) -> bool:
+    def _advance(self, pending: PendingEvents, through: int) -> bool:
         """Move the cursor of a run. False if somebody else did."""
-        cursor = (WebhookCursor.run_id == untold.run_id, WebhookCursor.seq == untold.told)
-        if untold.told:
+        cursor = (WebhookCursor.run_id == pending.run_id, WebhookCursor.seq == pending.told)
+        if pending.told:
             moved = update(WebhookCursor).where(*cursor).values(seq=through).returning(WebhookCursor.seq)
             return self._session.scalar(moved, execution_options=UNTRACKED) is not None
         dialect = sqlite if self._session.get_bind().dialect.name == "sqlite" else postgresql
-        first = dialect.insert(WebhookCursor).values(run_id=untold.run_id, seq=through).on_conflict_do_nothing()
+        first = dialect.insert(WebhookCursor).values(run_id=pending.run_id, seq=through).on_conflict_do_nothing()
         return self._session.scalar(first.returning(WebhookCursor.seq)) is not None
 
 
@@ -128,7 +137,7 @@ class DeliveryQueue:
         query = select(Webhook.id, Webhook.failing_since).where(Webhook.enabled, has_due).order_by(Webhook.id)
         return {row.id: row.failing_since is not None for row in self._session.execute(query)}
 
-    def claim(self, delivery_id: str, attempts: int, hold_seconds: float) -> Parcel | None:
+    def claim(self, delivery_id: str, attempts: int, hold_seconds: float) -> DeliveryRequest | None:
         """Begin the next attempt, unless somebody else has; it counts as lost after `hold_seconds`."""
         claimed = (
             update(Delivery)
@@ -142,7 +151,7 @@ class DeliveryQueue:
         webhook = self._session.get_one(Webhook, found.webhook_id)
         former = webhook.former_secret if (webhook.former_until or 0.0) > self._clock() else None
         keys = [key for key in (webhook.secret, former) if key is not None]
-        return Parcel(
+        return DeliveryRequest(
             delivery_id=delivery_id,
             attempt=attempts + 1,
             webhook_id=webhook.id,
@@ -153,75 +162,75 @@ class DeliveryQueue:
             test=found.type == TEST_TYPE,
         )
 
-    def arrived(self, parcel: Parcel, receipt: Receipt) -> None:
+    def arrived(self, request: DeliveryRequest, result: DeliveryResult) -> None:
         """Enter an attempt that succeeded."""
-        if self._log(parcel, receipt):
-            self._set(parcel, state=DeliveryState.SUCCEEDED, next_try_at=None, ended_at=now())
-        self._set_webhook(parcel, failing_since=None, last_success_at=now())
+        if self._log(request, result):
+            self._set(request, state=DeliveryState.SUCCEEDED, next_try_at=None, ended_at=now())
+        self._set_webhook(request, failing_since=None, last_success_at=now())
 
-    def try_later(self, parcel: Parcel, receipt: Receipt, seconds: float) -> None:
+    def try_later(self, request: DeliveryRequest, result: DeliveryResult, seconds: float) -> None:
         """Enter an attempt that failed; the next one is due in so many seconds."""
-        if self._log(parcel, receipt):
-            self._set(parcel, next_try_at=now() + seconds)
-        self._set_webhook(parcel, failing_since=func.coalesce(Webhook.failing_since, now()))
+        if self._log(request, result):
+            self._set(request, next_try_at=now() + seconds)
+        self._set_webhook(request, failing_since=func.coalesce(Webhook.failing_since, now()))
 
-    def give_up(self, parcel: Parcel, receipt: Receipt) -> DisabledReason | None:
+    def give_up(self, request: DeliveryRequest, result: DeliveryResult) -> DisabledReason | None:
         """Enter an attempt that was the last one; return why the webhook is disabled, if it is thereby.
 
         It is when its receiver is gone, or when nothing has come through since the message was made.
         """
-        if self._log(parcel, receipt):
-            self._set(parcel, state=DeliveryState.FAILED, next_try_at=None, ended_at=now())
-        self._set_webhook(parcel, failing_since=func.coalesce(Webhook.failing_since, now()))
-        webhook = self._session.get(Webhook, parcel.webhook_id, populate_existing=True)
-        message = self._session.get(Delivery, parcel.delivery_id)
-        if webhook is None or message is None or not webhook.enabled or parcel.test:
+        if self._log(request, result):
+            self._set(request, state=DeliveryState.FAILED, next_try_at=None, ended_at=now())
+        self._set_webhook(request, failing_since=func.coalesce(Webhook.failing_since, now()))
+        webhook = self._session.get(Webhook, request.webhook_id, populate_existing=True)
+        message = self._session.get(Delivery, request.delivery_id)
+        if webhook is None or message is None or not webhook.enabled or request.test:
             return None
-        if not receipt.gone and (webhook.last_success_at or 0.0) >= message.created_at:
+        if not result.gone and (webhook.last_success_at or 0.0) >= message.created_at:
             return None
-        reason = DisabledReason.GONE if receipt.gone else DisabledReason.FAILING
-        self._set_webhook(parcel, enabled=False, disabled_reason=reason, updated_at=now())
+        reason = DisabledReason.GONE if result.gone else DisabledReason.FAILING
+        self._set_webhook(request, enabled=False, disabled_reason=reason, updated_at=now())
         return reason
 
-    def tries(self, parcel: Parcel) -> int:
+    def tries(self, request: DeliveryRequest) -> int:
         """Return how many attempts there were since the message was made, or asked for again."""
-        before = self._session.scalar(select(Delivery.attempts_before).where(Delivery.id == parcel.delivery_id))
-        return parcel.attempt - (before or 0)
+        before = self._session.scalar(select(Delivery.attempts_before).where(Delivery.id == request.delivery_id))
+        return request.attempt - (before or 0)
 
     def _clock(self) -> float:
         found: float = self._session.scalar(select(now())) or 0.0
         return found
 
-    def _log(self, parcel: Parcel, receipt: Receipt) -> bool:
+    def _log(self, request: DeliveryRequest, result: DeliveryResult) -> bool:
         """Enter the attempt in the log; whether the message still belongs to it.
 
         The webhook is locked first, as by those who delete it.
         """
-        webhook = select(Webhook.id).where(Webhook.id == parcel.webhook_id).with_for_update(key_share=True)
+        webhook = select(Webhook.id).where(Webhook.id == request.webhook_id).with_for_update(key_share=True)
         self._session.execute(webhook)
-        query = select(Delivery).where(Delivery.id == parcel.delivery_id).with_for_update()
+        query = select(Delivery).where(Delivery.id == request.delivery_id).with_for_update()
         message = self._session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
         if message is None:
             return False  # the webhook was deleted meanwhile
         self._session.execute(
             insert(DeliveryAttempt).values(
-                delivery_id=parcel.delivery_id,
-                number=parcel.attempt,
+                delivery_id=request.delivery_id,
+                number=request.attempt,
                 at=now(),
-                seconds=receipt.seconds,
-                status=receipt.status,
-                error=None if receipt.error is None else storable(receipt.error),
-                response=None if receipt.response is None else storable(receipt.response),
+                seconds=result.seconds,
+                status=result.status,
+                error=None if result.error is None else storable(result.error),
+                response=None if result.response is None else storable(result.response),
             )
         )
-        return message.attempts == parcel.attempt and message.state == DeliveryState.PENDING
+        return message.attempts == request.attempt and message.state == DeliveryState.PENDING
 
-    def _set(self, parcel: Parcel, **values: Any) -> None:
-        statement = update(Delivery).where(Delivery.id == parcel.delivery_id).values(**values)
+    def _set(self, request: DeliveryRequest, **values: Any) -> None:
+        statement = update(Delivery).where(Delivery.id == request.delivery_id).values(**values)
         self._session.execute(statement, execution_options=UNTRACKED)
 
-    def _set_webhook(self, parcel: Parcel, **values: Any) -> None:
-        statement = update(Webhook).where(Webhook.id == parcel.webhook_id).values(**values)
+    def _set_webhook(self, request: DeliveryRequest, **values: Any) -> None:
+        statement = update(Webhook).where(Webhook.id == request.webhook_id).values(**values)
         self._session.execute(statement, execution_options=UNTRACKED)
 
 
@@ -324,11 +333,11 @@ class DeliveryRepository:
         return len(self._session.scalars(gone, execution_options=UNTRACKED).all())
 
 
-def _covered(run: Run, event: Event, wish: Wish) -> bool:
-    return wish.covers(run.project, run.id, run.tags, event.type, event.at)
+def _covered(run: Run, event: Event, subscription: Subscription) -> bool:
+    return subscription.covers(run.project, run.id, run.tags, event.type, event.at)
 
 
-def _row(run: Run, event: Event, wish: Wish) -> dict[str, Any]:
+def _row(run: Run, event: Event, subscription: Subscription) -> dict[str, Any]:
     told_run = {
         "id": run.id,
         "name": run.name,
@@ -338,10 +347,10 @@ def _row(run: Run, event: Event, wish: Wish) -> dict[str, Any]:
         "stop_reason": run.stop_reason,
         "step": run.step,
     }
-    fields = ("seq", "at", "epoch", "type", "level", "message", "data")
+    fields = ("seq", "at", "attempt", "type", "level", "message", "data")
     return {
         "id": new_id("msg"),
-        "webhook_id": wish.webhook_id,
+        "webhook_id": subscription.webhook_id,
         "run_id": run.id,
         "seq": event.seq,
         "type": event.type,

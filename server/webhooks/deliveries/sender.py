@@ -1,4 +1,4 @@
-"""The sender: makes messages of events and takes them to their receivers, beside the steward's other work.
+"""The sender: threads of the controller that create messages from events and deliver them.
 
 Any number of senders may run: what becomes a message and who sends it is decided in the database by compare-and-set. A
 crash loses nothing: events are told from where the cursor stands, and an attempt that nobody finished counts as lost
@@ -20,9 +20,9 @@ import structlog
 from server.kit.db.database import Database
 from server.kit.errors import Unavailable
 from server.kit.settings import WebhookSettings
-from server.webhooks.deliveries.courier import Courier, Parcel, Receipt
+from server.webhooks.deliveries.http_client import DeliveryClient, DeliveryRequest, DeliveryResult
 from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox
-from server.webhooks.refs import Wish
+from server.webhooks.refs import Subscription
 from server.webhooks.repository import WebhookRepository
 
 PER_WEBHOOK: Final = 4
@@ -62,44 +62,44 @@ def hold_seconds(settings: WebhookSettings) -> float:
 
 def attempt(
     database: Database,
-    courier: Courier,
+    client: DeliveryClient,
     settings: WebhookSettings,
     delivery_id: str,
     attempts: int,
     count: DeliveryCount | None = None,
-) -> Receipt | None:
+) -> DeliveryResult | None:
     """Try to deliver a message of which there have been `attempts`; None if somebody else does."""
     with database.write() as session:
-        parcel = DeliveryQueue(session).claim(delivery_id, attempts, hold_seconds(settings))
-    if parcel is None:
+        request = DeliveryQueue(session).claim(delivery_id, attempts, hold_seconds(settings))
+    if request is None:
         return None
-    ids = {"webhook_id": parcel.webhook_id, "delivery_id": delivery_id}
-    with structlog.contextvars.bound_contextvars(**ids, **({"run_id": parcel.run_id} if parcel.run_id else {})):
-        receipt = courier.send(parcel)
-        outcome = _enter(database, settings, parcel, receipt)
-        write = _log.info if receipt.succeeded else _log.warning
-        write(f"webhook_{outcome}", attempt=parcel.attempt, status=receipt.status, error=receipt.error)
+    ids = {"webhook_id": request.webhook_id, "delivery_id": delivery_id}
+    with structlog.contextvars.bound_contextvars(**ids, **({"run_id": request.run_id} if request.run_id else {})):
+        result = client.send(request)
+        outcome = _enter(database, settings, request, result)
+        write = _log.info if result.succeeded else _log.warning
+        write(f"webhook_{outcome}", attempt=request.attempt, status=result.status, error=result.error)
     if count is not None:
-        count.delivered(outcome, receipt.seconds)
-    return receipt
+        count.delivered(outcome, result.seconds)
+    return result
 
 
-def _enter(database: Database, settings: WebhookSettings, parcel: Parcel, receipt: Receipt) -> str:
+def _enter(database: Database, settings: WebhookSettings, request: DeliveryRequest, result: DeliveryResult) -> str:
     """Record what came of an attempt, and decide what is next; return it in a word."""
     with database.write() as session:
         queue = DeliveryQueue(session)
-        if receipt.succeeded:
-            queue.arrived(parcel, receipt)
+        if result.succeeded:
+            queue.arrived(request, result)
             return "succeeded"
-        tries = queue.tries(parcel)
+        tries = queue.tries(request)
         pauses = settings.retry_seconds
-        if not parcel.test and not receipt.gone and tries <= len(pauses):
+        if not request.test and not result.gone and tries <= len(pauses):
             pause = pauses[tries - 1] * (1 + JITTER * random.random())  # noqa: S311  spreads load, guards nothing
-            queue.try_later(parcel, receipt, max(pause, min(receipt.retry_after or 0.0, max(pauses))))
+            queue.try_later(request, result, max(pause, min(result.retry_after or 0.0, max(pauses))))
             return "failed"
-        reason = queue.give_up(parcel, receipt)
+        reason = queue.give_up(request, result)
     if reason is not None:
-        _log.warning("webhook_disabled", reason=reason, url=parcel.url)
+        _log.warning("webhook_disabled", reason=reason, url=request.url)
     return "given_up"
 
 
@@ -110,7 +110,7 @@ class Sender:
         self._database = database
         self._settings = settings
         self._count = count
-        self._courier = Courier(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
+        self._courier = DeliveryClient(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
         self._lock = threading.Lock()
         self._under_way: dict[str, str] = {}
         """Deliveries that this process sends now, with their webhooks."""
@@ -141,15 +141,17 @@ class Sender:
         for _ in range(ROUNDS):
             with self._database.read() as session:
                 webhooks = WebhookRepository(session)
-                clock, wishes = webhooks.clock(), webhooks.wishes()
-                untold = Outbox(session).untold(self._since(wishes, survey=survey), RUNS) if wishes else ()
-            if not untold:
+                clock, subscriptions = webhooks.clock(), webhooks.subscriptions()
+                pending = (
+                    Outbox(session).pending(self._since(subscriptions, survey=survey), RUNS) if subscriptions else ()
+                )
+            if not pending:
                 break
             with self._database.write() as session:
-                wishes = WebhookRepository(session).wishes(lock=True)
+                subscriptions = WebhookRepository(session).subscriptions(lock=True)
                 outbox = Outbox(session)
-                for each in sorted(untold, key=lambda each: each.run_id) if wishes else ():
-                    made += outbox.tell(each, wishes)
+                for each in sorted(pending, key=lambda each: each.run_id) if subscriptions else ():
+                    made += outbox.tell(each, subscriptions)
         else:
             return made  # there is more
         self._looked = clock
@@ -158,9 +160,9 @@ class Sender:
             self._surveyed = time.monotonic()
         return made
 
-    def _since(self, wishes: Sequence[Wish], *, survey: bool) -> float:
+    def _since(self, subscriptions: Sequence[Subscription], *, survey: bool) -> float:
         """Return from which time on runs may have changed that are to be looked at."""
-        since = min(wish.since for wish in wishes)
+        since = min(subscription.since for subscription in subscriptions)
         return since if survey or self._looked is None else max(since, self._looked - OVERLAP_SECONDS)
 
     def send(self) -> int:

@@ -6,10 +6,11 @@ spaces.
 """
 
 import base64
-import hashlib
-import hmac
 import secrets
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from standardwebhooks import Webhook
 
 PREFIX = "whsec_"
 SECRET_BYTES = 32
@@ -21,17 +22,11 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
-def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """Return one signature of a message: `v1,...`."""
-    key = base64.b64decode(secret.removeprefix(PREFIX))
-    digest = hmac.digest(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256)
-    return "v1," + base64.b64encode(digest).decode()
-
-
 def signed_headers(keys: Sequence[str], message_id: str, timestamp: int, body: bytes) -> Mapping[str, str]:
     """Return the headers that identify and sign a message, signed with each of the secrets."""
+    at, text = datetime.fromtimestamp(timestamp, UTC), body.decode()
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),
-        "webhook-signature": " ".join(signature(key, message_id, timestamp, body) for key in keys),
+        "webhook-signature": " ".join(Webhook(key).sign(message_id, at, text) for key in keys),
     }

@@ -1,1 +1,1 @@
-"""The whole installation in numbers, for operators: what the database knows of runs, workers and messages."""
+"""Numbers of the whole installation for operators: runs, workers and messages in the database."""

@@ -1,6 +1,6 @@
-"""The fleet's numbers as Prometheus metrics: read when somebody asks, and not more often than every few seconds.
+"""The fleet's numbers as Prometheus metrics: read on request, and not more often than every few seconds.
 
-Every api process tells the same numbers: take the `max` over them, never the sum.
+Every api process exposes the same numbers: take the `max` over them, never the sum.
 """
 
 import threading
@@ -17,12 +17,12 @@ from server.kit.errors import Unavailable
 from server.workers.fleet.repository import Fleet, FleetRepository
 
 FRESH_SECONDS: Final = 5.0
-"""For so long an answer is given again."""
+"""Time for which the numbers are reused."""
 _log = structlog.get_logger(__name__)
 
 
-class FleetCollector(Collector):
-    """Answers with the newest numbers; without a database, with the word that there is none."""
+class FleetMetrics(Collector):
+    """Exposes the newest numbers; while the database does not answer, only that."""
 
     def __init__(self, database: Database, silent_seconds: float) -> None:
         self._database = database

@@ -9,16 +9,15 @@ from ludus.adapters.pettingzoo import make_simulation
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch
 from ludus.protocol.codec import BehaviorLayout, decode_step, encode_actions
+from ludus.sdk import Actions, ResetInfo
 from ludus.sdk.session import Session
-from ludus.sdk.simulation import Start
-from ludus.sdk.steps import Actions
 
 TICTACTOE = "classic.tictactoe_v3"
 FIRST, SECOND = "tictactoe?team=0", "tictactoe?team=1"
 
 
-def start(seed: int = 5, first: bool = True, **parameters: float) -> Start:
-    return Start(seed=seed, parameters=parameters, number=0, run_id="run-1", first=first)
+def start(seed: int = 5, first: bool = True, **parameters: float) -> ResetInfo:
+    return ResetInfo(seed=seed, parameters=parameters, number=0, run_id="run-1", first=first)
 
 
 class Table:
@@ -30,18 +29,18 @@ class Table:
         self._layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
         self._step_id = 0
 
-    def reset(self, beginning: Start | None = None) -> dict[str, BehaviorBatch]:
+    def reset(self, beginning: ResetInfo | None = None) -> dict[str, BehaviorBatch]:
         beginning = beginning or start()
         self._session.reset(pb.Reset(environment_parameters=dict(beginning.parameters)))
-        turn = self._session.turn()
-        self.simulation.reset(turn, beginning)
-        return self._told(self._session.requests(turn))
+        builder = self._session.new_step()
+        self.simulation.reset(builder, beginning)
+        return self._told(self._session.requests(builder))
 
     def act(self, *batches: ActionBatch) -> dict[str, BehaviorBatch]:
         message = encode_actions(self._step_id, batches)
-        turn = self._session.turn()
-        self.simulation.step(turn, self._session.actions(message) if batches else Actions())
-        return self._told(self._session.requests(turn))
+        builder = self._session.new_step()
+        self.simulation.step(builder, self._session.actions(message) if batches else Actions())
+        return self._told(self._session.requests(builder))
 
     def choose(self, name: str, *choices: int) -> dict[str, BehaviorBatch]:
         """Answer all agents that one behavior asked for."""

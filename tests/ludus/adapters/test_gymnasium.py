@@ -21,12 +21,11 @@ from ludus.adapters.gymnasium import (
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch
 from ludus.protocol.codec import decode_step, encode_actions
+from ludus.sdk import Actions, ResetInfo, Simulation
 from ludus.sdk.seeds import environment_seed, episode_seed
 from ludus.sdk.session import Session
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions
 
-START = Start(seed=5, parameters={}, number=0, run_id="run-1", first=True)
+START = ResetInfo(seed=5, parameters={}, number=0, run_id="run-1", first=True)
 
 
 class Counting(gymnasium.Env[Any, Any]):
@@ -96,15 +95,15 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Simulation]:
     return KINDS[request.param]
 
 
-def play(simulation: Simulation, decisions: int, start: Start = START) -> Iterator[BehaviorBatch]:
+def play(simulation: Simulation, decisions: int, start: ResetInfo = START) -> Iterator[BehaviorBatch]:
     """Answer everything with choice 0 at once, and yield what the simulation says."""
     session = Session(simulation.behaviors)
     session.parameters.change(start.parameters, {})
-    turn = session.turn()
-    simulation.reset(turn, start)
+    builder = session.new_step()
+    simulation.reset(builder, start)
     while decisions > 0:
         actions = Actions()
-        for request in session.requests(turn):
+        for request in session.requests(builder):
             (batch,) = decode_step(request.step, session._layouts)
             yield batch
             if batch.decisions is not None:
@@ -112,8 +111,8 @@ def play(simulation: Simulation, decisions: int, start: Start = START) -> Iterat
                 count = len(batch.decisions.agent_ids)
                 answer = ActionBatch("Counter", None, np.zeros((count, 0), np.float32), np.zeros((count, 1), np.int32))
                 actions = session.actions(encode_actions(request.step.step_id, [answer]))
-        turn = session.turn()
-        simulation.step(turn, actions)
+        builder = session.new_step()
+        simulation.step(builder, actions)
 
 
 def history(batches: Iterator[BehaviorBatch], agent: int) -> list[tuple[Any, ...]]:
@@ -184,17 +183,17 @@ def test_action_masks_of_the_environment_reach_the_server(make: Callable[..., Si
 def test_a_vector_environment_waits_until_all_its_agents_are_answered() -> None:
     simulation = vector(AutoresetMode.SAME_STEP)(Counting, Counting)
     session = Session(simulation.behaviors)
-    turn = session.turn()
-    simulation.reset(turn, START)
-    session.requests(turn)
+    builder = session.new_step()
+    simulation.reset(builder, START)
+    session.requests(builder)
 
     def answer(agent: int) -> list[pb.ConnectRequest]:
         batch = ActionBatch(
             "Counter", np.array([agent], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32)
         )
-        turn = session.turn()
-        simulation.step(turn, session.actions(encode_actions(1, [batch])))
-        return session.requests(turn)
+        builder = session.new_step()
+        simulation.step(builder, session.actions(encode_actions(1, [batch])))
+        return session.requests(builder)
 
     assert answer(1) == []
     assert len(answer(0)) == 1
@@ -203,15 +202,15 @@ def test_a_vector_environment_waits_until_all_its_agents_are_answered() -> None:
 def test_single_environments_step_as_they_are_answered() -> None:
     simulation = singles(Counting, Counting)
     session = Session(simulation.behaviors)
-    turn = session.turn()
-    simulation.reset(turn, START)
-    session.requests(turn)
+    builder = session.new_step()
+    simulation.reset(builder, START)
+    session.requests(builder)
     batch = ActionBatch("Counter", np.array([1], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
 
-    turn = session.turn()
-    simulation.step(turn, session.actions(encode_actions(1, [batch])))
+    builder = session.new_step()
+    simulation.step(builder, session.actions(encode_actions(1, [batch])))
 
-    (request,) = session.requests(turn)
+    (request,) = session.requests(builder)
     assert np.frombuffer(request.step.behaviors[0].decisions.agent_ids, np.int32).tolist() == [1]
 
 
@@ -220,7 +219,7 @@ def test_environments_are_seeded_once_and_each_differently() -> None:
     simulation = EnvironmentSimulation(envs, "Counter")
 
     list(play(simulation, decisions=8))
-    list(play(simulation, decisions=1, start=Start(5, {"gravity": 2.0}, 0, "run-1", first=False)))
+    list(play(simulation, decisions=1, start=ResetInfo(5, {"gravity": 2.0}, 0, "run-1", first=False)))
 
     seeds = [env.seeds[0] for env in envs]
     assert seeds == [environment_seed(START.seed, 0), environment_seed(START.seed, 1)]
@@ -235,19 +234,19 @@ def test_later_episodes_have_the_newest_parameters_and_draws_of_their_own() -> N
     session = Session(simulation.behaviors)
     wind = pb.Sampler(seed=1, uniform=pb.UniformDistribution(min_value=2, max_value=3))
     session.welcome(pb.Welcome(environment_parameters={"wind": 2.5, "gravity": 9.5}, samplers={"wind": wind}))
-    turn = session.turn()
-    simulation.reset(turn, Start(5, dict(session.parameters), 0, "run-1", first=True))
+    builder = session.new_step()
+    simulation.reset(builder, ResetInfo(5, dict(session.parameters), 0, "run-1", first=True))
     assert env.options == {"wind": 2.5, "gravity": 9.5}
 
     seen = []
     for step in range(1, 7):
-        session.requests(turn)
+        session.requests(builder)
         answer = ActionBatch("Counter", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
         message = encode_actions(step, [answer])
         if step == 5:  # in the middle of the third episode
             message.environment_parameters.update({"gravity": 1.5})
-        turn = session.turn()
-        simulation.step(turn, session.actions(message))
+        builder = session.new_step()
+        simulation.step(builder, session.actions(message))
         if env.tick == 0:
             seen.append(env.options)
 
@@ -270,8 +269,8 @@ def test_an_environment_parameter_can_seed_every_episode() -> None:
     envs = [Counting(), Counting()]
     simulation = EnvironmentSimulation(envs, "Counter", seed_parameter="opening")
 
-    list(play(simulation, decisions=4, start=Start(5, {"opening": 7.0, "gravity": 2.0}, 0, "run-1", first=True)))
-    list(play(simulation, decisions=1, start=Start(5, {"opening": 9.0}, 0, "run-1", first=False)))
+    list(play(simulation, decisions=4, start=ResetInfo(5, {"opening": 7.0, "gravity": 2.0}, 0, "run-1", first=True)))
+    list(play(simulation, decisions=1, start=ResetInfo(5, {"opening": 9.0}, 0, "run-1", first=False)))
 
     assert envs[0].seeds == [7, episode_seed(7, 0, 1), 9]
     assert envs[1].seeds == [episode_seed(7, 1, 0), episode_seed(7, 1, 1), episode_seed(9, 1, 0)]
@@ -301,14 +300,14 @@ def test_success_is_reported_at_the_end_of_an_episode() -> None:
     simulation = singles(Counting)
     session = Session(simulation.behaviors)
     stats = []
-    turn = session.turn()
-    simulation.reset(turn, START)
+    builder = session.new_step()
+    simulation.reset(builder, START)
     for step in range(1, 5):
-        session.requests(turn)
+        session.requests(builder)
         answer = ActionBatch("Counter", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
-        turn = session.turn()
-        simulation.step(turn, session.actions(encode_actions(step, [answer])))
-        stats.extend(turn.stats)
+        builder = session.new_step()
+        simulation.step(builder, session.actions(encode_actions(step, [answer])))
+        stats.extend(builder.stats)
 
     assert [(stat.key, stat.value) for stat in stats] == [("Environment/Success", 1.0)]
 
@@ -339,14 +338,14 @@ def test_cartpole_has_the_spec_that_its_space_says() -> None:
 def test_an_environment_is_made_with_its_own_arguments() -> None:
     simulation = make_simulation("CartPole-v1", arguments={"max_episode_steps": 3})
     session = Session(simulation.behaviors)
-    turn = session.turn()
-    simulation.reset(turn, START)
+    builder = session.new_step()
+    simulation.reset(builder, START)
 
     for step in range(1, 4):
-        session.requests(turn)
+        session.requests(builder)
         answer = ActionBatch("CartPole", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
-        turn = session.turn()
-        simulation.step(turn, session.actions(encode_actions(step, [answer])))
+        builder = session.new_step()
+        simulation.step(builder, session.actions(encode_actions(step, [answer])))
 
     assert simulation.finished == 1
     simulation.close()

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo import AECEnv
 
+from ludus.adapters.assignment import UnsupportedGame
 from ludus.adapters.pettingzoo import PettingZooSimulation, make_environment, make_simulation
-from ludus.adapters.seats import UnsupportedGame
 from ludus.play.players import RandomPlayer, answer
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, Outcome
 from ludus.sdk.seeds import environment_seed, episode_seed
@@ -186,7 +186,7 @@ class Life:
 def play_through(simulation: PettingZooSimulation, seed: int) -> dict[Any, Life]:
     """Play one game with random moves; return what the server was told, by player."""
     table, lives = Table(simulation), defaultdict[Any, Life](Life)
-    players = list(simulation._seats)
+    players = list(simulation._assignments)
     cast = {spec.name: RandomPlayer(spec.actions, seed + number) for number, spec in enumerate(simulation.behaviors)}
     told = table.reset(start(seed))
     while True:
@@ -263,14 +263,14 @@ def compare(make: Callable[[], Any], seed: int) -> dict[Any, Life]:
     lives = play_through(simulation, seed)
     paid, final, truncated = replay(make(), environment_seed(seed, 0), lives)
 
-    players, seats = set(lives), simulation._seats
-    strangers = {bystander.behavior: bystander.reward for bystander in simulation.bystanders}
-    assert players | {player for player in final if seats[player].spec.name in strangers} == set(final)
+    players, assignments = set(lives), simulation._assignments
+    strangers = {bystander.behavior: bystander.reward for bystander in simulation.non_acting_players}
+    assert players | {player for player in final if assignments[player].spec.name in strangers} == set(final)
     for player in final:
-        told = sum(lives[player].rewards) if player in players else strangers[seats[player].spec.name]
+        told = sum(lives[player].rewards) if player in players else strangers[assignments[player].spec.name]
         assert told == pytest.approx(paid[player], abs=1e-4), player
     for player in players:
-        encoded = seats[player].view.encoder.stack([final[player]])[0][0]
+        encoded = assignments[player].view.encoder.stack([final[player]])[0][0]
         np.testing.assert_array_equal(lives[player].final, encoded, str(player))
         assert lives[player].truncated == truncated[player], player
         assert len(lives[player].rewards) == len(lives[player].actions) + 1
@@ -324,12 +324,15 @@ class TestRewards:
         told = table.choose("arena?team=0", 0)
 
         assert list(told) == ["arena?team=0"]
-        assert [bystander.behavior for bystander in simulation.bystanders] == [
+        assert [bystander.behavior for bystander in simulation.non_acting_players] == [
             f"arena?team={team}" for team in (1, 2, 3)
         ]
-        rewards = [float(terminals(told["arena?team=0"]).rewards[0]), *(b.reward for b in simulation.bystanders)]
+        rewards = [
+            float(terminals(told["arena?team=0"]).rewards[0]),
+            *(b.reward for b in simulation.non_acting_players),
+        ]
         assert sum(rewards) == pytest.approx(0.0, abs=1e-6)
-        assert all(bystander.outcome for bystander in simulation.bystanders)
+        assert all(bystander.outcome for bystander in simulation.non_acting_players)
 
 
 class TestSeeds:
@@ -363,7 +366,7 @@ def test_a_game_that_is_over_at_once_is_an_error_and_no_endless_loop() -> None:
             self.agents = []
             return {}, {}
 
-    with pytest.raises(UnsupportedGame, match="over before anybody could act"):
+    with pytest.raises(UnsupportedGame, match="ended before any player could act"):
         Table(PettingZooSimulation([Empty()], "empty")).reset()
 
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 from pettingzoo import AECEnv
 
+from ludus.adapters.assignment import UnsupportedGame
 from ludus.adapters.pettingzoo import behavior_name, make_environment
-from ludus.adapters.seats import UnsupportedGame
 from tests.toys.arena import Arena
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ludus.adapters.python import PythonGameError, is_python_game, make_simulation, split_name
-from ludus.sdk.errors import SimulatorError
+from ludus.sdk import SimulatorError
 from ludus.sdk.simulation import GameSimulation, ResumableSimulation, Simulation
 from tests.ludus.adapters.table import Table, decisions, start
 from tests.toys.mazes import Crowd
@@ -148,7 +148,7 @@ def test_pettingzoos_factory_is_preferred_and_named_after_the_file(tmp_path: Pat
         ("from . import x", "", "a file of a package is named as a module, PACKAGE.MODULE:NAME"),
         ("import sys\nsys.exit(3)", "", "raises SystemExit: 3"),
         (
-            "from ludus.sdk.simulator import Simulation\nclass A(Simulation):\n    def reset(self, turn, start): pass",
+            "from ludus.sdk import Simulation\nclass A(Simulation):\n    def reset(self, builder, start): pass",
             ":A",
             "raises TypeError: Can't instantiate abstract class A",
         ),
@@ -249,10 +249,10 @@ class TestSeeds:
 
     def test_a_simulation_that_resumes_still_does_when_it_is_seeded(self, tmp_path: Path) -> None:
         text = (
-            "from tests.toys.mazes import Crowd\nfrom ludus.sdk.simulator import ResumableSimulation\n"
+            "from tests.toys.mazes import Crowd\nfrom ludus.sdk import ResumableSimulation\n"
             "class Back(Crowd, ResumableSimulation):\n"
             "    def position(self): return b'here'\n"
-            "    def resume(self, turn, start, position): self.went = position; self.reset(turn, start)\n"
+            "    def resume(self, builder, start, position): self.went = position; self.reset(turn, start)\n"
         )
         name = written(tmp_path, text)
 

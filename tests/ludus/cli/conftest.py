@@ -14,8 +14,8 @@ from tests.server.app.world import World
 Invoke = Callable[..., Result]
 
 LOOKS = (
-    "ludus.client.lifecycle.LOOK_SECONDS",
-    "ludus.client.runs.PAUSED_LOOK_SECONDS",
+    "ludus.client.checkpoints.POLL_SECONDS",
+    "ludus.client.runs.PAUSED_POLL_SECONDS",
     "ludus.cli.assess.LOOK_SECONDS",
     "ludus.cli.follow.REFRESH_SECONDS",
     "ludus.cli.learn_run.POLL_SECONDS",

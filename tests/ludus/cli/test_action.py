@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.e2e.stack import LudusUp, environment
 from tests.e2e.test_board_game import CONFIG as BOARD_GAME
 from tests.e2e.test_board_game import TICTACTOE
 from tests.server.app.world import World
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 ACTION = ROOT / ".github/actions/train/action.yml"
@@ -138,9 +138,9 @@ def test_the_action_trains_judges_gates_and_keeps_the_model(stack: LudusUp, tmp_
 
     assert not runner.failed
     with stack.client() as client:
-        run = client.get_run(runner.output("run"))
+        run = client.runs.get(runner.output("run"))
         assert (run.name, run.tags, run.state) == ("game-17-1", ("branch/main", "ci"), "SUCCEEDED")
-        assert client.checkpoints(run.id)[0].id == runner.output("checkpoint")
+        assert client.checkpoints.list(run.id)[0].id == runner.output("checkpoint")
     assert (tmp_path / "ludus/model/CartPole.onnx").stat().st_size > 0
     assert ET.parse(tmp_path / "ludus/wait.xml").getroot().get("tests") == "3"
     assert "| step\\>=512 | met |" in runner.summary.read_text()
@@ -155,7 +155,7 @@ def test_the_gate_of_the_action_judges_the_policy_that_was_trained(stack: LudusU
     first.run()
     assert not first.failed
     with stack.client() as client:
-        client.set_alias("present", first.output("checkpoint"))
+        client.aliases.set("present", first.output("checkpoint"))
 
     gate = {"gate-against": "present", "promote": "present", "gate-options": "--elo1=5\n--max-games=4"}
     second = Runner(tmp_path, {**CONTEXT, "run_id": "19"}, **{**given, **gate})
@@ -166,7 +166,7 @@ def test_the_gate_of_the_action_judges_the_policy_that_was_trained(stack: LudusU
     assert [each.get("type") for each in report.iter("failure")] == ["undecided"]
     assert "ludus gate" in second.summary.read_text()
     with stack.client() as client:
-        assert client.get_alias("present").checkpoint_id == first.output("checkpoint"), "nothing is promoted"
+        assert client.aliases.get("present").checkpoint_id == first.output("checkpoint"), "nothing is promoted"
 
 
 @contextmanager
@@ -174,8 +174,7 @@ def trained(world: World, name: str, scratch: Path) -> Iterator[None]:
     """Have a trainer take the run of this name, reach a reward of 20 and save a model."""
 
     def train() -> None:
-        while not (runs := world.http.get("/v1/runs", params={"filter": f"name = {name}"}).json()["runs"]):
-            time.sleep(0.05)
+        runs = eventually(lambda: world.http.get("/v1/runs", params={"filter": f"name = {name}"}).json()["runs"])
         trainer = world.claim(runs[0]["id"]).start()
         trainer.measure("Environment/Cumulative Reward", [20.0])
         trainer.save(512, {"CartPole.onnx": b"a model"}, scratch)

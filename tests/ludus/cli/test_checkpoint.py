@@ -37,7 +37,7 @@ def test_several_are_uploaded_under_the_files_names(cli: Invoke) -> None:
 
 def test_one_of_a_run_is_shown_with_its_files(cli: Invoke, world: World) -> None:
     ledger = make_ledger(world.services.database, name="shown")
-    checkpoint = ledger.checkpoint(make_checkpoint(1000, steps={"CartPole": 1000}))
+    checkpoint = ledger.checkpoints.add(make_checkpoint(1000, steps={"CartPole": 1000}))
 
     shown = cli("checkpoint", "show", checkpoint, "--run", "shown").stdout
 
@@ -49,17 +49,17 @@ def test_one_of_a_run_is_shown_with_its_files(cli: Invoke, world: World) -> None
 def test_it_is_deleted_unless_a_run_begins_with_it(cli: Invoke, world: World) -> None:
     uploaded = cli("checkpoint", "upload", str(FILE)).stdout.strip()
     with Client(world.server) as client:
-        run = client.create_run({"behaviors": {"A": {"initialize_from": uploaded}}}).id
+        run = client.runs.create({"behaviors": {"A": {"initialize_from": uploaded}}}).id
 
         refused = cli("checkpoint", "delete", uploaded)
-        client.cancel(run)
+        client.runs.cancel(run)
         gone = cli("checkpoint", "delete", uploaded)
 
         assert refused.exit_code == exits.Exit.REFUSED
         assert f"is used by run {run}" in refused.stderr
         assert gone.exit_code == 0
         with pytest.raises(NotFound):
-            client.get_uploaded_checkpoint(uploaded)
+            client.uploaded_checkpoints.get(uploaded)
 
 
 def test_what_is_wrong_is_a_sentence_and_an_exit_code(cli: Invoke, tmp_path: Path) -> None:
@@ -76,12 +76,12 @@ def test_what_is_wrong_is_a_sentence_and_an_exit_code(cli: Invoke, tmp_path: Pat
 def test_the_client_lists_by_filter_and_repeats_an_upload_without_effect(world: World) -> None:
     with Client(world.server) as client:
         first, second = (
-            client.upload_checkpoint(FILE, name="repeated", behavior="Goalie", idempotency_key="upload-twice")
+            client.uploaded_checkpoints.upload(FILE, name="repeated", behavior="Goalie", idempotency_key="upload-twice")
             for _ in range(2)
         )
 
         assert first == second
         assert first.created_at.tzinfo is not None
-        assert [each.id for each in client.list_uploaded_checkpoints("name = repeated")] == [first.id]
+        assert [each.id for each in client.uploaded_checkpoints.list("name = repeated")] == [first.id]
         with pytest.raises(ProblemAnswer, match="there is no checkpoint"):
-            client.create_run({"behaviors": {"A": {"initialize_from": UNKNOWN}}})
+            client.runs.create({"behaviors": {"A": {"initialize_from": UNKNOWN}}})

@@ -104,17 +104,17 @@ def test_a_deleted_demonstration_is_gone(cli: Invoke, world: World, file: Path) 
 
     assert cli("demonstration", "show", uploaded).exit_code == exits.Exit.REFUSED
     with Client(world.server) as client, pytest.raises(NotFound):
-        client.delete_demonstration(uploaded)
+        client.demonstrations.delete(uploaded)
 
 
 def test_the_client_keeps_one_of_a_repeated_upload(world: World, file: Path) -> None:
     with Client(world.server) as client:
-        first = client.upload_demonstration(file, idempotency_key="upload-client")
-        second = client.upload_demonstration(file, idempotency_key="upload-client")
+        first = client.demonstrations.upload(file, idempotency_key="upload-client")
+        second = client.demonstrations.upload(file, idempotency_key="upload-client")
 
         assert first == second
         assert first.created_at.tzinfo is not None
-        assert [each.id for each in client.list_demonstrations(f'name = "{first.id}"')] == [first.id]
+        assert [each.id for each in client.demonstrations.list(f'name = "{first.id}"')] == [first.id]
 
 
 def test_what_cannot_be_merged_names_both_shapes(world: World, tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_what_cannot_be_merged_names_both_shapes(world: World, tmp_path: Path) -
         ids = []
         for size in (2, 3):
             write(make_demonstration(make_spec(vector(size), continuous=1)), tmp_path / "part.npz")
-            ids.append(client.upload_demonstration(tmp_path / "part.npz").id)
+            ids.append(client.demonstrations.upload(tmp_path / "part.npz").id)
 
         with pytest.raises(ProblemAnswer, match=r"\(3,\).*\(2,\)"):
-            client.merge_demonstrations(ids)
+            client.demonstrations.merge(ids)
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,18 @@ def test_a_promotion_takes_the_place_of_the_champion_that_was_played(world: Worl
         promote_to(client, "first", passed(saved[1], saved[0]))
         promote_to(client, "first", passed(saved[2], saved[1]))
 
-        assert client.get_alias("first").checkpoint_id == saved[2]
+        assert client.aliases.get("first").checkpoint_id == saved[2]
 
 
 def test_a_champion_that_was_exchanged_meanwhile_is_not_overthrown(world: World, saved: list[str]) -> None:
     with Client(world.server) as client:
-        client.set_alias("contested", saved[1])
+        client.aliases.set("contested", saved[1])
 
         with pytest.raises(Failure, match="passed, but was not promoted") as refused:
             promote_to(client, "contested", passed(saved[2], saved[0]))
 
         assert refused.value.exit_code == Exit.REFUSED
-        assert client.get_alias("contested").checkpoint_id == saved[1]
+        assert client.aliases.get("contested").checkpoint_id == saved[1]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_without_simulators_it_says_how_to_start_some_and_a_time_out_cancels_the
     assert waited.exit_code == Exit.TIMED_OUT
     assert "ludus simulate GAME --run idle" in waited.output
     with Client(world.server) as client:
-        assert client.get_run("idle").state == "CANCELLED"
+        assert client.runs.get("idle").state == "CANCELLED"
     assert ET.fromstring(report.read_text()).get("errors") == "1"
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import update
 
 from ludus.cli import exits
 from ludus.client import Client
-from server.ladders.ratings.rater import Rater
+from server.ladders.ratings.job import RatingJob
 from server.runs.models import Run
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import World
@@ -18,13 +18,13 @@ from tests.server.ladders.played import make_match, rate_all
 def league(world: World) -> str:
     """Play three matches between three players."""
     with Client(world.server) as client:
-        client.create_ladder("league", description="of the tests")
+        client.ladders.create("league", description="of the tests")
         for name in ("ann", "bob"):
-            client.register_player("league", name, "human")
-        client.register_player("league", "wall", "scripted", fixed=True)
-        client.report_match("league", ["ann", "bob"], outcome="win")
-        client.report_match("league", ["ann", "bob"], outcome="draw")
-        client.report_match("league", ["wall", "bob"], outcome="loss")
+            client.ladders.register_player("league", name, "human")
+        client.ladders.register_player("league", "wall", "scripted", fixed=True)
+        client.ladders.report_match("league", ["ann", "bob"], outcome="win")
+        client.ladders.report_match("league", ["ann", "bob"], outcome="draw")
+        client.ladders.report_match("league", ["wall", "bob"], outcome="loss")
     rate_all(world.services.database)
     return "league"
 
@@ -80,7 +80,7 @@ def test_payoffs_have_a_row_for_each_pair_that_has_met(cli: Invoke, league: str)
 
 def test_the_newest_snapshots_are_shown_beside_the_policy_that_they_met(cli: Invoke, world: World) -> None:
     trainer = world.claim(world.create({"behaviors": {"Striker": {"self_play": {}}}}, name="star")["id"]).start()
-    trainer.ledger.matches([make_match(number, snapshot=number) for number in range(1, 9)])
+    trainer.ledger.matches.append([make_match(number, snapshot=number) for number in range(1, 9)])
     rate_all(world.services.database)
 
     pairs = [line.split() for line in cli("ladder", "payoffs", "star", "--limit", "4").stdout.splitlines()[1:]]
@@ -92,7 +92,7 @@ def test_the_newest_snapshots_are_shown_beside_the_policy_that_they_met(cli: Inv
 
 def test_a_renamed_runs_players_and_ladder_are_called_by_its_present_name(cli: Invoke, world: World) -> None:
     trainer = world.claim(world.create({"behaviors": {"Striker": {"self_play": {}}}}, name="before")["id"]).start()
-    trainer.ledger.matches([make_match(1, snapshot=0)])
+    trainer.ledger.matches.append([make_match(1, snapshot=0)])
     rate_all(world.services.database)
     with world.services.database.write() as session:
         session.execute(update(Run).where(Run.id == trainer.run_id).values(name="after"))
@@ -121,7 +121,7 @@ def test_matches_are_listed_newest_first(cli: Invoke, league: str) -> None:
 def test_recomputing_waits_until_all_is_rated_again(cli: Invoke, world: World, league: str) -> None:
     before = as_json(cli("ladder", "show", league, "--json"))
     stop = threading.Event()
-    rating = threading.Thread(target=Rater(world.services.database).run, args=(stop, 0.05))
+    rating = threading.Thread(target=RatingJob(world.services.database).run, args=(stop, 0.05))
     rating.start()
     try:
         result = cli("ladder", "recompute", league, "--timeout", "30s")

@@ -14,11 +14,12 @@ from ludus.cli.learn_run import recordings, run_name, server_document
 from ludus.client import Client
 from ludus.demonstrations import write
 from ludus.mlagents.results.folder import pack
-from server.runs.states import RunState, StopReason
+from server.kit.states import RunState, StopReason
 from tests.ludus.cli.conftest import Invoke
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.ludus.mlagents.results.reading import written
 from tests.server.app.world import Trainer, World
+from tests.waiting import eventually
 
 REWARD, SPEED = "Environment/Cumulative Reward", "Performance/Agent Steps per Second"
 DOCUMENT: dict[str, Any] = {
@@ -52,8 +53,7 @@ def trained(world: World, work: Callable[[Trainer], None]) -> Iterator[None]:
         known = {run["id"] for run in world.http.get("/v1/runs").json()["runs"]}
         begun.set()
         try:
-            while not (new := {run["id"] for run in world.http.get("/v1/runs").json()["runs"]} - known):
-                time.sleep(0.02)
+            new = eventually(lambda: {run["id"] for run in world.http.get("/v1/runs").json()["runs"]} - known)
             work(world.claim(new.pop()).start())
         except BaseException as error:  # noqa: BLE001  told to the test below
             failures.append(error)
@@ -264,7 +264,7 @@ def work(trainer: Trainer, folder: Path, state: RunState = RunState.SUCCEEDED, s
     """Train: one summary, one checkpoint, and the end."""
     trainer.measure(REWARD, [12.5], first=step)
     trainer.measure(SPEED, [900.0], first=step)
-    scratch = folder / f"scratch-{trainer.run_id}-{trainer.epoch}"
+    scratch = folder / f"scratch-{trainer.run_id}-{trainer.attempt}"
     scratch.mkdir()
     trainer.save(step, FILES, scratch)
     trainer.ledger.move(RunState.STOPPING)
@@ -329,7 +329,7 @@ def test_resume_goes_on_with_a_run_that_has_not_ended(folder: Path, cli: Invoke,
     trainer.measure(REWARD, [1.0])
     logs = Path("results/resumed/run_logs")
     logs.mkdir(parents=True)
-    journal = {"version": 1, "run": run["id"], "server": world.server, "epoch": 1, "event": 0, "behaviors": {}}
+    journal = {"version": 1, "run": run["id"], "server": world.server, "attempt": 1, "event": 0, "behaviors": {}}
     (logs / "ludus.json").write_text(json.dumps(journal))
     thread = threading.Timer(0.5, work, (trainer, folder))
     thread.start()
@@ -377,14 +377,14 @@ def test_an_ended_run_without_a_checkpoint_cannot_go_on(folder: Path, cli: Invok
     result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "empty", "--resume")
 
     assert result.exit_code == 1
-    assert "without a checkpoint to go on from; begin anew with --force" in result.stderr
+    assert "without a checkpoint to resume from; start again with --force" in result.stderr
 
 
 def test_a_run_that_still_trains_is_not_played_without_learning(folder: Path, cli: Invoke, world: World) -> None:
     run = world.create(DOCUMENT | {"env_settings": {}}, name="busy")
     logs = Path("results/busy/run_logs")
     logs.mkdir(parents=True)
-    journal = {"version": 1, "run": run["id"], "server": world.server, "epoch": 1, "event": 0, "behaviors": {}}
+    journal = {"version": 1, "run": run["id"], "server": world.server, "attempt": 1, "event": 0, "behaviors": {}}
     (logs / "ludus.json").write_text(json.dumps(journal))
 
     result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "busy", "--resume", "--inference")
@@ -506,7 +506,7 @@ def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke,
     def pause(trainer: Trainer) -> None:
         trainer.finish(RunState.PAUSING, reason=StopReason.USER)
         trainer.finish(RunState.PAUSED, reason=StopReason.USER, detail="paused on request")
-        time.sleep(1)  # ten looks
+        time.sleep(1)  # allow: sleep, because a user is slow: the command looks ten times meanwhile
         world.http.post(f"/v1/runs/{trainer.run_id}:resume").raise_for_status()
         work(world.claim(trainer.run_id).start(), folder)
 
@@ -524,12 +524,11 @@ def test_resume_wakes_a_run_that_is_paused(folder: Path, cli: Invoke, world: Wor
     trainer.finish(RunState.PAUSED, reason=StopReason.USER)
     logs = Path("results/asleep/run_logs")
     logs.mkdir(parents=True)
-    journal = {"version": 1, "run": run["id"], "server": world.server, "epoch": 1, "event": 0, "behaviors": {}}
+    journal = {"version": 1, "run": run["id"], "server": world.server, "attempt": 1, "event": 0, "behaviors": {}}
     (logs / "ludus.json").write_text(json.dumps(journal))
 
     def take() -> None:
-        while world.http.get(f"/v1/runs/{run['id']}").json()["state"] != "QUEUED":
-            time.sleep(0.05)
+        eventually(lambda: world.http.get(f"/v1/runs/{run['id']}").json()["state"] == "QUEUED")
         work(world.claim(run["id"]).start(), folder)
 
     thread = threading.Thread(target=take)

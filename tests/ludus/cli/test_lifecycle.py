@@ -9,7 +9,7 @@ import pytest
 
 from ludus.cli.exits import Exit
 from ludus.cli.lifecycle import nested
-from server.runs.states import RunState, StopReason
+from server.kit.states import RunState, StopReason
 from tests.factories import make_checkpoint
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import Trainer, World
@@ -60,9 +60,9 @@ def test_checkpoint_prints_the_id_alone_for_scripts(cli: Invoke, trainer: Traine
     saved: list[str] = []
 
     def obey() -> None:
-        while trainer.ledger.checkpoint_wanted() is None:
+        while trainer.ledger.checkpoints.requested() is None:
             pass
-        saved.append(trainer.ledger.checkpoint(make_checkpoint(700, path="now"), 1))
+        saved.append(trainer.ledger.checkpoints.add(make_checkpoint(700, path="now"), 1))
 
     obeying = threading.Thread(target=obey)
     obeying.start()
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_failure(cli: Invoke, trainer: 
     assert late.exit_code == Exit.REFUSED
     assert "there is none after 0.1 s; the trainer still owes request 1" in late.stderr
 
-    trainer.ledger.checkpoint_declined(1, "no space is left")
+    trainer.ledger.checkpoints.decline(1, "no space is left")
     request = world.http.get(f"/v1/runs/{trainer.run_id}/checkpoint_requests/1").json()
     assert request["problem"] == "no space is left"
 
@@ -94,12 +94,12 @@ def test_set_changes_numbers_and_names_what_it_cannot(cli: Invoke, trainer: Trai
     assert done.exit_code == Exit.OK, done.output
     assert "behaviors.CartPole.max_steps: 10000 -> 5000" in done.stdout
     assert "behaviors.CartPole.hyperparameters.beta: 0.005 -> 0.01" in done.stdout
-    assert "the trainer has not come to it yet" in done.stdout
+    assert "the trainer has not applied it yet" in done.stdout
 
     wrong = cli("run", "set", trainer.run_id, "CartPole.time_horizon=3", "CartPole.max_steps=-1")
     assert wrong.exit_code == Exit.REFUSED
     assert "2 mistakes [invalid_edit]" in wrong.stderr
-    assert "  behaviors.CartPole.time_horizon: cannot be changed while a run goes on" in wrong.stderr
+    assert "  behaviors.CartPole.time_horizon: cannot be changed in a live run" in wrong.stderr
     assert len(as_json(cli("run", "changes", trainer.run_id, "--json"))["amendments"]) == 1
 
 

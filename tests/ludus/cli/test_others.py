@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -58,15 +59,15 @@ def test_checkpoints_are_listed_and_models_downloaded(cli: Invoke, world: World,
 
 def test_a_file_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     found = checkpoint.Checkpoint(
-        "ckpt_1",
-        "run_1",
-        1,
-        1,
-        {},
-        "final",
-        1,
-        (CheckpointFile("../x", 1, ""),),
-        None,  # type: ignore[arg-type]
+        id="ckpt_1",
+        run_id="run_1",
+        attempt=1,
+        step=1,
+        steps={},
+        reason="final",
+        size=1,
+        files=(CheckpointFile(name="../x", size=1, sha256=""),),
+        created_at=datetime.now(UTC),
     )
 
     with Client("http://127.0.0.1:9") as client, pytest.raises(Failure, match="outside"):

@@ -139,7 +139,7 @@ def test_players_of_one_team_are_all_the_models(first_free: str) -> None:
     ("arguments", "problem"),
     [
         (("random", TICTACTOE), "the game has 2 teams: say who plays the others, with --against random"),
-        (("random", CARTPOLE, "--against", "random"), "there is nobody to play against"),
+        (("random", CARTPOLE, "--against", "random"), "--against needs at least two"),
         (("random", CARTPOLE, "--team", "0"), "the game has no team 0: it has no teams at all"),
         (("random", TICTACTOE, "--against", "random", "--team", "2"), "the game has no team 2: 0, 1"),
         (("nobody.onnx", CARTPOLE), "'nobody.onnx' is neither 'random' nor a file"),
@@ -239,9 +239,9 @@ class TestPythonGames:
             "from tests.toys.mazes import Crowd\n"
             "class Late(Crowd):\n"
             "    behaviors = ()\n"
-            "    def reset(self, turn, start):\n"
-            "        turn.announce(Crowd.behaviors[0])\n"
-            "        super().reset(turn, start)\n"
+            "    def reset(self, builder, start):\n"
+            "        builder.announce(Crowd.behaviors[0])\n"
+            "        super().reset(builder, start)\n"
         )
 
         result = play("random", f"python:{tmp_path / 'late.py'}")

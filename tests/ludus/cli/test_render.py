@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -10,9 +9,10 @@ import pytest
 
 from ludus.cli.exits import Exit
 from ludus.cli.render import LINES, printable
-from server.runs.states import RunState
+from server.kit.states import RunState
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import CARTPOLE, World
+from tests.waiting import eventually
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\r12:00:00  run_succeeded\n::set-output::\u202egnp.exe"
 
@@ -41,7 +41,7 @@ def test_a_line_is_one_line() -> None:
 def test_no_command_lets_a_text_of_others_paint_or_begin_a_line(cli: Invoke, world: World, tmp_path: Path) -> None:
     run = world.create(CARTPOLE, name="evil")["id"]
     trainer = world.claim(run).start()
-    trainer.ledger.event("simulator_trouble", EVIL, level="warning", data={"text": EVIL})
+    trainer.ledger.event("simulator_problem", EVIL, level="warning", data={"text": EVIL})
     trainer.write_log("trainer.log", EVIL.encode(), tmp_path)
     trainer.save(100, {"CartPole.onnx": b"model"}, tmp_path, behavior=EVIL)
     trainer.finish(RunState.FAILED, reason="trainer_error", detail=EVIL)
@@ -78,8 +78,7 @@ def test_a_report_for_a_pipeline_is_xml_whatever_the_run_says_of_itself(
     checkpoint = trained.save(100, {"CartPole.onnx": b"model"}, tmp_path)
 
     def fail() -> None:
-        while not (found := world.http.get("/v1/runs", params={"filter": "kind = evaluate"}).json()["runs"]):
-            time.sleep(0.05)
+        found = eventually(lambda: world.http.get("/v1/runs", params={"filter": "kind = evaluate"}).json()["runs"])
         evil = f'{EVIL}"/></testcase><testcase name="passed"/>'
         world.claim(found[0]["id"]).start().finish(RunState.FAILED, reason="trainer_error", detail=evil)
 

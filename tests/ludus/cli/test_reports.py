@@ -19,10 +19,11 @@ from click.testing import CliRunner
 from ludus.cli import ludus
 from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.cli.reports import sparkline
-from server.runs.states import RunState, StopReason
+from server.kit.states import RunState, StopReason
 from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke
 from tests.server.app.world import Trainer, World
+from tests.waiting import eventually, never
 
 REWARD = "Environment/Cumulative Reward"
 
@@ -182,7 +183,7 @@ def test_a_time_out_says_where_the_run_is_and_skips_what_was_not_judged(cli: Inv
 def test_a_server_that_is_not_there_is_reported(
     arguments: list[str], kind: str, junit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ludus.client.patience.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("ludus.client.backoff.RETRY_SECONDS", 0.5)
     summary = tmp_path / "summary.md"
     files = ["--junit", str(junit), "--summary", str(summary)]
 
@@ -233,11 +234,14 @@ def test_an_interrupted_wait_and_even_a_killed_one_leave_a_report(
     run = world.create()["id"]
     command = [sys.executable, "-m", "ludus.cli", "run", "wait", run, "--junit", str(junit)]
     process = subprocess.Popen(command, env={**os.environ, "LUDUS_SERVER": world.server}, stderr=subprocess.DEVNULL)
-    while not junit.exists():
+
+    def reports() -> bool:
         assert process.poll() is None
-        time.sleep(0.05)
+        return junit.exists()
+
+    eventually(reports, "a report is there")
     before, unfinished = outcomes(junit)[run]  # as kill -9 would leave it
-    time.sleep(0.5)
+    never(lambda: process.poll() is not None, "it ends by itself", 0.5)
 
     process.send_signal(number)
 
@@ -252,9 +256,12 @@ def test_a_gate_that_is_interrupted_cancels_its_run_and_says_so(world: World, ju
     process = subprocess.Popen(
         [*command, "--junit", str(junit)], env={**os.environ, "LUDUS_SERVER": world.server}, stderr=subprocess.DEVNULL
     )
-    while not (runs := world.http.get("/v1/runs", params={"filter": "name = interrupted"}).json()["runs"]):
+
+    def created() -> list[dict[str, Any]]:
         assert process.poll() is None
-        time.sleep(0.05)
+        return list(world.http.get("/v1/runs", params={"filter": "name = interrupted"}).json()["runs"])
+
+    runs = eventually(created, "its run is there")
 
     process.send_signal(signal.SIGTERM)
 
@@ -267,8 +274,7 @@ def test_a_gate_whose_run_fails_is_an_error_not_a_verdict(cli: Invoke, world: Wo
     (checkpoint,) = save_checkpoints(world.services.database, 100)
 
     def fail() -> None:
-        while not (runs := world.http.get("/v1/runs", params={"filter": "name = broken"}).json()["runs"]):
-            time.sleep(0.02)
+        runs = eventually(lambda: world.http.get("/v1/runs", params={"filter": "name = broken"}).json()["runs"])
         trainer = world.claim(runs[0]["id"]).start()
         trainer.finish(RunState.FAILED, reason=StopReason.TRAINER_ERROR, detail="it broke")
 

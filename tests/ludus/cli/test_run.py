@@ -1,7 +1,6 @@
 import json
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,10 @@ from click.testing import CliRunner
 
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
-from server.runs.states import RunState, StopReason
+from server.kit.states import RunState, StopReason
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
+from tests.waiting import eventually, never
 
 REWARD = "Environment/Cumulative Reward"
 
@@ -103,8 +103,8 @@ def test_a_wrong_filter_says_where(cli: Invoke) -> None:
 def test_show_tells_the_essentials(cli: Invoke, world: World) -> None:
     trainer = world.claim(world.create(name="shown")["id"]).start()
     trainer.measure(REWARD, [12.5])
-    trainer.ledger.simulator_connected("one", number=0, collector=0)
-    trainer.ledger.simulator_plays("one", ["CartPole"], 4)
+    trainer.ledger.simulators.connected("one", number=0, collector=0)
+    trainer.ledger.simulators.plays("one", ["CartPole"], 4)
 
     text = cli("run", "show", "shown").stdout
 
@@ -250,12 +250,10 @@ def test_watch_in_a_file_has_a_line_for_each_event_and_each_summary_and_no_contr
     trainer = world.claim(world.create()["id"]).start()
 
     def train() -> None:
-        deadline = time.monotonic() + 60
         for number in range(3):
             trainer.measure(REWARD, [float(number)], first=100 * (number + 1))
-            while f"CartPole reward {number}" not in printed() and time.monotonic() < deadline:
-                time.sleep(0.05)
-        time.sleep(1)  # nothing new: nothing to say
+            eventually(lambda said=f"CartPole reward {number}": said in printed())
+        never(lambda: printed().count("CartPole reward") > 3, "something is said although nothing is new", 1)
         trainer.finish()
 
     thread = threading.Thread(target=train)
@@ -365,7 +363,7 @@ def test_lessons_of_a_run_that_has_ended_say_where_it_was_and_how_it_came_there(
     never = world.create({**CARTPOLE, "environment_parameters": {"pole": curriculum}})["id"]
     told = {"name": "pole", "lesson": 2, "lessons": 3, "lesson_name": "middle", "value": 1.0, "measure": "reward"}
     told |= {"measured": 61.5, "threshold": 100.0, "waits_for": "lesson 2 of 3 'middle': reward 61.50, needs > 100.00"}
-    trainer.ledger.parameters([told], 0)
+    trainer.ledger.parameters.publish([told], 0)
     trainer.ledger.event("lesson_changed", "Parameter 'pole' is in lesson 'middle'.", data={"parameter": "pole"})
     assert "needs > 100" in cli("run", "lessons", trainer.run_id).stdout
     cli("run", "set-lesson", trainer.run_id, "pole", "3")

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from tests.fakes import FakeServer, Peer, Script, assign, finish_after, refuse
+from tests.waiting import eventually
 
 CARTPOLE = "gymnasium:CartPole-v1"
 TICTACTOE = "pettingzoo:classic.tictactoe_v3"
@@ -68,7 +68,7 @@ def test_every_process_plays_all_its_environments_until_the_run_is_finished(run:
 
     assert code == 0, errors
     assert server.violations == []
-    assert len(server.incarnations) == 2
+    assert len(server.session_ids) == 2
     assert all(peer.running["CartPole"] == {0, 1, 2} for peer in server.streams)
     assert all(join.label.startswith("CartPole-v1 x3") for join in server.joins)
     connected = [line for line in errors.splitlines() if " connected to run " in line]
@@ -80,7 +80,7 @@ def test_every_process_plays_all_its_environments_until_the_run_is_finished(run:
 @pytest.mark.parametrize(
     ("options", "environment"),
     [
-        ([], {CLIENT_TOKEN: "secret"}),
+        pytest.param([], {CLIENT_TOKEN: "secret"}, marks=pytest.mark.long),
         ([], {CLIENT_TOKEN: "another", SIMULATOR_TOKEN: "secret"}),
         (["--token", "secret"], {CLIENT_TOKEN: "another", SIMULATOR_TOKEN: "another"}),
     ],
@@ -142,7 +142,9 @@ def closing(code: CloseCode) -> Script:
     return script
 
 
-@pytest.mark.parametrize(("code", "expected"), [(CloseCode.RUN_FAILED, 4), (CloseCode.RUN_CANCELLED, 5)])
+@pytest.mark.parametrize(
+    ("code", "expected"), [(CloseCode.RUN_FAILED, 4), pytest.param(CloseCode.RUN_CANCELLED, 5, marks=pytest.mark.long)]
+)
 def test_the_exit_code_says_how_the_run_ended(run: Run, code: CloseCode, expected: int) -> None:
     with FakeServer(closing(code)) as server:
         assert run(CARTPOLE, "--run", "cartpole", "--server", server.address)[0] == expected
@@ -179,24 +181,17 @@ def playing() -> Iterator[tuple["subprocess.Popen[str]", list[psutil.Process]]]:
     """A command whose two processes play."""
     with FakeServer(forever, forever) as server:
         process = start(CARTPOLE, "--run", "cartpole", "--count", "2", "--server", server.address)
-        until(lambda: sum(peer.last_step > 5 for peer in server.streams) == 2)
+        eventually(lambda: sum(peer.last_step > 5 for peer in server.streams) == 2)
         yield process, psutil.Process(process.pid).children()
         process.kill()
         process.communicate(timeout=SECONDS)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def gone(children: list[psutil.Process]) -> bool:
     return not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupt_ends_every_process(
     playing: tuple["subprocess.Popen[str]", list[psutil.Process]], number: signal.Signals
 ) -> None:
@@ -217,7 +212,7 @@ def test_processes_end_with_a_command_that_was_killed(
     process.kill()
     process.wait(SECONDS)
 
-    until(lambda: gone(children))
+    eventually(lambda: gone(children))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +316,7 @@ class TestPettingZoo:
         ("arguments", "problem"),
         [
             (["--scripted", "2=random"], "the game has no team 2, only 0, 1"),
-            (["--scripted", "0=random", "--scripted", "1=random"], "nobody is left to be trained"),
+            (["--scripted", "0=random", "--scripted", "1=random"], "no team is left to train"),
             (["--scripted", "1=nobody.onnx"], "'nobody.onnx' is neither 'random' nor a file"),
             (["--scripted", "random"], "write for instance 1=random or 1=champion.onnx"),
             (["--teams", "0,1,2"], "names 3 teams, but tictactoe has 2 players (player_1, player_2)"),
@@ -395,7 +390,7 @@ class TestRecording:
         path = tmp_path / "shown.npz"
         with FakeServer(forever) as server:
             process = start(CARTPOLE, "--run", "cartpole", "--server", server.address, "--record", str(path))
-            until(lambda: sum(peer.episodes for peer in server.streams) >= 20)
+            eventually(lambda: sum(peer.episodes for peer in server.streams) >= 20)
             ended = sum(peer.episodes for peer in server.streams)
             for child in psutil.Process(process.pid).children():
                 child.kill()
@@ -441,9 +436,11 @@ class TestPythonGames:
         ("source", "options", "running"),
         [
             (f"python:{MAZES}:Maze", ("--envs", "3", "--count", "2"), {"Maze": {0, 1, 2}}),
-            ("tests.toys.mazes:Maze", ("--behavior", "Runner"), {"Runner": {0}}),
+            pytest.param("tests.toys.mazes:Maze", ("--behavior", "Runner"), {"Runner": {0}}, marks=pytest.mark.long),
             (f"python:{MAZES}:Race", ("--teams", "0,1"), {"Race?team=0": {0}, "Race?team=1": {1}}),
-            (f"python:{MAZES}:Crowd", ("--env-arg", "walkers=3"), {"Walker": {0, 1, 2, 3}}),
+            pytest.param(
+                *(f"python:{MAZES}:Crowd", ("--env-arg", "walkers=3"), {"Walker": {0, 1, 2, 3}}), marks=pytest.mark.long
+            ),
         ],
     )
     def test_a_game_of_ones_own_plays_in_supervised_processes_and_is_recorded(
@@ -457,7 +454,7 @@ class TestPythonGames:
 
         assert code == 0, errors
         assert server.violations == []
-        assert len(server.incarnations) == 1 + several
+        assert len(server.session_ids) == 1 + several
         assert all(peer.running == running for peer in server.streams)
         for name in ["shown-0.npz", "shown-1.npz"] if several else ["shown.npz"]:
             assert read(tmp_path / name).action_masks is not None

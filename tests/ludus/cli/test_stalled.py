@@ -11,14 +11,15 @@ from sqlalchemy import text
 from ludus.cli.exits import Exit
 from ludus.client import Client, RunStalled, WaitTimedOut
 from ludus.client.runs import LONG_POLL_SECONDS
+from server.kit.states import RunState, StopReason
+from server.runs.scheduling.order import Obstacle
 from server.runs.scheduling.repository import WaitingRuns
-from server.runs.scheduling.turn import Obstacle
-from server.runs.states import RunState, StopReason
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
-from tests.server.runs.standstill.test_standstill import age
+from tests.server.lifecycle.blocked.test_repository import age
+from tests.waiting import eventually, never
 
 WAITS_LONG = {**CARTPOLE, "simulators": {"startup_grace_seconds": None}}
 
@@ -58,12 +59,15 @@ STALLS = {
         without_simulators_any_more,
         "is PAUSED (all simulators have been gone for 60 s; start one, and the run goes on by itself)\n",
     ),
-    "paused": (paused, "is PAUSED (paused on request); `ludus run resume {run}` lets it go on"),
+    "paused": (paused, "is PAUSED (paused on request); `ludus run resume {run}` resumes it"),
     "no simulator": (
         without_simulators,
-        "is STARTING and does not go on by itself. It waits for: Simulators: no simul",
+        "is STARTING and does not continue by itself. It waits for: Simulators: no simul",
     ),
-    "no worker": (without_workers, "is QUEUED and does not go on by itself. It waits for: No worker is there: start"),
+    "no worker": (
+        without_workers,
+        "is QUEUED and does not continue by itself. It waits for: No worker is there: start",
+    ),
 }
 
 
@@ -72,7 +76,7 @@ STALLS = {
 def test_what_stays_with_a_run_ends_at_once_with_a_code_of_its_own_and_says_what_to_do(
     cli: Invoke, world: World, command: str, stall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ludus.client.runs.STALL_LOOK_SECONDS", LONG_POLL_SECONDS)  # the first look has to see it
+    monkeypatch.setattr("ludus.client.runs.STALL_POLL_SECONDS", LONG_POLL_SECONDS)  # the first look has to see it
     make, said = STALLS[stall]
     run = make(world)
     began = time.monotonic()
@@ -116,7 +120,7 @@ def test_a_pipeline_that_waits_before_its_simulators_have_come_waits_on(cli: Inv
 
     def play() -> None:
         trainer.start()
-        trainer.ledger.simulator_connected("late", number=0, collector=0)
+        trainer.ledger.simulators.connected("late", number=0, collector=0)
         trainer.finish()
 
     threading.Timer(0.3, play).start()
@@ -143,10 +147,12 @@ def test_the_client_raises_where_it_was_asked_to(world: World) -> None:
 
     with Client(world.server) as client:
         with pytest.raises(RunStalled) as stalled:
-            client.wait(run, timeout=30, unless_stalled=True)
+            client.runs.wait(run, timeout=30, unless_stalled=True)
         with pytest.raises(WaitTimedOut):
-            client.wait(run, timeout=0.2)
-        assert client.wait(run, ["PAUSED"], timeout=30, unless_stalled=True).state == "PAUSED", "that was waited for"
+            client.runs.wait(run, timeout=0.2)
+        assert client.runs.wait(run, ["PAUSED"], timeout=30, unless_stalled=True).state == "PAUSED", (
+            "that was waited for"
+        )
 
     assert stalled.value.run.id == run
 
@@ -160,8 +166,8 @@ def test_an_assessment_that_nobody_can_play_is_cancelled_and_has_no_verdict(
     wait_for_nothing = ["--set", "simulators.startup_grace_seconds=null", "--name", f"idle-{command}"]
 
     def play_without_simulators() -> None:
-        while not (runs := world.http.get("/v1/runs", params={"filter": f"name = idle-{command}"}).json()["runs"]):
-            time.sleep(0.05)
+        named = {"filter": f"name = idle-{command}"}
+        runs = eventually(lambda: world.http.get("/v1/runs", params=named).json()["runs"])
         world.claim(runs[0]["id"])
         age(world.services.database, 660)
 
@@ -169,7 +175,7 @@ def test_an_assessment_that_nobody_can_play_is_cancelled_and_has_no_verdict(
     result = cli(command, *arguments, *wait_for_nothing)
 
     assert result.exit_code == Exit.STALLED
-    assert "does not go on by itself. It waits for: Simulators: no simulator has joined for 11 min" in result.stderr
+    assert "does not continue by itself. It waits for: Simulators: no simulator has joined for 11 min" in result.stderr
     assert "is cancelled" in result.stderr
     assert as_json(cli("run", "show", f"idle-{command}", "--json"))["run"]["intent"] == "cancel"
 
@@ -184,9 +190,8 @@ def test_what_a_run_waits_for_stands_in_show_list_and_watch(cli: Invoke, world: 
     said = "A free slot: the only slot that can train it is held by run holder (STARTING, no simulator has joined for "
 
     def cancel() -> None:
-        while said not in printed():
-            time.sleep(0.05)
-        time.sleep(1.0)  # ten looks
+        eventually(lambda: said in printed())
+        never(lambda: printed().count(said) > 1, "it is said again, in one of ten looks", 1.0)
         world.http.post(f"/v1/runs/{waiting}:cancel")
 
     shown, listed = cli("run", "show", waiting).stdout, cli("run", "list", "--state", "queued").stdout

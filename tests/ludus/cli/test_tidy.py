@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from ludus.cli.exits import INTERRUPTED, Exit
+from server.kit.states import RunState
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.metrics.points import MetricPoint
-from server.runs.attempts.repository import AttemptLedger, RunQueue
-from server.runs.states import RunState
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import CARTPOLE, Trainer, World
+from tests.waiting import eventually
 
 REWARD = "Environment/Cumulative Reward"
 FINGERPRINT = {"release": "0.1.0", "commit": "abc", "torch": "2.13.0", "cpu": "EPYC", "gpus": ["H200"]}
@@ -71,7 +72,7 @@ def test_diff_shows_what_differs_and_nothing_else(cli: Invoke, world: World) -> 
     assert claim is not None
     ledger = AttemptLedger(world.services.database, claim)
     ledger.move(RunState.RUNNING)
-    ledger.simulator_connected("one", number=0, collector=0, client="ludus-python/0.1.0 (Linux x86_64, Python 3.11)")
+    ledger.simulators.connected("one", number=0, collector=0, client="ludus-python/0.1.0 (Linux x86_64, Python 3.11)")
 
     found = as_json(cli("run", "diff", first.run_id, second, "--json"))
     table = cli("run", "diff", "diff-a", "diff-b").stdout
@@ -139,7 +140,7 @@ def test_what_a_mirror_prints_has_lines_and_times_that_do_not_depend_on_when_it_
     summarise(trainer, 100)
 
     first = cli("run", "mirror", "printed", str(tmp_path / "printed"), "--once")
-    time.sleep(0.5)
+    time.sleep(0.5)  # allow: sleep, because the subject is the time between two summaries
     cli("run", "tag", "printed", "seen")  # the run is "updated" now
     summarise(trainer, 200)
     second = cli("run", "mirror", "printed", str(tmp_path / "printed"), "--once")
@@ -153,7 +154,9 @@ def elapsed(printed: str) -> float:
 
 
 def summarise(trainer: Trainer, step: int) -> None:
-    trainer.ledger.metrics([MetricPoint("CartPole", "Performance/Agent Steps per Second", step, time.time(), 1.0)])
+    trainer.ledger.metrics.append(
+        [MetricPoint("CartPole", "Performance/Agent Steps per Second", step, time.time(), 1.0)]
+    )
 
 
 def test_a_mirror_follows_a_live_run_and_goes_on_after_an_interruption(world: World, tmp_path: Path) -> None:
@@ -165,11 +168,11 @@ def test_a_mirror_follows_a_live_run_and_goes_on_after_an_interruption(world: Wo
         return subprocess.Popen(command, env={**os.environ, "LUDUS_SERVER": world.server}, stderr=subprocess.DEVNULL)
 
     def until(count: int, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 60
-        while len(points(tmp_path / "live").get(REWARD, ())) < count:
+        def shown() -> bool:
             assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            return len(points(tmp_path / "live").get(REWARD, ())) >= count
+
+        eventually(shown, f"{count} points")
 
     first = start()
     until(1, first)

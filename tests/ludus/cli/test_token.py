@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from ludus.cli import exits, ludus
 from server.access.tokens.secrets import parse
-from tests.ludus.api_world import ServerProcess
 from tests.ludus.cli.conftest import Invoke, as_json
+from tests.server.app.world import ServerProcess
 
 
 def made(cli: Invoke, *options: str) -> str:

@@ -1,4 +1,4 @@
-"""Scripted games of several teams around real lanes: one that learns, and one of opponents for each behavior.
+"""Scripted games of several teams around real runners: one that learns, and one of opponents for each behavior.
 
 The policies are real networks whose action is their key, so that every answer says which of them it came from.
 """
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ludus.collector.agents import Roster
+from ludus.collector.activations import FloatArray
+from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
-from ludus.collector.batcher import BaseLane, Lane
-from ludus.collector.matches import EndedMatch, Referee
-from ludus.collector.opponents import Opponents, OppositionLane
-from ludus.collector.policy import FloatArray
-from ludus.collector.rounds import Rounds
-from ludus.collector.tracker import Tracker
+from ludus.collector.matches import EndedMatch, MatchRecorder
+from ludus.collector.opponents import OpponentRunner, Opponents
+from ludus.collector.recorder import TrajectoryRecorder
+from ludus.collector.runners import LearningRunner, PolicyRunner
+from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Floats, Ints, Outcome, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.acting import POLICIES
@@ -49,24 +49,24 @@ class End:
 
 
 class Pitch:
-    """The lanes of one behavior."""
+    """The runners of one behavior."""
 
     def __init__(self, behavior: str) -> None:
         spec = spec_of(behavior)
         self.arena = Arena.create(spec, 500)
-        self.referee = Referee()
-        rounds = Rounds()
-        rounds.grant(0, 10_000, size=10_000, closed=True)
-        tracker = Tracker(self.arena, 500, rounds)
-        tracker.segments.blocks = list(range(self.arena.layout.blocks))
+        self.referee = MatchRecorder()
+        quota = StepQuota()
+        quota.grant(0, 10_000, size=10_000)
+        recorder = TrajectoryRecorder(self.arena, 500, quota)
+        recorder.segments.blocks = list(range(self.arena.layout.blocks))
         policy = POLICIES.policy(spec, NETWORK)
         policy.load(weights_of(LEARNER))
-        self.learning = Lane(
+        self.learning = LearningRunner(
             number=0,
             behavior=behavior,
             policy=policy,
-            tracker=tracker,
-            rounds=rounds,
+            recorder=recorder,
+            quota=quota,
             rng=np.random.default_rng(1),
             low_blocks=0,
             schedule=lambda: None,
@@ -74,13 +74,13 @@ class Pitch:
             observer=self.referee,
         )
         self.opponents = Opponents(POLICIES.stacked(spec, NETWORK))
-        self.opposition = OppositionLane(
+        self.opposition = OpponentRunner(
             number=0,
             behavior=behavior,
             opponents=self.opponents,
             observer=self.opponents,
-            tracker=Tracker(self.arena, 500, Rounds()),
-            rounds=Rounds(),
+            recorder=TrajectoryRecorder(self.arena, 500, StepQuota()),
+            quota=StepQuota(),
             rng=np.random.default_rng(1),
             low_blocks=0,
             recorded=False,
@@ -91,7 +91,7 @@ class Pitch:
     def assign(self, teams: Mapping[int, Sequence[int]], others: Sequence[int] = (0,)) -> None:
         for key in {key for keys in (*teams.values(), others) for key in keys}:
             self.opponents.take(key, weights_of(key))
-        self.opponents.assign(self.opposition.tracker.agents, teams, others)
+        self.opponents.assign(self.opposition.recorder.agents, teams, others)
 
 
 @dataclass
@@ -130,20 +130,20 @@ class Game:
 
     def __init__(self, stadium: Stadium, number: int, names: Sequence[str]) -> None:
         self.stadium = stadium
-        self.rosters: dict[str, tuple[BaseLane, Roster]] = {}
+        self.rosters: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
         self.message = 0
         self.actions: dict[str, dict[int, int]] = {}
         """Name -> agent -> the key that answered it last."""
         self._asked: dict[tuple[int, str], Ints] = {}
         for name in names:
             stadium.rosters += 1
-            roster = Roster(stadium.rosters, number, name)
+            roster = AgentIndex(stadium.rosters, number, name)
             behavior = name.partition("?")[0]
             pitch = stadium.pitch(behavior)
             learns = stadium.learning.get(behavior) == roster.team
             self.rosters[name] = (pitch.learning if learns else pitch.opposition, roster)
 
-    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         asked = self._asked.pop((step_id, roster.behavior)) if agents is None else agents
         keys = np.rint(10 * continuous[:, 0]).astype(int).tolist()
         self.actions.setdefault(roster.behavior, {}).update(zip(asked.tolist(), keys, strict=True))
@@ -158,7 +158,7 @@ class Game:
         self.message += 1
         ending = end or {}
         for name in {**decide, **ending}:
-            lane, roster = self.rosters[name]
+            runner, roster = self.rosters[name]
             agents = np.array(decide.get(name, ()), np.int32)
             batch = None
             if len(agents):
@@ -167,7 +167,7 @@ class Game:
                 ids = np.full(len(agents), group, np.int32) if group else None
                 batch = DecisionBatch(agents, np.zeros(len(agents), np.float32), seen, None, ids)
                 self._asked[self.message, name] = agents
-            lane.stage(self, roster, self.message, BehaviorBatch(name, batch, _terminals(ending.get(name, ()))))
+            runner.stage(self, roster, self.message, BehaviorBatch(name, batch, _terminals(ending.get(name, ()))))
 
     def play(
         self,
@@ -175,7 +175,7 @@ class Game:
         end: Mapping[str, Sequence[End]] | None = None,
         groups: Mapping[str, int] | None = None,
     ) -> None:
-        """Send a message and let the lanes have their turns."""
+        """Send a message and let the runners have their turns."""
         self.send(decide, end, groups)
         self.stadium.run()
 

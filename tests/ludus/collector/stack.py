@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.arena import Arena
-from ludus.collector.handover import State
+from ludus.collector.messages import OpponentAssignment, PolicySpec
 from ludus.collector.service import METHOD
+from ludus.collector.session_snapshots import State
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.segments import columns_of, rows_of
 from worker.collectors.acting import POLICIES
-from worker.collectors.notices import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
+from worker.collectors.events import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
-from worker.collectors.programs import Opposition, PolicyProgram
 from worker.experience.rollout import Rollout, gather
 
 SPEC = BehaviorSpec("Cart", (ObservationSpec((4,)),), ActionSpec(0, (2,)))
@@ -33,7 +34,7 @@ STREAM_SECONDS = 6 * PATIENCE
 """
 
 NoticeT = TypeVar("NoticeT")
-_incarnations = itertools.count()
+_session_ids = itertools.count()
 
 
 class Learner:
@@ -49,7 +50,7 @@ class Learner:
         network: dict[str, object] = NETWORK,
         squashed: bool = False,
         device: str = "cpu",
-        opposition: Opposition | None = None,
+        opposition: OpponentAssignment | None = None,
         policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
         kept: Sequence[State] = (),
     ) -> None:
@@ -98,8 +99,8 @@ class Learner:
             case BehaviorAnnounced():
                 self._decide(notice.spec)
             case SegmentsDelivered():
-                for segment in notice.segments:
-                    rollout = gather(self.arenas[notice.behavior], [segment])
+                for segment in rows_of(notice.segments):
+                    rollout = gather(self.arenas[notice.behavior], columns_of([segment]))
                     self.rollouts.setdefault(segment.round, []).append(rollout)
                     self.delivered.setdefault(notice.behavior, []).append(rollout)
                 self.pool.reclaim(notice.behavior, notice.segments)
@@ -118,7 +119,7 @@ class Learner:
             return
         policy = POLICIES.policy(spec, self.network, self.squashed)
         arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
-        program = PolicyProgram(
+        program = PolicySpec(
             self.network,
             policy.flat_size,
             self.horizon,
@@ -183,8 +184,8 @@ def learner(**settings: object) -> Iterator[Learner]:
 class Simulator:
     """A client that sends what it is told to, right or wrong."""
 
-    def __init__(self, address: str, incarnation: str | None = None) -> None:
-        self.incarnation = incarnation or f"sim-{next(_incarnations)}"
+    def __init__(self, address: str, session_id: str | None = None) -> None:
+        self.session_id = session_id or f"sim-{next(_session_ids)}"
         self._channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call = self._channel.stream_stream(METHOD)(iter(self._outgoing.get, None), timeout=STREAM_SECONDS)
@@ -211,7 +212,7 @@ class Simulator:
     def make_hello(self, *specs: BehaviorSpec, ticket: str = "") -> pb.Hello:
         return pb.Hello(
             protocol_version=1,
-            incarnation=self.incarnation,
+            session_id=self.session_id,
             ticket=ticket,
             client="tests/1",
             behaviors=[spec_to_message(spec) for spec in specs],

@@ -39,3 +39,16 @@ def test_an_answer_is_what_protobuf_would_send(
     actions = encode_actions(step_id, [ActionBatch(name, ids, sample, chosen)])
     actions.MergeFrom(news)
     assert answer == pb.ConnectResponse(actions=actions).SerializeToString()
+
+
+def test_a_field_that_is_added_to_the_messages_must_be_encoded_by_hand_too() -> None:
+    fields = {
+        kind.DESCRIPTOR.name: {field.name for field in kind.DESCRIPTOR.fields}
+        for kind in (pb.Actions, pb.BehaviorActions)
+    }
+
+    # The last two of `Actions` travel as `news`, which protobuf serialises. Add a field to `encode_answer` and here.
+    assert fields == {
+        "Actions": {"step_id", "behaviors", "environment_parameters", "samplers"},
+        "BehaviorActions": {"behavior", "agent_ids", "continuous", "discrete"},
+    }

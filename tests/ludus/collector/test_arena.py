@@ -11,29 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.collector.arena import Arena, ArenaLayout, default_rows
-from ludus.collector.segments import SEGMENT_DTYPE, Ending, Segment, pack_segments, unpack_segments
+from ludus.collector.segments import SegmentEnd, Segments
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from worker.collectors.admitted import block_chunk
+from tests.segments import Segment, columns_of, rows_of
+from worker.collectors.behaviors import block_chunk
 from worker.experience.rollout import gather
 
 SPEC = BehaviorSpec("Walker", (ObservationSpec((3,)), ObservationSpec((2, 2), dtype="uint8")), ActionSpec(2, (3, 2)))
 
 
-def make_segment(blocks: tuple[int, ...], length: int, *, sequence: int = 0, ending: Ending = Ending.CUT) -> Segment:
+def make_segment(
+    blocks: tuple[int, ...], length: int, *, sequence: int = 0, ending: SegmentEnd = SegmentEnd.CUT
+) -> Segment:
     return Segment(0, 1, 0, 0, sequence, length, 0, ending, blocks)
 
 
 def test_gathered_rollout_has_the_steps_of_each_segment_in_order() -> None:
     arena = Arena.create(SPEC, 100, rows=4)
     arena.rewards[:] = np.arange(len(arena.rewards))  # each row's reward is its own index
-    segments = [make_segment((7, 2), 6), make_segment((0,), 4, ending=Ending.TERMINATED), make_segment((5,), 1)]
+    segments = [make_segment((7, 2), 6), make_segment((0,), 4, ending=SegmentEnd.TERMINATED), make_segment((5,), 1)]
 
-    rollout = gather(arena, segments)
+    rollout = gather(arena, columns_of(segments))
 
     # Rows of block b are b * (rows + 1) + t: block 7 begins at 35, block 2 at 10, block 0 at 0, block 5 at 25.
     assert rollout.rewards.tolist() == [35, 36, 37, 38, 10, 11, 0, 1, 2, 3, 25]
     assert rollout.lengths.tolist() == [6, 4, 1]
-    assert rollout.endings.tolist() == [Ending.CUT, Ending.TERMINATED, Ending.CUT]
+    assert rollout.endings.tolist() == [SegmentEnd.CUT, SegmentEnd.TERMINATED, SegmentEnd.CUT]
     assert (rollout.steps, rollout.segments) == (11, 3)
     arena.close()
 
@@ -42,7 +45,7 @@ def test_successor_of_a_full_block_lies_in_its_extra_row() -> None:
     arena = Arena.create(SPEC, 100, rows=4)
     arena.observations[0][:, 0] = np.arange(len(arena.rewards))
 
-    rollout = gather(arena, [make_segment((0,), 4), make_segment((3, 1), 6)])
+    rollout = gather(arena, columns_of([make_segment((0,), 4), make_segment((3, 1), 6)]))
 
     # After step 3 of block 0 comes row 4; after step 5, which is step 1 of block 1 at row 5 + 1, comes row 7.
     assert rollout.next_observations[0][:, 0].tolist() == [4, 7]
@@ -52,7 +55,7 @@ def test_successor_of_a_full_block_lies_in_its_extra_row() -> None:
 def test_rollout_columns_have_the_documented_shapes_and_types() -> None:
     arena = Arena.create(SPEC, 100, rows=4)
 
-    rollout = gather(arena, [make_segment((0, 1), 5), make_segment((2,), 2, sequence=3)])
+    rollout = gather(arena, columns_of([make_segment((0, 1), 5), make_segment((2,), 2, sequence=3)]))
 
     assert [(tuple(item.shape), item.dtype) for item in rollout.observations] == [
         ((7, 3), torch.float32),
@@ -72,7 +75,7 @@ def test_rollout_columns_have_the_documented_shapes_and_types() -> None:
 def test_behavior_without_branches_has_no_masks() -> None:
     arena = Arena.create(BehaviorSpec("Reach", (ObservationSpec((1,)),), ActionSpec(1)), 10)
 
-    rollout = gather(arena, [make_segment((0,), 2)])
+    rollout = gather(arena, columns_of([make_segment((0,), 2)]))
 
     assert rollout.action_masks is None
     assert tuple(rollout.discrete.shape) == (2, 0)
@@ -81,7 +84,7 @@ def test_behavior_without_branches_has_no_masks() -> None:
 
 def test_a_gathered_rollout_does_not_change_with_the_arena() -> None:
     arena = Arena.create(SPEC, 100, rows=4)
-    rollout = gather(arena, [make_segment((0,), 3)])
+    rollout = gather(arena, columns_of([make_segment((0,), 3)]))
 
     for column in arena.columns:
         column[:] = 1
@@ -150,31 +153,35 @@ def test_rows_of_segments_are_those_of_a_plain_loop(lengths: list[int], rows: in
         for step in range(segment.length)
     ]
 
-    assert arena.rows_of(segments).tolist() == expected
-    assert arena.successor_rows_of(segments).tolist() == [
+    assert arena.rows_of(columns_of(segments)).tolist() == expected
+    assert arena.successor_rows_of(columns_of(segments)).tolist() == [
         segment.blocks[-1] * (rows + 1) + (segment.length - 1) % rows + 1 for segment in segments
     ]
 
 
 def test_segments_survive_the_wire() -> None:
-    segments = (
+    segments = [
         make_segment((3, 9), 5, sequence=2),
-        Segment(4, -7, 2, 11, 0, 1, 8, Ending.TRUNCATED, (1,), successor_tick=(5 << 32) + 3, mates_alive=True),
-    )
-    records = np.array(
-        [
-            (
-                *(s.simulator, s.agent, s.group, s.episode, s.sequence, s.length, s.round, s.ending),
-                *(len(s.blocks), s.mates_alive, s.successor_tick),
-            )
-            for s in segments
-        ],
-        SEGMENT_DTYPE,
-    )
+        Segment(4, -7, 2, 11, 0, 1, 8, SegmentEnd.TRUNCATED, (1,), successor_tick=(5 << 32) + 3, mates_alive=True),
+    ]
 
-    payload = pack_segments(records, np.array([3, 9, 1], np.int32))
+    arrived = Segments.unpack(memoryview(columns_of(segments).pack()))
 
-    assert unpack_segments(payload) == segments
+    assert rows_of(arrived) == segments
+    assert (len(arrived), arrived.steps) == (2, 6)
+
+
+def test_segments_are_chosen_and_joined_with_their_blocks() -> None:
+    first, second, third = (make_segment(blocks, 1) for blocks in ((3, 9), (1,), (5, 6, 7)))
+    segments = columns_of([first, second, third])
+
+    chosen = segments.select(np.array([True, False, True]))
+
+    assert rows_of(chosen) == [first, third]
+    assert rows_of(Segments.joined([chosen, columns_of([second])])) == [first, third, second]
+    assert rows_of(Segments.joined([])) == []
+    assert segments.of_rounds([4, 5, 6]).column("round").tolist() == [4, 5, 6]
+    assert segments.column("round").tolist() == [0, 0, 0], "those that were delivered stay as they are"
 
 
 def test_collectors_of_pictures_are_lent_fewer_blocks_at_a_time() -> None:

@@ -1,4 +1,4 @@
-"""Lane and tracker against scripted simulators: what is recorded is what was lived, and rounds have exact sizes."""
+"""Runner and recorder against scripted simulators: what is recorded is what was lived, and rounds have exact sizes."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ludus.collector.exploration import PinkNoise
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.codec import CloseCode, ProtocolError
 from tests.ludus.collector.world import FIRST_TICK, World
+from tests.segments import columns_of
 from worker.experience.rollout import gather
 
 
@@ -25,7 +26,7 @@ def test_an_episode_is_recorded_with_its_rewards_and_its_final_observation() -> 
     world.run()
 
     (segment,) = world.segments
-    assert (segment.length, segment.ending, segment.sequence, segment.episode) == (3, Ending.TERMINATED, 0, 0)
+    assert (segment.length, segment.ending, segment.sequence, segment.episode) == (3, SegmentEnd.TERMINATED, 0, 0)
     assert segment.starts_episode
 
 
@@ -40,7 +41,7 @@ def test_a_truncated_episode_is_not_a_terminated_one() -> None:
     world.step(0, end=[2])
     world.run()
 
-    assert [segment.ending for segment in world.segments] == [Ending.TRUNCATED, Ending.TERMINATED]
+    assert [segment.ending for segment in world.segments] == [SegmentEnd.TRUNCATED, SegmentEnd.TERMINATED]
 
 
 def test_an_id_ends_and_begins_in_one_message() -> None:
@@ -69,8 +70,8 @@ def test_a_segment_is_cut_at_the_horizon_and_goes_on_with_the_observation_at_han
 
     # 5 decisions, the fifth is out: 4 complete steps in 2 segments.
     assert [(segment.length, segment.ending, segment.sequence) for segment in world.segments] == [
-        (2, Ending.CUT, 0),
-        (2, Ending.CUT, 1),
+        (2, SegmentEnd.CUT, 0),
+        (2, SegmentEnd.CUT, 1),
     ]
 
 
@@ -106,25 +107,48 @@ def test_a_round_has_exactly_its_size_though_messages_do_not_divide_it() -> None
     assert len(reports) == 3
     assert reports[-1].deliver
     assert world.delivered[0] == 20
-    assert world.rounds.debt[1] == 4
+    assert world.quota.overdraft[1] == 4
     world.grant(1)
-    assert world.rounds.left == 20 - 4 - 12
+    assert world.quota.left == 20 - 4 - 12
 
 
-def test_a_message_waits_for_more_permits_while_the_round_is_open_elsewhere() -> None:
-    world = World(size=20, closed=False)
+def test_a_round_that_has_ended_is_answered_no_more_and_its_steps_are_delivered_as_they_return() -> None:
+    world = World(size=20)
     world.join(0)
-    world.grant(0, 10)
-    world.step(0, decide=range(8))
-    assert world.run().want  # in time: the 2 permits that are left are too few for the next turn
-
-    world.step(0, decide=range(8))
-    world.run()  # nobody has said that these 2 are the last ones
-    assert world.members[0].states("waiting") == list(range(8))
-
-    world.rounds.grant(0, 0, size=20, closed=True)
+    world.join(1)
+    world.grant(0)
+    for simulator in (0, 1):
+        world.step(simulator, decide=range(4))
     world.run()
-    assert world.rounds.debt[1] == 6
+    world.step(0, decide=range(4))
+
+    world.quota.end(0)  # others completed it
+
+    assert world.run().deliver
+    assert world.members[0].states("waiting") == list(range(4))
+    assert world.delivered[0] == 4
+    world.step(1, decide=range(4))
+    assert world.run().deliver
+    assert world.delivered[0] == 8
+    world.grant(1)
+    assert world.members[0].states("acting") == world.members[1].states("acting") == list(range(4))
+    assert world.quota.left == 20 - 8
+
+
+def test_a_quota_that_is_extended_goes_on_with_the_same_round() -> None:
+    world = World(size=20)
+    world.join(0)
+    world.grant(0, 4)
+    world.step(0, decide=range(4))
+    world.run()
+    world.step(0, decide=range(4))
+    assert world.run().deliver, "the quota is used"
+    assert world.members[0].states("waiting") == list(range(4))
+
+    world.grant(0, 8)
+
+    assert world.members[0].states("acting") == list(range(4))
+    assert (world.quota.left, world.quota.outstanding[0]) == (4, 4)
 
 
 def test_a_held_message_does_not_hold_the_simulator_that_owes_a_step() -> None:
@@ -147,17 +171,33 @@ def test_a_held_message_does_not_hold_the_simulator_that_owes_a_step() -> None:
     assert world.members[0].states("waiting") == [1, 2]
 
 
+def test_an_overdraft_larger_than_the_quota_does_not_hold_the_simulator_that_owes_a_step_of_it() -> None:
+    world = World(size=2)
+    world.join(0)
+    world.grant(0)
+    world.step(0, decide=[1, 2, 3])
+    world.run()
+    world.step(0, decide=[1, 2])  # agent 3 owes a step of round 1
+    world.run()
+    assert world.members[0].states("waiting") == [1, 2]
+
+    world.quota.grant(1, 0, size=2)
+    world.run()
+
+    assert world.members[0].states("acting") == [1, 2, 3]
+
+
 def test_weights_of_the_round_are_waited_for() -> None:
     world = World()
     world.join(0)
-    world.lane.required_version = 8  # the world's policy is version 7
+    world.runner.required_version = 8  # the world's policy is version 7
     world.step(0, decide=[1])
 
     world.grant(0)
     assert world.members[0].states("waiting") == [1]
 
-    world.lane.version = 8
-    world.lane.run()
+    world.runner.version = 8
+    world.runner.run()
     assert world.members[0].states("acting") == [1]
 
 
@@ -194,7 +234,7 @@ def test_a_straggler_makes_room_and_its_step_counts_into_the_next_round() -> Non
     world.step(1, decide=[1])
     world.run()  # simulator 0 owes its third step of the round; simulator 1 is held
 
-    released = world.lane.release_stragglers([world.members[0].roster])
+    released = world.runner.release_stragglers([world.members[0].roster])
     world.run()
     world.step(1, decide=[1])
     world.run()
@@ -259,7 +299,7 @@ def test_the_end_of_an_unknown_agent_is_ignored() -> None:
     world.run()
 
     assert not world.segments
-    assert world.tracker.take_episodes() is None
+    assert world.recorder.take_episodes() is None
 
 
 def test_unrecorded_agents_are_answered_without_permits_and_leave_no_segments() -> None:
@@ -268,9 +308,9 @@ def test_unrecorded_agents_are_answered_without_permits_and_leave_no_segments() 
     world.grant(0)
     world.step(0, decide=[1])
     world.run()
-    before = len(world.tracker.segments.blocks)
+    before = len(world.recorder.segments.blocks)
 
-    world.lane.stop_recording()
+    world.runner.stop_recording()
     for _ in range(20):
         world.step(0, decide=[1])
         world.run()
@@ -279,21 +319,21 @@ def test_unrecorded_agents_are_answered_without_permits_and_leave_no_segments() 
 
     assert world.members[0].states("idle") == [1]
     assert not world.segments
-    assert len(world.tracker.segments.blocks) == before + 1  # the open segment's block came back
+    assert len(world.recorder.segments.blocks) == before + 1  # the open segment's block came back
 
 
 def test_too_few_blocks_hold_agents_until_more_come() -> None:
     world = World()
     world.join(0)
-    blocks, world.tracker.segments.blocks = world.tracker.segments.blocks, [0]
+    blocks, world.recorder.segments.blocks = world.recorder.segments.blocks, [0]
     world.grant(0)
     world.step(0, decide=[1, 2])
 
     assert world.run().want_blocks
     assert world.members[0].states("waiting") == [1, 2]
 
-    world.tracker.segments.blocks.extend(blocks[1:9])
-    world.lane.wanted_blocks = False
+    world.recorder.segments.blocks.extend(blocks[1:9])
+    world.runner.wanted_blocks = False
     world.run()
     assert world.members[0].states("acting") == [1, 2]
 
@@ -310,8 +350,8 @@ def test_ids_that_never_return_do_not_fill_memory() -> None:
         world.run()
 
     assert len(world.members[0].roster.table) <= 64
-    assert len(world.tracker.agents.state) <= 128
-    assert world.tracker.agents.steps_of(np.zeros(0, np.intp)) + world.members[0].roster.former_steps >= 1_900
+    assert len(world.recorder.agents.state) <= 128
+    assert world.recorder.agents.steps_of(np.zeros(0, np.intp)) + world.members[0].roster.former_steps >= 1_900
 
 
 def test_more_agents_than_allowed_are_refused() -> None:
@@ -359,7 +399,7 @@ def test_pink_noise_goes_on_with_the_agent_whoever_asks_beside_it() -> None:
     world.join(0)
     world.join(1)
     world.grant(0)
-    world.lane.noise = PinkNoise(1)
+    world.runner.noise = PinkNoise(1)
     pulls = []
     for _ in range(500):
         world.step(0, decide=[1])
@@ -406,7 +446,7 @@ def test_memory_goes_on_without_recording() -> None:
     world.grant(0)
     world.step(0, decide=[1])
     world.run()
-    world.lane.stop_recording()
+    world.runner.stop_recording()
 
     for _ in range(3):
         world.step(0, decide=[1])
@@ -457,7 +497,10 @@ def test_messages_of_one_turn_have_ticks_of_their_own() -> None:
     world.run()
 
     ticks = {
-        (segment.simulator, segment.agent): (int(gather(world.arena, [segment]).ticks), segment.successor_tick)
+        (segment.simulator, segment.agent): (
+            int(gather(world.arena, columns_of([segment])).ticks),
+            segment.successor_tick,
+        )
         for segment in world.segments
     }
     first = FIRST_TICK
@@ -518,11 +561,11 @@ class LaneMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         self.world.leave(data.draw(st.sampled_from(sorted(self.world.members))))
 
-    @precondition(lambda self: self.world.members and self.world.rounds.left <= 0 and self.world.lane.waiting)
+    @precondition(lambda self: self.world.members and self.world.quota.left <= 0 and self.world.runner.waiting)
     @rule(data=st.data())
     def straggle(self, data: st.DataObject) -> None:
         member = self.world.members[data.draw(st.sampled_from(sorted(self.world.members)))]
-        self.world.lane.release_stragglers([member.roster])
+        self.world.runner.release_stragglers([member.roster])
         self.world.run()
 
     def teardown(self) -> None:
@@ -546,11 +589,9 @@ class LaneMachine(RuleBasedStateMachine):
         world.run()
         for number in range(self.round + 1):
             assert world.delivered[number] == world.size, f"round {number}"
-        assert world.rounds.outstanding.total() == sum(
-            len(member.states("acting")) for member in world.members.values()
-        )
-        segments = world.tracker.segments
-        used = segments.blocks_in_use(np.arange(len(world.tracker.agents.state)))
+        assert world.quota.outstanding.total() == sum(len(member.states("acting")) for member in world.members.values())
+        segments = world.recorder.segments
+        used = segments.blocks_in_use(np.arange(len(world.recorder.agents.state)))
         assert len({*segments.blocks, *used}) == len(segments.blocks) + len(used) == 2_000, "no block is lost"
         world.arena.close()
 

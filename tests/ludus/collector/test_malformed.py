@@ -7,11 +7,11 @@ import grpc
 import numpy as np
 import pytest
 
+from ludus.collector.messages import SimulatorLeft
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.ludus.collector.stack import SPEC, Learner, Simulator, learner, player
-from worker.collectors.notices import SimulatorLeft
 
 MAX_BYTES = 1 << 16
 
@@ -26,7 +26,7 @@ def desk() -> Iterator[Learner]:
 @pytest.fixture(scope="module")
 def bystander(desk: Learner) -> Iterator[Simulator]:
     """A well-behaved simulator whose session lasts through every test of this module."""
-    simulator = player(desk.endpoints[0].address, incarnation="bystander")
+    simulator = player(desk.endpoints[0].address, session_id="bystander")
     simulator.play([0, 1, 2], 2)
     yield simulator
     simulator.leave()
@@ -158,7 +158,7 @@ def test_a_mistake_ends_its_own_session_with_its_name(desk: Learner, bystander: 
     spoil(culprit)
 
     assert culprit.closed().code == code
-    left = desk.wait_for(SimulatorLeft, lambda notice: notice.incarnation == culprit.incarnation)
+    left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == culprit.session_id)
     assert (left.code, bool(left.reason)) == (code, True)
     bystander.play([0, 1, 2], 2)
     culprit.leave()
@@ -183,7 +183,7 @@ def test_a_step_before_hello_ends_the_session(desk: Learner, bystander: Simulato
 
     assert culprit.closed(ends=False).code == "step_before_hello", "the stream ends, though its client does nothing"
     left = desk.wait_for(SimulatorLeft, lambda notice: notice.code == "step_before_hello")
-    assert (left.incarnation, left.number) == ("", -1)
+    assert (left.session_id, left.number) == ("", -1)
     bystander.play([0, 1, 2], 1)
     culprit.leave()
 
@@ -192,9 +192,9 @@ def test_a_step_before_hello_ends_the_session(desk: Learner, bystander: Simulato
     ("change", "code"),
     [
         ({"protocol_version": 2}, "protocol_version"),
-        ({"incarnation": ""}, "bad_hello"),
-        ({"incarnation": "a b"}, "bad_hello"),
-        ({"incarnation": "x" * 65}, "bad_hello"),
+        ({"session_id": ""}, "bad_hello"),
+        ({"session_id": "a b"}, "bad_hello"),
+        ({"session_id": "x" * 65}, "bad_hello"),
         ({"client": "x" * 101}, "bad_hello"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_message_far_beyond_the_limit_ends_only_its_own_session(desk: Learner,
 
     culprit.send_bytes(bytes(4 << 20))
 
-    left = desk.wait_for(SimulatorLeft, lambda notice: notice.incarnation == culprit.incarnation)
+    left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == culprit.session_id)
     assert left.code == "disconnected"
     with pytest.raises(grpc.RpcError) as raised:
         culprit.receive()

@@ -35,7 +35,7 @@ def test_the_sign_of_the_last_reward_decides(stadium: Stadium, reward: float, ou
 
     (match,) = stadium.matches("Duel")
     assert (match.simulator, match.team, match.outcome, match.truncated, match.settled) == (4, 0, outcome, False, True)
-    assert match.opponents == [("Duel", 1, 1)]
+    assert match.opponents == (("Duel", 1, 1),)
     assert stadium.matches("Duel") == []
 
 
@@ -92,7 +92,7 @@ def test_teams_of_unequal_size_and_more_than_two_are_all_named(stadium: Stadium)
     game.play({}, end={RED: [End(0, 1.0)]})
 
     (match,) = stadium.matches("Duel")
-    assert match.opponents == [("Duel", 1, 1), ("Duel", 2, 2)]
+    assert match.opponents == (("Duel", 1, 1), ("Duel", 2, 2))
     assert match.settled
 
 
@@ -108,7 +108,7 @@ def test_an_opponent_that_is_exchanged_in_between_leaves_the_match_unsettled(sta
 
     first, second = stadium.matches("Duel")
     assert not first.settled
-    assert first.opponents == [("Duel", 1, 2)]
+    assert first.opponents == (("Duel", 1, 2),)
     assert second.settled, "the next one was against the new opponent alone"
 
 
@@ -121,8 +121,8 @@ def test_an_exchange_in_the_message_of_the_end_belongs_to_the_next_match(stadium
     game.play({}, end={RED: [End(0, 1.0)], BLUE: [End(0, -1.0)]})
 
     assert [(match.settled, match.opponents) for match in stadium.matches("Duel")] == [
-        (True, [("Duel", 1, 1)]),
-        (True, [("Duel", 1, 2)]),
+        (True, (("Duel", 1, 1),)),
+        (True, (("Duel", 1, 2),)),
     ]
 
 
@@ -142,7 +142,7 @@ def test_a_side_that_plays_two_policies_at_once_leaves_the_match_unsettled(stadi
 
     mixed, alike = stadium.matches("Duel")
     assert not mixed.settled
-    assert (alike.settled, alike.opponents) == (True, [("Duel", 1, 2)])
+    assert (alike.settled, alike.opponents) == (True, (("Duel", 1, 2),))
 
 
 def test_an_exchange_in_another_simulator_does_not_matter(stadium: Stadium) -> None:
@@ -171,7 +171,7 @@ def test_opponents_may_be_of_another_behavior() -> None:
     game.play({}, end={"Striker?team=0": [End(0, -1.0)], "Goalie?team=1": [End(0, 1.0)]})
 
     (match,) = stadium.matches("Striker")
-    assert (match.outcome, match.opponents) == (Outcome.LOSS, [("Goalie", 1, 3)])
+    assert (match.outcome, match.opponents) == (Outcome.LOSS, (("Goalie", 1, 3),))
     assert stadium.matches("Goalie") == []
     stadium.close()
 
@@ -194,12 +194,12 @@ def test_a_match_that_a_reset_cuts_off_is_none(stadium: Stadium) -> None:
     for _ in range(2):
         game.play({RED: [0, 1], BLUE: [0]}, groups={RED: 1})
 
-    for lane, roster in game.rosters.values():
-        lane.drop(roster)
+    for runner, roster in game.rosters.values():
+        runner.drop(roster)
     stadium.pitches["Duel"].assign({1: [2]})
     for _ in range(2):
         game.play({RED: [0, 1], BLUE: [0]}, groups={RED: 1})
     game.play({}, end={RED: [End(0, 1.0, group=1), End(1, 1.0, group=1)]})
 
     (match,) = stadium.matches("Duel")
-    assert (match.settled, match.opponents) == (True, [("Duel", 1, 2)])
+    assert (match.settled, match.opponents) == (True, (("Duel", 1, 2),))

@@ -9,16 +9,14 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.batches import DecisionBatch, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.simulator import connect
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder, connect
 from tests.ludus.collector.stack import learner
 from worker.collectors.acting import POLICIES
-from worker.collectors.admitted import block_chunk
-from worker.collectors.notices import RoundCollected
+from worker.collectors.behaviors import block_chunk
+from worker.collectors.events import RoundCollected
 from worker.experience.rollout import Rollout
 
 AGENTS, LIFE = 3, 7
@@ -58,41 +56,41 @@ class Watching(Simulation):
         self._columns = columns
         self._steps = [0] * AGENTS
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         self._steps = [3 * agent % LIFE for agent in range(AGENTS)]  # not all at the same time
-        self._decide(turn)
+        self._decide(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         if not len(actions):
             return
         self._steps = [step + 1 for step in self._steps]
         ended = [agent for agent in range(AGENTS) if self._steps[agent] == LIFE]
         if ended:
-            self._end(turn, ended)
+            self._end(builder, ended)
         for agent in ended:
             self._steps[agent] = 0
-        self._decide(turn)
+        self._decide(builder)
 
     def _stack(self, agents: Sequence[int]) -> tuple[npt.NDArray[np.generic], ...]:
         rows = [seen(agent, self._steps[agent]) for agent in agents]
         return tuple(np.stack(column) for column in zip(*rows, strict=True))
 
-    def _decide(self, turn: Turn) -> None:
+    def _decide(self, builder: StepBuilder) -> None:
         agents = range(AGENTS)
         if self._columns:
             ids = np.arange(AGENTS, dtype=np.int32)
-            turn.decide_batch(DecisionBatch(ids, np.ones(AGENTS, np.float32), self._stack(agents)))
+            builder.request_decisions(DecisionBatch(ids, np.ones(AGENTS, np.float32), self._stack(agents)))
             return
         for agent in agents:
-            turn.decide(agent, seen(agent, self._steps[agent]), 1.0)
+            builder.request_decision(agent, seen(agent, self._steps[agent]), 1.0)
 
-    def _end(self, turn: Turn, agents: Sequence[int]) -> None:
+    def _end(self, builder: StepBuilder, agents: Sequence[int]) -> None:
         if self._columns:
             ids, flags = np.array(agents, np.int32), np.zeros(len(agents), np.bool_)
-            turn.end_batch(TerminalBatch(ids, np.ones(len(agents), np.float32), self._stack(agents), flags))
+            builder.end_episodes(TerminalBatch(ids, np.ones(len(agents), np.float32), self._stack(agents), flags))
             return
         for agent in agents:
-            turn.end(agent, seen(agent, self._steps[agent]), 1.0)
+            builder.end_episode(agent, seen(agent, self._steps[agent]), 1.0)
 
 
 @dataclass
@@ -127,7 +125,7 @@ def test_what_the_games_showed_is_what_the_learner_sees(collected: Collected) ->
         for pool, column in zip(rollout.pool(), zip(*expected, strict=True), strict=True):
             assert pool.dtype == torch.from_numpy(column[0]).dtype
             assert torch.equal(pool, torch.from_numpy(np.stack(column)))
-        assert (rollout.endings[0] == Ending.TERMINATED) == (first + rollout.steps == LIFE)
+        assert (rollout.endings[0] == SegmentEnd.TERMINATED) == (first + rollout.steps == LIFE)
 
 
 def test_memory_is_what_the_policy_made_of_all_that_its_agent_saw_in_the_episode(collected: Collected) -> None:
@@ -158,16 +156,16 @@ class Crowd(Simulation):
     behaviors = (BehaviorSpec("Crowd", (ObservationSpec((20_000,)),), ActionSpec(1)),)
     agents = 100
 
-    def reset(self, turn: Turn, start: Start) -> None:
-        self._decide(turn)
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
+        self._decide(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
-        self._decide(turn)
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        self._decide(builder)
 
-    def _decide(self, turn: Turn) -> None:
+    def _decide(self, builder: StepBuilder) -> None:
         ids = np.arange(self.agents, dtype=np.int32)
         values = np.repeat(ids.astype(np.float32)[:, None], 20_000, 1)
-        turn.decide_batch(DecisionBatch(ids, np.ones(self.agents, np.float32), (values,)))
+        builder.request_decisions(DecisionBatch(ids, np.ones(self.agents, np.float32), (values,)))
 
 
 def test_more_agents_than_blocks_are_lent_at_a_time_are_answered() -> None:

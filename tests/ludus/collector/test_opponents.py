@@ -85,9 +85,9 @@ def test_steps_of_opponents_are_counted_and_neither_recorded_nor_told_as_episode
 
     assert pitch.opposition.take_steps() == 12
     assert pitch.opposition.take_steps() == 0
-    assert pitch.opposition.tracker.take_episodes() is None
-    assert pitch.opposition.tracker.segments.take() is None
-    assert pitch.learning.tracker.segments.take() is not None
+    assert pitch.opposition.recorder.take_episodes() is None
+    assert pitch.opposition.recorder.segments.take() is None
+    assert pitch.learning.recorder.segments.take() is not None
 
 
 def test_agents_of_a_session_that_left_play_nothing(stadium: Stadium) -> None:
@@ -95,9 +95,9 @@ def test_agents_of_a_session_that_left_play_nothing(stadium: Stadium) -> None:
     pitch = stadium.pitches["Duel"]
     pitch.assign({1: [1]}, others=[1])
     game.play({BLUE: [0]})
-    lane, roster = game.rosters[BLUE]
+    runner, roster = game.rosters[BLUE]
 
-    lane.drop(roster)
+    runner.drop(roster)
     pitch.assign({1: [2]}, others=[2])
 
     assert pitch.opponents.keys == (2,)

@@ -7,15 +7,15 @@ import pytest
 
 from ludus.collector.service import LINGER_SECONDS
 from ludus.protocol.codes import CloseCode
-from ludus.sdk.simulator import (
+from ludus.sdk import (
     Actions,
     ActionSpec,
     BehaviorSpec,
-    Ending,
+    ConnectionSummary,
     ObservationSpec,
+    ResetInfo,
     Simulation,
-    Start,
-    Turn,
+    StepBuilder,
     connect,
 )
 from tests.ludus.collector.stack import learner
@@ -36,18 +36,18 @@ class Slow(Simulation):
         self._answers = 0
         self.computing = threading.Event()
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
         for spec in self.behaviors:
-            turn.decide(0, [0.0], behavior=spec.name)
+            builder.request_decision(0, [0.0], behavior=spec.name)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         self._answers += 1
         if self._answers == BEFORE:
             self.computing.set()
-            time.sleep(self._seconds)
+            time.sleep(self._seconds)  # allow: sleep, because this game computes for long
         for action in actions:
-            turn.decide(0, [0.0], behavior=action.behavior)
+            builder.request_decision(0, [0.0], behavior=action.behavior)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ class Slow(Simulation):
     ids=["with-an-answer-unread-before-it", "after-the-stream-has-ended"],
 )
 def test_a_simulator_that_computes_when_the_run_ends_is_told_of_the_end(behaviors: int, seconds: float) -> None:
-    endings: list[Ending] = []
+    endings: list[ConnectionSummary] = []
     with learner(size=10_000) as desk:
         game = Slow(behaviors, seconds)
 

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 
+from ludus.collector.messages import StatsReported
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
 from ludus.protocol.parameters import samplers_from_messages
-from server.config.parameters import Lesson
+from server.config.environment_parameters import Lesson
 from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
-from tests.worker.collectors.test_pool import eventually, pids_of
-from worker.collectors.notices import CollectorDied, CollectorListening, EpisodesEnded, StatsReported
+from tests.waiting import eventually
+from tests.worker.collectors.test_pool import pids_of
+from worker.collectors.events import CollectorDied, CollectorListening, EpisodesEnded
 from worker.trainer.curriculum import EnvironmentParameterManager
 
 SAMPLERS: dict[str, ParameterValue] = {

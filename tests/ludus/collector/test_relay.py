@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from ludus.sdk.connection import Dialer
-from ludus.sdk.errors import CannotConnect
+from ludus.collector.messages import SimulatorStarted
+from ludus.sdk import CannotConnect
+from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.join import Target
 from server.gateway import relay
 from server.kit.db.database import Database
@@ -21,7 +22,7 @@ from tests.ludus.protocol.test_server_tls import CERTIFICATE, MUTUAL, OTHER, PRI
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.server.gateway.conftest import database as gateway_database
 from tests.toys.catch import Catch
-from worker.collectors.notices import RoundCollected, SimulatorStarted
+from worker.collectors.events import RoundCollected
 
 database = gateway_database
 RUN = "run-1"
@@ -47,7 +48,9 @@ def gateway(database: Database, **settings: Any) -> GatewayThread:
     )
 
 
-def dialer(front: GatewayThread, files: dict[str, Path], *, relay: bool = True, patience: float = 30.0) -> Dialer:
+def dialer(
+    front: GatewayThread, files: dict[str, Path], *, relay: bool = True, patience: float = 30.0
+) -> SimulatorConnection:
     """Return a simulator that knows the authority, and shows a certificate where one is wanted."""
     mutual = "tls_client_ca" in files
     target = Target(
@@ -59,12 +62,12 @@ def dialer(front: GatewayThread, files: dict[str, Path], *, relay: bool = True, 
         client_key=PRIVATE if mutual else None,
         patience_seconds=patience,
     )
-    made = Dialer(Catch(), target)
-    made.joiner.relay = relay
+    made = SimulatorConnection(Catch(), target)
+    made.join_client.relay = relay
     return made
 
 
-async def play_until_a_round(dialer: Dialer, desk: Learner) -> None:
+async def play_until_a_round(dialer: SimulatorConnection, desk: Learner) -> None:
     playing = asyncio.create_task(dialer.play())
     collecting = asyncio.create_task(asyncio.to_thread(desk.wait_for, RoundCollected))
     await asyncio.wait({playing, collecting}, return_when=asyncio.FIRST_COMPLETED)
@@ -73,7 +76,7 @@ async def play_until_a_round(dialer: Dialer, desk: Learner) -> None:
     await collecting
 
 
-@pytest.mark.parametrize("relayed", [True, False], ids=["relayed", "directly"])
+@pytest.mark.parametrize("relayed", [True, pytest.param(False, marks=pytest.mark.long)], ids=["relayed", "directly"])
 def test_a_simulator_learns_over_tls(
     collectors: Learner, database: Database, files: dict[str, Path], relayed: bool
 ) -> None:
@@ -98,7 +101,7 @@ def test_a_gateway_that_does_not_trust_a_collector_says_so(
 def test_a_killed_collector_is_told_as_what_it_is_and_not_as_a_matter_of_tls(
     collectors: Learner, database: Database, files: dict[str, Path], relayed: bool, code: str
 ) -> None:
-    async def play(dialer: Dialer) -> None:
+    async def play(dialer: SimulatorConnection) -> None:
         playing = asyncio.create_task(dialer.play())
         await asyncio.to_thread(collectors.wait_for, SimulatorStarted)
         for child in collectors.pool._children:

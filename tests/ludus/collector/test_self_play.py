@@ -7,23 +7,17 @@ import numpy as np
 import psutil
 import pytest
 
+from ludus.collector.messages import GhostStepsPlayed, MatchesEnded, OpponentAssignment, SimulatorStarted
 from ludus.collector.weights import freeze, thaw
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
 from tests.ludus.collector.match_world import NETWORK, spec_of, weights_of
 from tests.ludus.collector.stack import Learner, Simulator, learner
-from tests.ludus.collector.unity.players import Seat
+from tests.ludus.collector.unity.players import Participant
 from tests.unity.descriptions import Behavior
-from tests.worker.collectors.test_pool import eventually, pids_of
-from worker.collectors.notices import (
-    CollectorListening,
-    GhostStepsPlayed,
-    MatchesEnded,
-    RoundCollected,
-    SimulatorStarted,
-    TeamAnnounced,
-)
-from worker.collectors.programs import Opposition
+from tests.waiting import eventually
+from tests.worker.collectors.test_pool import pids_of
+from worker.collectors.events import CollectorListening, RoundCollected, TeamAnnounced
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"
 POLICIES = {key: weights_of(key) for key in (-7, 0, 1, 2, 3)}
@@ -70,7 +64,7 @@ class Duel:
 
 @pytest.fixture
 def desk() -> Iterator[Learner]:
-    opposition = Opposition(0, {1: [1]}, [0])
+    opposition = OpponentAssignment(0, {1: [1]}, [0])
     with learner(network=NETWORK, opposition=opposition, policies=POLICIES, size=20) as made:
         yield made
 
@@ -111,14 +105,14 @@ def test_teams_are_told_of_and_each_plays_what_is_drawn_for_it(desk: Learner) ->
 
 
 def test_nobody_is_answered_before_the_learner_has_said_who_learns() -> None:
-    with learner(network=NETWORK, opposition=Opposition(None, {}, [0]), policies=POLICIES) as desk:
+    with learner(network=NETWORK, opposition=OpponentAssignment(None, {}, [0]), policies=POLICIES) as desk:
         made = desk.pool.oppose
         desk.pool.oppose = lambda *_: None  # type: ignore[method-assign]  # the learner takes its time
         duel = Duel(desk.endpoints[0].address, RED, BLUE)
         duel.send()
         desk.wait_for(SimulatorStarted)
 
-        made("Duel", Opposition(1, {0: [2]}, [0]), POLICIES)
+        made("Duel", OpponentAssignment(1, {0: [2]}, [0]), POLICIES)
 
         assert duel.answers() == {RED: 2.0, BLUE: pytest.approx(learns(desk), abs=0.01)}
 
@@ -128,7 +122,7 @@ def test_an_exchange_takes_effect_where_an_episode_begins_and_only_new_weights_t
     duel.step()
     for key, played in ((-7, -7.0), (1, 1.0), (3, 3.0), (-7, -7.0)):
         before = duel.step()[BLUE]
-        desk.pool.oppose("Duel", Opposition(0, {1: [key]}, [key]), POLICIES)
+        desk.pool.oppose("Duel", OpponentAssignment(0, {1: [key]}, [key]), POLICIES)
         answers = [duel.step()[BLUE] for _ in range(3)]
         assert set(answers) == {before}, "in the middle of an episode"
 
@@ -143,7 +137,7 @@ def test_the_end_of_a_match_is_told_with_its_opponents(desk: Learner) -> None:
 
     (match,) = desk.wait_for(MatchesEnded).matches
     assert (match.simulator, match.team, match.outcome, match.settled) == (0, 0, 3, True)
-    assert match.opponents == [("Duel", 1, 1)]
+    assert match.opponents == (("Duel", 1, 1),)
 
 
 def test_another_team_learns_after_the_change_and_what_was_under_way_is_void(desk: Learner) -> None:
@@ -151,7 +145,7 @@ def test_another_team_learns_after_the_change_and_what_was_under_way_is_void(des
     for _ in range(3):
         duel.step()
 
-    desk.pool.oppose("Duel", Opposition(1, {0: [3]}, [3]), POLICIES)
+    desk.pool.oppose("Duel", OpponentAssignment(1, {0: [3]}, [3]), POLICIES)
     desk.pool.reset({})
 
     response = duel.simulator.receive()
@@ -168,7 +162,7 @@ def test_another_team_learns_after_the_change_and_what_was_under_way_is_void(des
 def test_a_collector_that_is_started_again_knows_the_opponents(desk: Learner) -> None:
     duel = Duel(desk.endpoints[0].address, RED, BLUE)
     duel.step()
-    desk.pool.oppose("Duel", Opposition(1, {0: [2]}, [3]), POLICIES)
+    desk.pool.oppose("Duel", OpponentAssignment(1, {0: [2]}, [3]), POLICIES)
     (pid,) = pids_of(desk.pool)
     psutil.Process(pid).send_signal(signal.SIGKILL)
 
@@ -185,7 +179,7 @@ def test_descriptors_of_policies_that_nobody_plays_any_more_are_given_back(desk:
     before, theirs = process.num_fds(), collector.num_fds()
     for turn in range(50):
         key = (1, 2, 3)[turn % 3]
-        desk.pool.oppose("Duel", Opposition(0, {1: [key]}, [key]), POLICIES)
+        desk.pool.oppose("Duel", OpponentAssignment(0, {1: [key]}, [key]), POLICIES)
         duel.step(ended=[BLUE])
 
     assert process.num_fds() <= before + 2
@@ -196,11 +190,11 @@ def test_weights_of_another_policy_are_refused_at_once(desk: Learner) -> None:
     Duel(desk.endpoints[0].address, RED, BLUE).step()
 
     with pytest.raises(ValueError, match="policy 5 has 3 weights"):
-        desk.pool.oppose("Duel", Opposition(0, {1: [5]}, [5]), {5: np.zeros(3, np.float32)})
+        desk.pool.oppose("Duel", OpponentAssignment(0, {1: [5]}, [5]), {5: np.zeros(3, np.float32)})
 
 
 def test_a_unity_player_of_two_teams_takes_part_and_begins_anew_with_the_turn() -> None:
-    with learner(network=NETWORK, opposition=Opposition(0, {1: [1]}, [0])) as desk:
+    with learner(network=NETWORK, opposition=OpponentAssignment(0, {1: [1]}, [0])) as desk:
         play_unity(desk)
 
 
@@ -209,18 +203,18 @@ def play_unity(desk: Learner) -> None:
         Behavior("Duel?team=0", agents=2, continuous=1, episode_length=5),
         Behavior("Duel?team=1", agents=4, continuous=1, episode_length=5, group_size=2),
     ]
-    seat = Seat.at(desk, game)
+    participant = Participant.at(desk, game)
     first = desk.wait_for(MatchesEnded)
     assert first.matches[0].team == 0
-    assert first.matches[0].opponents == [("Duel", 1, 1)]
+    assert first.matches[0].opponents == (("Duel", 1, 1),)
 
     own = desk.weights(desk.arenas["Duel"].layout.spec)
-    desk.pool.oppose("Duel", Opposition(1, {0: [1]}, [0]), {0: own, 1: own})
+    desk.pool.oppose("Duel", OpponentAssignment(1, {0: [1]}, [0]), {0: own, 1: own})
     desk.pool.reset({})
 
     second = desk.wait_for(MatchesEnded, lambda notice: notice.matches[0].team == 1)
-    assert second.matches[0].opponents == [("Duel", 0, 1)]
-    eventually(lambda: seat.player.summary.resets == 1)
+    assert second.matches[0].opponents == (("Duel", 0, 1),)
+    eventually(lambda: participant.player.summary.resets == 1)
     assert sum(notice.steps for notice in desk.heard(GhostStepsPlayed)) > 0
-    summary = seat.leave()
+    summary = participant.leave()
     assert (summary.ending, summary.resets) == ("left", 1)

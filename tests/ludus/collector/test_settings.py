@@ -13,15 +13,14 @@ from ludus.protocol.side_channels import EngineConfiguration
 from server.kit.artifacts import FolderStore
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import make_claim, make_run
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
-from tests.worker.trainer.attempts import Keeper
-from worker.host.supervisor.copies import Copier
-from worker.host.supervisor.job import prepare
+from worker.host.supervisor.job import configuration, prepare
 from worker.host.supervisor.lease import Lease
-from worker.trainer.link import Job
-from worker.trainer.loop import Trainer
+from worker.host.supervisor.transfers import ArtifactTransfer
+from worker.trainer.attempt import collector_settings
+from worker.trainer.messages import Job
 
 BEYOND_LOOPBACK = ["0.0.0.0", "::", "10.0.0.5", "fd00::5", "worker.lan"]
 LOOPBACK = ["127.0.0.1", "127.0.0.2", "::1", "localhost"]
@@ -58,7 +57,7 @@ def test_every_setting_survives_the_way_to_a_collector() -> None:
     assert CollectorSettings.from_json(settings.to_json()) == settings
     default = CollectorSettings("run", 3, 7)
     as_default = {each.name for each in fields(settings) if getattr(settings, each.name) == getattr(default, each.name)}
-    assert as_default == {"run_id", "epoch", "seed"}, "a field that is not tested with a value of its own"
+    assert as_default == {"run_id", "attempt", "seed"}, "a field that is not tested with a value of its own"
 
 
 @pytest.mark.parametrize("host", BEYOND_LOOPBACK)
@@ -95,14 +94,14 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
     make_run(database, name="run")
     claim = make_claim(database)
     ledger = AttemptLedger(database, claim)
-    copier = Copier(FolderStore(tmp_path / "artifacts"), Lease(claim, ledger, worker), lambda: False)
+    copier = ArtifactTransfer(FolderStore(tmp_path / "artifacts"), Lease(claim, ledger, worker), lambda: False)
     try:
-        job = prepare(claim, ledger, copier, worker, tmp_path, tmp_path / "trainer.log", ticket_key, tls)
+        job = prepare(claim, configuration(claim), ledger, copier, worker, tmp_path, ticket_key, tls)
     finally:
         copier.close()
-    trainer = Trainer(Job.model_validate_json(job.model_dump_json()), Keeper(), [])
+    job = Job.model_validate_json(job.model_dump_json())
 
-    arrived = CollectorSettings.from_json(trainer._collector_settings().to_json())
+    arrived = CollectorSettings.from_json(collector_settings(job, job.config).to_json())
 
     assert (arrived.count, arrived.bind_host, arrived.advertise_host, arrived.port_range, arrived.ticket_key) == (
         worker.collectors,

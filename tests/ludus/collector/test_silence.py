@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
 from ludus.collector.silence import Silence
+from tests.waiting import eventually
 
 Start = Callable[[str], int]
 
@@ -37,8 +37,7 @@ def start() -> Iterator[Start]:
 
 def until_still(pid: int) -> None:
     """Wait until a process sleeps, or is stopped."""
-    while psutil.Process(pid).status() not in {psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED}:
-        time.sleep(0.01)
+    eventually(lambda: psutil.Process(pid).status() in {psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED})
 
 
 def looked_at(silence: Silence, seconds: int) -> Silence:

@@ -12,7 +12,7 @@ AUTHORITY = CERTIFICATE.read_bytes()
 
 
 def greeted(address: str, credentials: grpc.ChannelCredentials) -> pb.ConnectResponse:
-    hello = pb.Hello(protocol_version=1, incarnation="over-tls", client="tests/1", behaviors=[spec_to_message(SPEC)])
+    hello = pb.Hello(protocol_version=1, session_id="over-tls", client="tests/1", behaviors=[spec_to_message(SPEC)])
     with grpc.secure_channel(address.replace("127.0.0.1", "localhost"), credentials) as channel:
         messages = iter([pb.ConnectRequest(hello=hello).SerializeToString()])
         return pb.ConnectResponse.FromString(next(channel.stream_stream(METHOD)(messages, timeout=10)))

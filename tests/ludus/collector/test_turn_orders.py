@@ -9,34 +9,38 @@ import asyncio
 import random
 import selectors
 import socket
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ludus.child_process import ChildProcess
 from ludus.collector import messages
 from ludus.collector.arena import Arena
 from ludus.collector.channel import Channel
-from ludus.collector.hub import Collector
+from ludus.collector.messages import PolicySpec
 from ludus.collector.native import NativeSession
+from ludus.collector.server import CollectorServer
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk.session import Session as Client
+from tests.examples import examples
+from tests.segments import rows_of
 from worker.collectors.acting import POLICIES
-from worker.collectors.children import WarmCollector
-from worker.collectors.notices import BehaviorAnnounced, RoundCollected, SegmentsDelivered
+from worker.collectors.events import BehaviorAnnounced, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
-from worker.collectors.programs import PolicyProgram
+from worker.collectors.processes import WarmCollector
 
 NETWORK: dict[str, object] = {"hidden_units": 4, "num_layers": 1}
 NEVER = 1e9
 ROUNDS = 6
+HORIZON = 8
 TURN_SECONDS = 0.001
 
 
@@ -110,7 +114,7 @@ class Simulator:
 
     def __init__(
         self,
-        hub: Collector,
+        hub: CollectorServer,
         number: int,
         names: Sequence[str],
         tables: int,
@@ -152,16 +156,16 @@ class Simulator:
                     for table in self._tables:
                         table.waiting.discard((action.behavior, action.agent))
         self._inbox.clear()
-        turn = self._client.turn()
+        builder = self._client.new_step()
         for table in self._tables:
             if table.waiting:
                 continue
             ended, asking = table.move()
             for name, agent in ended:
-                turn.end(agent, [0.5], behavior=name)
+                builder.end_episode(agent, [0.5], behavior=name)
             for name, agent in asking:
-                turn.decide(agent, [1.0], behavior=name)
-        for request in self._client.requests(turn):
+                builder.request_decision(agent, [1.0], behavior=name)
+        for request in self._client.requests(builder):
             self._send(request)
 
 
@@ -171,19 +175,19 @@ class Desk:
     def __init__(self, count: int, sizes: dict[str, int], grace: float) -> None:
         self._sizes = sizes
         self._arenas: dict[str, Arena] = {}
-        self._processes = [subprocess.Popen(["true"]) for _ in range(count)]
+        self._processes = [ChildProcess(["true"]) for _ in range(count)]
         pairs = [socket.socketpair() for _ in range(count)]
         warm = [
             WarmCollector(process, Channel(ours)) for process, (ours, _) in zip(self._processes, pairs, strict=True)
         ]
         self._pool = CollectorPool(CollectorSettings("run-1", 1, 7, count=count, straggler_grace=grace), warm)
         self._theirs = [Channel(theirs) for _, theirs in pairs]
-        self.hubs: list[Collector] = []
+        self.hubs: list[CollectorServer] = []
         for child, channel in zip(self._pool._children, self._theirs, strict=True):
             with self._pool._lock:
                 self._pool._children._launch(child)
             (frame,) = channel.receive()
-            self.hubs.append(Collector(channel, POLICIES, messages.Settings.unpack(frame.payload)))
+            self.hubs.append(CollectorServer(channel, POLICIES, messages.Settings.unpack(frame.payload)))
             self.hubs[-1].link.tell(messages.Listening(1))
         self.delivered: Counter[tuple[str, int]] = Counter()
         self.rounds: dict[str, int] = {}
@@ -202,7 +206,7 @@ class Desk:
                 case BehaviorAnnounced():
                     self._admit(notice.spec)
                 case SegmentsDelivered():
-                    for segment in notice.segments:
+                    for segment in rows_of(notice.segments):
                         self.delivered[notice.behavior, segment.round] += segment.length
                     self._pool.reclaim(notice.behavior, notice.segments)
                 case RoundCollected():
@@ -219,10 +223,16 @@ class Desk:
     def _admit(self, spec: BehaviorSpec) -> None:
         size = POLICIES.policy(spec, NETWORK, squashed=False).flat_size
         arena = self._arenas[spec.behavior] = Arena.create(spec, 2_000)
-        self._pool.admit(spec, PolicyProgram(NETWORK, size, 8), arena)
+        self._pool.admit(spec, PolicySpec(NETWORK, size, HORIZON), arena)
         self._pool.publish(spec.behavior, 1, np.zeros(size, np.float32))
         self._pool.grant(spec.behavior, 0, self._sizes[spec.behavior])
         self.rounds[spec.behavior] = 0
+
+    def check_sizes(self, behavior: str, rounds: int) -> None:
+        """Rounds have their size: exactly with one collector, else with at most the last segment too much."""
+        size, most = self._sizes[behavior], 0 if len(self.hubs) == 1 else HORIZON - 1
+        for number in range(rounds):
+            assert size <= self.delivered[behavior, number] <= size + most, f"round {number}"
 
     async def close(self) -> None:
         self._pool.close("run_finished", "the test is over", rejoin=False)
@@ -230,7 +240,7 @@ class Desk:
         for channel in self._theirs:
             channel.close()
         for process in self._processes:
-            process.wait()
+            process.end(10.0)
         for arena in self._arenas.values():
             arena.close()
 
@@ -255,7 +265,8 @@ NAMES = ("Red?team=0", "Red?team=1", "Blue")
     sizes=st.fixed_dictionaries({"Red": st.integers(1, 40), "Blue": st.integers(1, 40)}),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=40, deadline=None)
+@pytest.mark.timeout(600)  # of all examples together, on a busy machine
+@settings(max_examples=examples(40), deadline=None)
 def test_whoever_acts_after_whom_every_round_is_completed_without_anybody_being_given_up(
     collectors: int, simulators: int, tables: int, names: tuple[str, ...], sizes: dict[str, int], seed: int
 ) -> None:
@@ -275,8 +286,7 @@ def test_whoever_acts_after_whom_every_round_is_completed_without_anybody_being_
             assert it.rounds.keys() == behaviors
             assert min(it.rounds.values()) >= ROUNDS, f"stuck after {it.rounds} rounds"
             for behavior in behaviors:
-                sizes_seen = [it.delivered[behavior, number] for number in range(ROUNDS)]
-                assert sizes_seen == [sizes[behavior]] * ROUNDS
+                it.check_sizes(behavior, ROUNDS)
 
     run(play())
 
@@ -289,7 +299,8 @@ def test_whoever_acts_after_whom_every_round_is_completed_without_anybody_being_
     sizes=st.fixed_dictionaries({"Red": st.integers(1, 40), "Blue": st.integers(1, 40)}),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=20, deadline=None)
+@pytest.mark.timeout(600)  # of all examples together, on a busy machine
+@settings(max_examples=examples(20), deadline=None)
 def test_a_simulator_that_falls_silent_at_any_moment_holds_no_round_for_long(
     collectors: int, simulators: int, tables: int, names: tuple[str, ...], sizes: dict[str, int], seed: int
 ) -> None:
@@ -312,7 +323,7 @@ def test_a_simulator_that_falls_silent_at_any_moment_holds_no_round_for_long(
                 for player in players:
                     player.play()
             for behavior, rounds in it.rounds.items():
-                assert [it.delivered[behavior, number] for number in range(rounds)] == [sizes[behavior]] * rounds
+                it.check_sizes(behavior, rounds)
 
     run(play())
 
@@ -325,7 +336,7 @@ async def play_to(goal: int, size: int, players: Sequence[Simulator], it: Desk) 
         await it.turn()
         for player in players:
             player.play()
-    assert [it.delivered["Red", number] for number in range(goal)] == [size] * goal
+    it.check_sizes("Red", goal)
 
 
 def test_simulators_that_are_all_slower_than_our_patience_do_not_pass_permits_around_for_ever() -> None:

@@ -1,4 +1,4 @@
-"""A world of scripted simulators around one lane, with a plain-list account of what every agent lived through.
+"""A world of scripted simulators around one runner, with a plain-list account of what every agent lived through.
 
 The policy numbers its decisions: the continuous sample of an answer is unique, so that every recorded step can be
 traced back to the agent, the observation and the reward that belong to it.
@@ -12,15 +12,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector.agents import Roster
+from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
-from ludus.collector.batcher import Lane, LaneReport
 from ludus.collector.policy import Acted
-from ludus.collector.rounds import Rounds
-from ludus.collector.segments import Ending, Segment, unpack_segments
-from ludus.collector.tracker import Tracker
+from ludus.collector.recorder import TrajectoryRecorder
+from ludus.collector.runners import LearningRunner, RunnerReport
+from ludus.collector.segments import SegmentEnd, Segments
+from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.segments import Segment, columns_of, rows_of
 from worker.experience.rollout import gather
 
 SPEC = BehaviorSpec("Scripted", (ObservationSpec((2,)),), ActionSpec(1, (2,)))
@@ -91,7 +92,7 @@ class Step:
     """What the policy remembered before it."""
     mates_alive: bool = False
     """When the episode ended with it: whether others of its group went on."""
-    ending: Ending = Ending.CUT
+    ending: SegmentEnd = SegmentEnd.CUT
     before: tuple[float | None, list[float] | None, int] | None = None
     """Reward, following observation and its tick before the agent ended while it waited: what a segment has that was
     cut then."""
@@ -112,22 +113,22 @@ class Life:
 
 
 class Member:
-    """A session, as the lane sees it."""
+    """A session, as the runner sees it."""
 
     def __init__(self, world: "World", simulator: int) -> None:
         self.world = world
         self.simulator = simulator
-        self.roster = Roster(simulator + 1, simulator, SPEC.name)
+        self.roster = AgentIndex(simulator + 1, simulator, SPEC.name)
         self.lives: defaultdict[int, Life] = defaultdict(Life)
         self.asked: dict[int, list[int]] = {}
         """Agents of each unanswered step, in their order."""
         self.step_id = 0
 
     @property
-    def rosters(self) -> dict[str, tuple[Lane, Roster]]:
-        return {SPEC.name: (self.world.lane, self.roster)}
+    def rosters(self) -> dict[str, tuple[LearningRunner, AgentIndex]]:
+        return {SPEC.name: (self.world.runner, self.roster)}
 
-    def answer(self, step_id: int, roster: Roster, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
         assert roster is self.roster
         answered = self.asked.pop(step_id) if agents is None else agents.tolist()
         assert len(answered) == len(continuous) == len(discrete)
@@ -158,7 +159,7 @@ def group_of(agent: int) -> int:
 
 
 class World:
-    """A lane, its simulators, and what should come of it."""
+    """A runner, its simulators, and what should come of it."""
 
     def __init__(
         self,
@@ -166,7 +167,6 @@ class World:
         horizon: int = 5,
         rows: int = 3,
         size: int = 20,
-        closed: bool = True,
         recurrent: bool = False,
         grouped: bool = False,
     ) -> None:
@@ -174,18 +174,17 @@ class World:
         self.tick = FIRST_TICK - 1
         """Number of the newest message."""
         self.arena = Arena.create(SPEC, 2_000, rows=rows, memory_size=3 * recurrent)
-        self.rounds = Rounds()
-        self.tracker = Tracker(self.arena, horizon, self.rounds)
-        self.tracker.segments.blocks = list(range(2_000))
+        self.quota = StepQuota()
+        self.recorder = TrajectoryRecorder(self.arena, horizon, self.quota)
+        self.recorder.segments.blocks = list(range(2_000))
         self.policy = CountingPolicy(self.arena.layout.memory_size)
         self.size = size
-        self.closed = closed
-        self.lane = Lane(
+        self.runner = LearningRunner(
             number=0,
             behavior=SPEC.behavior,
             policy=self.policy,
-            tracker=self.tracker,
-            rounds=self.rounds,
+            recorder=self.recorder,
+            quota=self.quota,
             rng=np.random.default_rng(0),
             low_blocks=0,
             schedule=lambda: None,
@@ -206,11 +205,11 @@ class World:
         return self.members[simulator]
 
     def leave(self, simulator: int) -> None:
-        self.lane.drop(self.members.pop(simulator).roster)
+        self.runner.drop(self.members.pop(simulator).roster)
         self.run()
 
-    def grant(self, number: int, steps: int | None = None) -> LaneReport:
-        self.rounds.grant(number, steps or self.size, size=self.size, closed=self.closed)
+    def grant(self, number: int, steps: int | None = None) -> RunnerReport:
+        self.quota.grant(number, steps or self.size, size=self.size)
         return self.run()
 
     def step(
@@ -222,7 +221,7 @@ class World:
         self.tick += 1
         terminals = self._end(member, end, truncate) if end else None
         decisions = self._decide(member, decide) if decide else None
-        self.lane.stage(member, member.roster, member.step_id, BehaviorBatch(SPEC.name, decisions, terminals))
+        self.runner.stage(member, member.roster, member.step_id, BehaviorBatch(SPEC.name, decisions, terminals))
 
     def _draw(self) -> tuple[list[float], float]:
         """Return an observation and a reward that were never seen before."""
@@ -245,7 +244,7 @@ class World:
                 if life.state == "waiting":
                     lived.before = (lived.reward, lived.following, lived.following_tick)
                 lived.reward = reward if life.state == "acting" else (lived.reward or 0.0) + reward
-                lived.ending = Ending.TRUNCATED if truncate else Ending.TERMINATED
+                lived.ending = SegmentEnd.TRUNCATED if truncate else SegmentEnd.TERMINATED
                 lived.following, lived.following_tick = observation, self.tick
                 ended.append((agent, lived))
             life.state, life.last = "idle", None
@@ -283,17 +282,17 @@ class World:
             group_ids=self._groups(agents),
         )
 
-    def run(self) -> LaneReport:
-        """Let the lane have its turn, and check every segment that leaves it against what was lived."""
-        report = self.lane.run()
-        payload = self.tracker.segments.take()
+    def run(self) -> RunnerReport:
+        """Let the runner have its turn, and check every segment that leaves it against what was lived."""
+        report = self.runner.run()
+        payload = self.recorder.segments.take()
         if payload is not None:
-            for segment in unpack_segments(payload):
+            for segment in rows_of(Segments.unpack(payload)):
                 self._check(segment)
         return report
 
     def _check(self, segment: Segment) -> None:
-        rollout = gather(self.arena, [segment])
+        rollout = gather(self.arena, columns_of([segment]))
         numbers = [int(number) for number in rollout.continuous[:, 0].tolist()]
         lived = [self.steps[number] for number in numbers]
         self.segments.append(segment)
@@ -308,12 +307,12 @@ class World:
             assert step.following == after.observation, "steps of a segment are consecutive"
         last, following = lived[-1], rollout.next_observations[0][0].tolist()
         tick = int(rollout.successor_ticks)
-        if segment.ending is Ending.CUT and last.ending is not Ending.CUT:
+        if segment.ending is SegmentEnd.CUT and last.ending is not SegmentEnd.CUT:
             assert (last_reward, following, tick) == last.before
         else:
             assert (last_reward, following, tick) == (last.reward, last.following, last.following_tick)
             assert segment.ending == last.ending
-        if segment.ending is not Ending.CUT:
+        if segment.ending is not SegmentEnd.CUT:
             assert bool(rollout.mates_alive) == last.mates_alive
         assert segment.group == (group_of(segment.agent) if self.grouped else 0)
         assert rollout.ticks.tolist() == [step.tick for step in lived]
@@ -322,8 +321,8 @@ class World:
             assert rollout.memories.tolist() == [step.memory for step in lived]
         assert rollout.log_probs[:, 0].tolist() == [-number for number in numbers]
         assert set(rollout.versions.tolist()) == {7}
-        assert all(step.ending is Ending.CUT for step in lived[:-1])
+        assert all(step.ending is SegmentEnd.CUT for step in lived[:-1])
         for number in numbers:
             assert number not in self.recorded, "no step is delivered twice"
             self.recorded[number] = segment.round
-        self.lane.tracker.segments.blocks.extend(segment.blocks)
+        self.runner.recorder.segments.blocks.extend(segment.blocks)

@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ludus.demonstrations import RecordedSimulation, read
+from ludus.demonstrations import read
 from ludus.demonstrations import recorded as module
+from ludus.demonstrations.recorded import RecordedSimulation
 from ludus.protocol.batches import ActionBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 from ludus.sdk.session import Session
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions, Turn
 
 SPEC = BehaviorSpec("Walker", (ObservationSpec((1,)),), ActionSpec(1, (3,)))
-START = Start(seed=1, parameters={}, number=0, run_id="run", first=True)
-Move = Callable[[Turn], None]
+START = ResetInfo(seed=1, parameters={}, number=0, run_id="run", first=True)
+Move = Callable[[StepBuilder], None]
 
 
 class Scripted(Simulation):
@@ -27,28 +27,28 @@ class Scripted(Simulation):
         self._script = iter(script)
         self.closed = False
 
-    def reset(self, turn: Turn, start: Start) -> None:
-        next(self._script)(turn)
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
+        next(self._script)(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
-        next(self._script)(turn)
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        next(self._script)(builder)
 
     def close(self) -> None:
         self.closed = True
 
 
 def decide(agent: int, value: float, reward: float = 0.0, **more: object) -> Move:
-    return lambda turn: turn.decide(agent, [value], reward, **more)  # type: ignore[arg-type]
+    return lambda builder: builder.request_decision(agent, [value], reward, **more)  # type: ignore[arg-type]
 
 
 def end(agent: int, value: float, reward: float = 0.0, **more: object) -> Move:
-    return lambda turn: turn.end(agent, [value], reward, **more)  # type: ignore[arg-type]
+    return lambda builder: builder.end_episode(agent, [value], reward, **more)  # type: ignore[arg-type]
 
 
 def both(*moves: Move) -> Move:
-    def move(turn: Turn) -> None:
+    def move(builder: StepBuilder) -> None:
         for part in moves:
-            part(turn)
+            part(builder)
 
     return move
 
@@ -61,8 +61,8 @@ class Player:
         self.session = Session(simulation.behaviors)
 
     def reset(self) -> None:
-        turn = self.session.turn()
-        self.simulation.reset(turn, START)
+        builder = self.session.new_step()
+        self.simulation.reset(builder, START)
 
     def step(self, *answers: tuple[int, float, int], behavior: str = "Walker") -> None:
         """Answer agents: (agent, continuous, discrete)."""
@@ -73,7 +73,7 @@ class Player:
             continuous.astype(np.float32)[:, None],
             discrete.astype(np.int32)[:, None],
         )
-        self.simulation.step(self.session.turn(), Actions([batch]))
+        self.simulation.step(self.session.new_step(), Actions([batch]))
 
 
 def record(path: Path, *script: Move) -> Player:

@@ -3,24 +3,24 @@
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 import pytest
 
-from ludus.games.fleet import UnitySettings, play
+from ludus.games.builds import GameSettings, play
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 from tests.ludus.games.unity.fakes import RUN_ID, SECONDS, FakeRun, Game
+from tests.waiting import eventually
 
-LUDUS_LOGGER = "ludus.games.unity"
+LUDUS_LOGGER = "ludus.games"
 
 
 class Playing:
-    """`ludus.games.fleet.play` in a thread of its own."""
+    """`ludus.games.builds.play` in a thread of its own."""
 
-    def __init__(self, settings: UnitySettings) -> None:
+    def __init__(self, settings: GameSettings) -> None:
         self.outcome: RunEnd | Exception | None = None
         self._settings = settings
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -83,13 +83,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def run(caplog: pytest.LogCaptureFixture) -> Iterator[FakeRun]:
     with FakeRun() as run:
@@ -97,7 +90,7 @@ def run(caplog: pytest.LogCaptureFixture) -> Iterator[FakeRun]:
         assert run.violations == []
     # Whatever is told to the run, is told here in the same words.
     log = "\n".join(record.getMessage() for record in caplog.get_records("call"))
-    assert [word for word in run.words if word.sentence not in log or word.run != RUN_ID] == []
+    assert [word for word in run.run_reporter if word.sentence not in log or word.run != RUN_ID] == []
 
 
 @pytest.fixture
@@ -106,9 +99,9 @@ def editor(request: pytest.FixtureRequest, run: FakeRun, caplog: pytest.LogCaptu
     caplog.set_level("INFO", LUDUS_LOGGER)
     port = free_port()
     changes = {"timeout_wait_seconds": 10.0, **getattr(request, "param", {})}
-    settings = UnitySettings(Target(run.address, "balls", patience_seconds=5), editor_port=port, **changes)
+    settings = GameSettings(Target(run.address, "balls", patience_seconds=5), editor_port=port, **changes)
     with Playing(settings) as playing:
         world = EditorWorld(run, playing, port)
-        until(lambda: "press Play in the Editor" in caplog.text)
+        eventually(lambda: "press Play in the Editor" in caplog.text)
         yield world
         world.close()

@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from ludus.adapters.assignment import Lineup
 from ludus.adapters.gymnasium import make_simulation as make_gymnasium
 from ludus.adapters.pettingzoo import PettingZooSimulation
 from ludus.adapters.pettingzoo import make_simulation as make_pettingzoo
-from ludus.adapters.seats import Lineup
 from ludus.play.episodes import SEED_PARAMETER, Episode, play_episode, play_episodes, summarize, team_of
 from ludus.play.players import Player, RandomPlayer
 from ludus.protocol.batches import DecisionBatch, Floats, Ints, Outcome

@@ -13,13 +13,12 @@ from ludus.play.scripted import MOST_REPORTED, ScriptedSimulation
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, Floats, Ints, Outcome
 from ludus.protocol.codec import BehaviorLayout, decode_stats, decode_step, encode_actions
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 from ludus.sdk.session import Session
-from ludus.sdk.simulation import Simulation, Start
-from ludus.sdk.steps import Actions, Turn
 from tests.toys.arena import Chase
 
 FIRST, SECOND = "tictactoe?team=0", "tictactoe?team=1"
-START = Start(seed=5, parameters={}, number=0, run_id="run-1", first=True)
+START = ResetInfo(seed=5, parameters={}, number=0, run_id="run-1", first=True)
 
 
 class First(Player):
@@ -51,19 +50,19 @@ class Run:
         self._session = Session(simulation.behaviors)
         self._layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
 
-    def play(self, steps: int, start: Start = START) -> None:
-        turn = self._session.turn()
-        self._simulation.reset(turn, start)
+    def play(self, steps: int, start: ResetInfo = START) -> None:
+        builder = self._session.new_step()
+        self._simulation.reset(builder, start)
         for _ in range(steps):
             actions = Actions()
-            for request in self._session.requests(turn):
+            for request in self._session.requests(builder):
                 batches = decode_step(request.step, self._layouts)
                 self.heard.extend(batches)
                 self.stats.extend((stat.key, stat.value) for stat in decode_stats(request.step))
                 answers = [self._last_allowed(batch) for batch in batches if batch.decisions is not None]
                 actions = self._session.actions(encode_actions(request.step.step_id, answers))
-            turn = self._session.turn()
-            self._simulation.step(turn, actions)
+            builder = self._session.new_step()
+            self._simulation.step(builder, actions)
 
     @staticmethod
     def _last_allowed(batch: BehaviorBatch) -> ActionBatch:
@@ -139,7 +138,7 @@ def test_scripted_players_are_seeded_once_and_forget_ended_episodes() -> None:
     run = Run(scripted({SECOND: player}))
 
     run.play(20)
-    run.play(1, Start(seed=5, parameters={}, number=0, run_id="run-1", first=False))
+    run.play(1, ResetInfo(seed=5, parameters={}, number=0, run_id="run-1", first=False))
 
     first, later = player.begun
     assert first is not None
@@ -152,24 +151,24 @@ def test_stats_and_announcements_of_the_game_are_passed_on() -> None:
         behaviors = (BehaviorSpec("A?team=0", (ObservationSpec((1,)),), ActionSpec(0, (2,))),)
         late = BehaviorSpec("A?team=1", (ObservationSpec((1,)),), ActionSpec(0, (2,)))
 
-        def reset(self, turn: Turn, start: Start) -> None:
-            turn.announce(self.late)
-            turn.report("Environment/Distance", 3.0)
-            turn.decide(0, [1.0], behavior="A?team=1", mask=[1, 1])
+        def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
+            builder.announce(self.late)
+            builder.report("Environment/Distance", 3.0)
+            builder.request_decision(0, [1.0], behavior="A?team=1", mask=[1, 1])
 
-        def step(self, turn: Turn, actions: Actions) -> None:
-            turn.decide(1, [1.0], behavior="A?team=1", mask=[1, 1])
+        def step(self, builder: StepBuilder, actions: Actions) -> None:
+            builder.request_decision(1, [1.0], behavior="A?team=1", mask=[1, 1])
 
     class Idle(Announcing):
         behaviors = (*Announcing.behaviors, BehaviorSpec("B", (ObservationSpec((1,)),), ActionSpec(0, (2,))))
 
     simulation = ScriptedSimulation(Idle(), {"B": First()})
-    turn = Session(simulation.behaviors).turn()
-    simulation.reset(turn, START)
+    builder = Session(simulation.behaviors).new_step()
+    simulation.reset(builder, START)
 
-    assert [spec.name for spec in turn.announced] == ["A?team=1"]
-    assert [(stat.key, stat.value) for stat in turn.stats] == [("Environment/Distance", 3.0)]
-    later = Turn({Announcing.late.name: BehaviorLayout(Announcing.late)}, {})
+    assert [spec.name for spec in builder.announced] == ["A?team=1"]
+    assert [(stat.key, stat.value) for stat in builder.stats] == [("Environment/Distance", 3.0)]
+    later = StepBuilder({Announcing.late.name: BehaviorLayout(Announcing.late)}, {})
     simulation.step(later, Actions())
     assert [batch.behavior for batch in later.batches()] == ["A?team=1"]
 
@@ -196,7 +195,7 @@ class Hares(First):
 @pytest.mark.parametrize(
     ("players", "problem"),
     [
-        ({FIRST: First(), SECOND: First()}, "nobody is left to be trained"),
+        ({FIRST: First(), SECOND: First()}, "no team is left to train"),
         ({"tictactoe?team=2": First()}, r"there is no 'tictactoe\?team=2' to be played, only tictactoe\?team=0"),
     ],
 )

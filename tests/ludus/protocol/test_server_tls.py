@@ -105,7 +105,7 @@ def test_files_of_a_client_that_cannot_be_used_are_named(tmp_path: Path) -> None
     rubbish.write_text("no certificate")
 
     for tls, sentence in (
-        (ClientTls(rubbish), "the authority .*rubbish.pem cannot be used .it is not what is needed, in PEM"),
+        (ClientTls(rubbish), "the authority .*rubbish.pem cannot be used .it is not the expected kind of PEM file"),
         (ClientTls(tmp_path / "missing.pem"), "the authority .*missing.pem cannot be used .No such file"),
         (ClientTls(certificate=rubbish, key=PRIVATE), "the certificate .*rubbish.pem with the key .* cannot be used"),
         (ClientTls(certificate=OTHER, key=PRIVATE), "the key is that of another certificate"),
@@ -119,7 +119,7 @@ def joined(port: str, credentials: grpc.ChannelCredentials) -> pb.JoinResponse:
     with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
         stub = rpc.SimulationServiceStub(channel)  # type: ignore[no-untyped-call]
         response: pb.JoinResponse = stub.Join(
-            pb.JoinRequest(run="catch", incarnation="one", protocol_version=1), timeout=5
+            pb.JoinRequest(run="catch", session_id="one", protocol_version=1), timeout=5
         )
         return response
 

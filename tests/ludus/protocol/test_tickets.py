@@ -19,8 +19,8 @@ CLAIMS = TicketClaims("run-1", 3, "a" * 32, 7, expires_at=1000.0, endpoint="work
     st.builds(
         TicketClaims,
         run_id=st.text(max_size=40),
-        epoch=st.integers(0, 2**31),
-        incarnation=st.text(max_size=64),
+        attempt=st.integers(0, 2**31),
+        session_id=st.text(max_size=64),
         number=st.integers(0, 2**31),
         expires_at=st.floats(1, 1e12),
         endpoint=st.text(max_size=80),
@@ -93,8 +93,8 @@ class NewerClaims(TicketClaims):
 @dataclass(frozen=True)
 class OlderClaims:
     run_id: str = "run-1"
-    epoch: int = 3
-    incarnation: str = "one"
+    attempt: int = 3
+    session_id: str = "one"
     number: int = 7
     expires_at: float = 1000.0
     endpoint: str = "worker-1:41000"

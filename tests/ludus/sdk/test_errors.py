@@ -14,8 +14,8 @@ import pytest
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
+from ludus.sdk import CannotConnect, SessionRefused, connect
 from ludus.sdk.errors import unreachable
-from ludus.sdk.simulator import CannotConnect, SessionRefused, connect
 from tests.contract.scenarios import refuse_spec
 from tests.fakes import FakeServer, finish_after, refuse
 from tests.toys.catch import Catch

@@ -6,11 +6,11 @@ import pytest
 
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.seeds import EpisodeSeeds, environment_seed, episode_seed
-from ludus.sdk.simulation import Start
+from ludus.sdk.simulation import ResetInfo
 
 
-def start(*, first: bool = True, **parameters: float) -> Start:
-    return Start(seed=5, parameters=parameters, number=0, run_id="run-1", first=first)
+def start(*, first: bool = True, **parameters: float) -> ResetInfo:
+    return ResetInfo(seed=5, parameters=parameters, number=0, run_id="run-1", first=first)
 
 
 def test_games_are_seeded_at_their_very_start_only() -> None:

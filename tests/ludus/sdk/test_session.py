@@ -7,8 +7,8 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch
 from ludus.protocol.codec import ProtocolError, encode_actions
 from ludus.protocol.environment_parameters import Uniform
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk.session import Session
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec
 
 WALKER = BehaviorSpec("Walker", (ObservationSpec((1,)),), ActionSpec(1))
 SEER = BehaviorSpec("Seer", (ObservationSpec((1,)),), ActionSpec(1))
@@ -20,12 +20,12 @@ def session() -> Session:
 
 
 def ask(session: Session, *agents: int, ending: tuple[int, ...] = ()) -> list[pb.ConnectRequest]:
-    turn = session.turn()
+    builder = session.new_step()
     for agent in ending:
-        turn.end(agent, [0])
+        builder.end_episode(agent, [0])
     for agent in agents:
-        turn.decide(agent, [agent])
-    return session.requests(turn)
+        builder.request_decision(agent, [agent])
+    return session.requests(builder)
 
 
 def answer(session: Session, step: int, *agents: int, count: int | None = None) -> Actions:
@@ -46,14 +46,14 @@ def test_steps_are_counted_from_one(session: Session) -> None:
 
 
 def test_nothing_is_sent_when_nothing_happened(session: Session) -> None:
-    assert session.requests(session.turn()) == []
+    assert session.requests(session.new_step()) == []
 
 
 def test_a_report_alone_is_sent(session: Session) -> None:
-    turn = session.turn()
-    turn.report("Score", 1)
+    builder = session.new_step()
+    builder.report("Score", 1)
 
-    (request,) = session.requests(turn)
+    (request,) = session.requests(builder)
 
     assert request.step.stats[0].key == "Score"
     assert session.idle
@@ -119,11 +119,11 @@ def test_an_answer_for_too_many_agents_is_a_mistake_of_the_server(session: Sessi
 
 
 def test_a_new_behavior_is_announced_before_its_first_step(session: Session) -> None:
-    turn = session.turn()
-    turn.announce(SEER)
-    turn.decide(1, [0], behavior="Seer")
+    builder = session.new_step()
+    builder.announce(SEER)
+    builder.request_decision(1, [0], behavior="Seer")
 
-    kinds = [request.WhichOneof("message") for request in session.requests(turn)]
+    kinds = [request.WhichOneof("message") for request in session.requests(builder)]
 
     assert kinds == ["announce", "step"]
     assert session.behaviors == [WALKER, SEER]
@@ -138,20 +138,20 @@ def test_decisions_and_episodes_are_counted(session: Session) -> None:
 
 
 def test_a_game_always_sees_the_newest_parameters(session: Session) -> None:
-    turn = session.turn()
-    assert dict(turn.parameters) == {}
+    builder = session.new_step()
+    assert dict(builder.parameters) == {}
     wind = pb.Sampler(seed=1, uniform=pb.UniformDistribution(min_value=2, max_value=3))
     welcome = pb.Welcome(simulator_number=4, environment_parameters={"wind": 0.5, "mass": 1}, samplers={"wind": wind})
     session.welcome(welcome)
-    assert dict(session.turn().parameters) == {"wind": 0.5, "mass": 1.0}
-    assert session.turn().parameters.samplers == {"wind": Uniform(2.0, 3.0, 1)}
+    assert dict(session.new_step().parameters) == {"wind": 0.5, "mass": 1.0}
+    assert session.new_step().parameters.samplers == {"wind": Uniform(2.0, 3.0, 1)}
 
     ask(session, 1)
-    turn = session.turn()
+    builder = session.new_step()
     session.actions(pb.Actions(step_id=1, environment_parameters={"wind": 7, "mass": 2}))
-    assert dict(turn.parameters.draw()) == {"wind": 7.0, "mass": 2.0}, "the sampler is gone"
+    assert dict(builder.parameters.draw()) == {"wind": 7.0, "mass": 2.0}, "the sampler is gone"
 
     session.actions(pb.Actions(step_id=1))
-    assert dict(session.turn().parameters) == {"wind": 7.0, "mass": 2.0}, "an answer without news changes nothing"
+    assert dict(session.new_step().parameters) == {"wind": 7.0, "mass": 2.0}, "an answer without news changes nothing"
     session.reset(pb.Reset(reset_id=1, environment_parameters={"mass": 3}))
-    assert dict(session.turn().parameters) == {"mass": 3.0}
+    assert dict(session.new_step().parameters) == {"mass": 3.0}

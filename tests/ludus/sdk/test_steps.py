@@ -1,4 +1,4 @@
-"""A turn turns what a game says into columns, and a mistake into a sentence at the game's own line."""
+"""`StepBuilder` turns what a game reports into columns; a mistake raises at the line of the game that made it."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import pytest
 
 from ludus.protocol.batches import ActionBatch
 from ludus.protocol.specs import BehaviorLayout
-from ludus.sdk.simulator import (
+from ludus.sdk import (
     Actions,
     ActionSpec,
     Aggregation,
@@ -16,22 +16,22 @@ from ludus.sdk.simulator import (
     DimensionProperty,
     ObservationSpec,
     Outcome,
+    StepBuilder,
     TerminalBatch,
-    Turn,
 )
 
 WALKER = BehaviorSpec("Walker", (ObservationSpec((2,), "speed"),), ActionSpec(1, (2, 3)))
 SEER = BehaviorSpec("Seer", (ObservationSpec((2,)), ObservationSpec((1, 2, 2), "eye", "uint8")), ActionSpec(1))
 
 
-def turn(*specs: BehaviorSpec, waiting: dict[str, dict[int, int]] | None = None) -> Turn:
-    return Turn({spec.name: BehaviorLayout(spec) for spec in specs or (WALKER,)}, waiting or {})
+def step(*specs: BehaviorSpec, waiting: dict[str, dict[int, int]] | None = None) -> StepBuilder:
+    return StepBuilder({spec.name: BehaviorLayout(spec) for spec in specs or (WALKER,)}, waiting or {})
 
 
 def test_agents_become_columns_in_the_order_in_which_they_asked() -> None:
-    said = turn()
-    said.decide(7, [0.5, 1], 2.0)
-    said.decide(3, (1, 2))
+    said = step()
+    said.request_decision(7, [0.5, 1], 2.0)
+    said.request_decision(3, (1, 2))
 
     (batch,) = said.batches()
 
@@ -45,8 +45,8 @@ def test_agents_become_columns_in_the_order_in_which_they_asked() -> None:
 
 
 def test_several_observations_are_given_as_a_sequence() -> None:
-    said = turn(SEER)
-    said.decide(1, ([1, 2], np.full((1, 2, 2), 9)))
+    said = step(SEER)
+    said.request_decision(1, ([1, 2], np.full((1, 2, 2), 9)))
 
     (batch,) = said.batches()
 
@@ -68,10 +68,10 @@ CROWD = BehaviorSpec(
 
 
 def test_only_the_entities_that_there_are_need_be_given() -> None:
-    said = turn(CROWD)
-    said.decide(1, ([1, 2], [[3, 4]]))
-    said.decide(2, ([1, 2], []))
-    said.end(3, ([1, 2], np.ones((3, 2))))
+    said = step(CROWD)
+    said.request_decision(1, ([1, 2], [[3, 4]]))
+    said.request_decision(2, ([1, 2], []))
+    said.end_episode(3, ([1, 2], np.ones((3, 2))))
 
     (batch,) = said.batches()
 
@@ -83,18 +83,18 @@ def test_only_the_entities_that_there_are_need_be_given() -> None:
 
 @pytest.mark.parametrize("entities", [np.ones((4, 2)), np.ones((1, 3)), np.ones(2), 1.0])
 def test_entities_that_do_not_fit_are_a_mistake_with_both_shapes(entities: np.ndarray) -> None:
-    said = turn(CROWD)
+    said = step(CROWD)
 
     with pytest.raises(ValueError, match=r"others.* has shape .*, its spec says \(3, 2\)"):
-        said.decide(1, ([1, 2], entities))
+        said.request_decision(1, ([1, 2], entities))
 
 
 def test_a_game_may_reuse_one_array_for_all_its_agents() -> None:
-    said = turn()
+    said = step()
     array = np.zeros(2, np.float32)
     for agent in range(3):
         array[:] = agent
-        said.decide(agent, array)
+        said.request_decision(agent, array)
 
     (batch,) = said.batches()
 
@@ -103,9 +103,9 @@ def test_a_game_may_reuse_one_array_for_all_its_agents() -> None:
 
 
 def test_an_agent_without_a_mask_is_allowed_everything() -> None:
-    said = turn()
-    said.decide(1, [0, 0])
-    said.decide(2, [0, 0], mask=[True, False, 0, 1, 1])
+    said = step()
+    said.request_decision(1, [0, 0])
+    said.request_decision(2, [0, 0], mask=[True, False, 0, 1, 1])
 
     (batch,) = said.batches()
 
@@ -115,9 +115,9 @@ def test_an_agent_without_a_mask_is_allowed_everything() -> None:
 
 
 def test_ends_carry_truncation_groups_and_outcomes() -> None:
-    said = turn()
-    said.end(1, [0, 0], 1.0, truncated=True, group=4, group_reward=0.5)
-    said.end(2, [0, 0], -1.0, outcome=Outcome.LOSS)
+    said = step()
+    said.end_episode(1, [0, 0], 1.0, truncated=True, group=4, group_reward=0.5)
+    said.end_episode(2, [0, 0], -1.0, outcome=Outcome.LOSS)
 
     (batch,) = said.batches()
 
@@ -132,9 +132,9 @@ def test_ends_carry_truncation_groups_and_outcomes() -> None:
 
 
 def test_an_agent_may_end_and_begin_in_one_turn() -> None:
-    said = turn(waiting={"Walker": {1: 1}})
-    said.end(1, [0, 0])
-    said.decide(1, [1, 1])
+    said = step(waiting={"Walker": {1: 1}})
+    said.end_episode(1, [0, 0])
+    said.request_decision(1, [1, 1])
 
     (batch,) = said.batches()
 
@@ -143,17 +143,17 @@ def test_an_agent_may_end_and_begin_in_one_turn() -> None:
 
 
 def test_reports_keep_their_aggregation() -> None:
-    said = turn()
+    said = step()
     said.report("Score", 3, Aggregation.SUM)
 
     assert said.stats == [("Score", 3.0, Aggregation.SUM)]
 
 
 def test_a_behavior_can_be_introduced_later() -> None:
-    said = turn(WALKER)
+    said = step(WALKER)
     said.announce(SEER)
     said.announce(WALKER)
-    said.decide(1, ([1, 2], np.zeros((1, 2, 2))), behavior="Seer")
+    said.request_decision(1, ([1, 2], np.zeros((1, 2, 2))), behavior="Seer")
 
     assert said.announced == [SEER]
     assert [batch.behavior for batch in said.batches()] == ["Seer"]
@@ -166,10 +166,10 @@ def decisions(*agents: int) -> DecisionBatch:
 
 
 def test_whole_columns_pass_as_they_are() -> None:
-    said = turn()
+    said = step()
     ends = TerminalBatch(*decisions(5)[:3], np.array([False]))
-    said.decide_batch(decisions(1, 2))
-    said.end_batch(ends)
+    said.request_decisions(decisions(1, 2))
+    said.end_episodes(ends)
 
     (batch,) = said.batches()
 
@@ -179,23 +179,32 @@ def test_whole_columns_pass_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("mistake", "sentence"),
     [
-        (lambda t: t.decide(1, [1, 2, 3]), r"agent 1 of 'Walker': observation 0 \(speed\) has shape \(3,\), .* \(2,\)"),
-        (lambda t: t.end(1, 5.0), r"has shape \(\)"),
-        (lambda t: t.decide(1, [0, 0], behavior="Runner"), "'Runner' was not announced, only Walker"),
-        (lambda t: t.decide(1, [0, 0], mask=[1, 1]), r"mask has shape \(2,\), not \(5,\)"),
-        (lambda t: (t.decide(1, [0, 0]), t.decide(1, [0, 0])), "agent 1 of 'Walker' asked for an action twice"),
-        (lambda t: (t.end(1, [0, 0]), t.end(1, [0, 0])), "agent 1 of 'Walker' ended twice"),
-        (lambda t: t.decide(8, [0, 0]), "agent 8 of 'Walker' still waits"),
-        (lambda t: t.decide_batch(decisions(8, 1)), "agent 8 of 'Walker' still waits"),
-        (lambda t: t.decide_batch(decisions(1, 1)), "agent 1 of 'Walker' asked for an action twice"),
-        (lambda t: (t.decide_batch(decisions(1)), t.decide(2, [0, 0])), "put all its agents there"),
-        (lambda t: (t.decide(2, [0, 0]), t.decide_batch(decisions(1))), "put all its agents into one batch"),
-        (lambda t: (t.announce(SEER), t.decide(1, [0, 0])), "say which behavior is meant: Walker, Seer"),
-        (lambda t: (t.announce(SEER), t.decide(1, [[0, 0]], behavior="Seer")), "has 1 observations, not 2"),
+        (
+            lambda t: t.request_decision(1, [1, 2, 3]),
+            r"agent 1 of 'Walker': observation 0 \(speed\) has shape \(3,\), .* \(2,\)",
+        ),
+        (lambda t: t.end_episode(1, 5.0), r"has shape \(\)"),
+        (lambda t: t.request_decision(1, [0, 0], behavior="Runner"), "'Runner' was not announced, only Walker"),
+        (lambda t: t.request_decision(1, [0, 0], mask=[1, 1]), r"mask has shape \(2,\), not \(5,\)"),
+        (
+            lambda t: (t.request_decision(1, [0, 0]), t.request_decision(1, [0, 0])),
+            "agent 1 of 'Walker' asked for an action twice",
+        ),
+        (lambda t: (t.end_episode(1, [0, 0]), t.end_episode(1, [0, 0])), "agent 1 of 'Walker' ended twice"),
+        (lambda t: t.request_decision(8, [0, 0]), "agent 8 of 'Walker' still waits"),
+        (lambda t: t.request_decisions(decisions(8, 1)), "agent 8 of 'Walker' still waits"),
+        (lambda t: t.request_decisions(decisions(1, 1)), "agent 1 of 'Walker' asked for an action twice"),
+        (lambda t: (t.request_decisions(decisions(1)), t.request_decision(2, [0, 0])), "put all its agents there"),
+        (
+            lambda t: (t.request_decision(2, [0, 0]), t.request_decisions(decisions(1))),
+            "put all its agents into one batch",
+        ),
+        (lambda t: (t.announce(SEER), t.request_decision(1, [0, 0])), "say which behavior is meant: Walker, Seer"),
+        (lambda t: (t.announce(SEER), t.request_decision(1, [[0, 0]], behavior="Seer")), "has 1 observations, not 2"),
     ],
 )
-def test_a_mistake_of_the_game_is_a_sentence(mistake: Callable[[Turn], object], sentence: str) -> None:
-    said = turn(waiting={"Walker": {8: 1}})
+def test_a_mistake_of_the_game_is_a_sentence(mistake: Callable[[StepBuilder], object], sentence: str) -> None:
+    said = step(waiting={"Walker": {8: 1}})
 
     with pytest.raises((ValueError, TypeError), match=sentence):
         (mistake(said), said.batches())

@@ -9,11 +9,12 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from server.access.tokens.principal import Scope, including
-from server.app.access import OPEN_PATHS, READING, need_of
+from server.app.access import OPEN_PATHS
 from server.app.app import ROUTERS
+from server.kit.http.auth import READING, need_of
+from server.kit.principal import Scope, including
 from server.kit.settings import SchedulingSettings
-from server.runs.attempts.repository import RunQueue
+from server.lifecycle.attempts.repository import RunQueue
 from tests.server.app.world import CARTPOLE, World, build_services, serving
 from tests.server.checkpoints.test_uploads import SAC
 from tests.server.demonstrations.recordings import recorded
@@ -40,7 +41,7 @@ EXCEPTIONS = {
 """All other routes need `read` to GET, and `run` for everything else."""
 EMPTY = {"GET /v1/runs/{run:name}/result", "GET /v1/webhooks/{webhook:name}/deliveries/{delivery:name}"}
 """What the project of the test does not have."""
-NOWHERE = {"epoch": "1", "number": "1", "version": "1", "token": "tok_0"}
+NOWHERE = {"attempt": "1", "number": "1", "version": "1", "token": "tok_0"}
 """Parameters of paths that 'nothing' is none for."""
 BODIES: dict[str, Any] = {
     "PATCH /v1/runs/{run:name}": {"behaviors": {"CartPole": {"max_steps": 1000}}},
@@ -50,7 +51,7 @@ BODIES: dict[str, Any] = {
     "PATCH /v1/runs/{run:name}/environment_parameters": {"parameters": {"mass": {"value": 1.0}}},
     "POST /v1/demonstrations/{demonstration:name}:subsample": {"count": 1},
     "POST /v1/ladders/{ladder:name}/players": {"name": "p", "kind": "scripted"},
-    "POST /v1/ladders/{ladder:name}/matches": {"seats": [{"player": "a"}, {"player": "b"}], "outcome": "win"},
+    "POST /v1/ladders/{ladder:name}/matches": {"participants": [{"player": "a"}, {"player": "b"}], "outcome": "win"},
 }
 """What routes need in order to get as far as their row."""
 
@@ -146,7 +147,7 @@ def ours(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
     assert alias.is_success, alias.text
     return {
         "run": run,
-        "epoch": "1",
+        "attempt": "1",
         "checkpoint": checkpoint,
         "uploaded": made("/v1/checkpoints", headers=file, content=SAC.read_bytes())["id"],
         "demonstration": made("/v1/demonstrations", headers=file, content=recorded(folder))["id"],

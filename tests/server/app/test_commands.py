@@ -113,4 +113,4 @@ def test_a_commit_that_fails_is_a_5xx_and_leaves_no_run_and_no_key(tmp_path: Pat
         assert repeated.status_code == 201
         assert "idempotency-replayed" not in repeated.headers
         assert [run["id"] for run in world.http.get("/v1/runs").json()["runs"]] == [repeated.json()["id"]]
-        assert world.services.bell.rung == [repeated.json()["id"]]  # type: ignore[attr-defined]
+        assert world.services.wake_up.woken == [repeated.json()["id"]]  # type: ignore[attr-defined]

@@ -117,13 +117,13 @@ def test_readiness_names_what_does_not_answer(tmp_path: Path) -> None:
         def gone() -> None:
             raise BrokerUnavailable("connection refused")
 
-        world.services.bell.ping = gone  # type: ignore[method-assign]
+        world.services.wake_up.ping = gone  # type: ignore[method-assign]
         answer = world.http.get("/readyz")
 
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (503, "not_ready")
     assert [(item["path"], item["code"]) for item in problem["errors"]] == [("broker", "broker_unavailable")]
-    assert world.services.bell is not None
+    assert world.services.wake_up is not None
 
 
 def test_a_database_without_a_schema_is_not_ready(tmp_path: Path) -> None:

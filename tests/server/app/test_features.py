@@ -145,7 +145,7 @@ def test_logs_are_listed_by_attempt(world: World, tmp_path: Path) -> None:
 
     [log] = world.http.get(f"{base}/logs").json()["logs"]
 
-    assert (log["epoch"], log["name"], log["size"]) == (1, "trainer.log", 5)
+    assert (log["attempt"], log["name"], log["size"]) == (1, "trainer.log", 5)
     assert world.http.get(f"{base}/attempts/1/logs").json()["logs"] == [log]
     assert world.http.get(f"{base}/attempts/2/logs").json()["logs"] == []
     missing = world.http.get(f"{base}/attempts/1/logs/other.log")
@@ -157,22 +157,22 @@ def test_attempts_say_who_trained_where(world: World) -> None:
 
     [attempt] = world.http.get(f"/v1/runs/{trainer.run_id}/attempts").json()["attempts"]
 
-    assert (attempt["epoch"], attempt["worker_id"], attempt["outcome"]) == (1, "host/1/1", None)
+    assert (attempt["number"], attempt["worker_id"], attempt["outcome"]) == (1, "host/1/1", None)
     assert attempt["endpoints"] == [{"address": "127.0.0.1:4000", "index": 0}]
 
 
 def test_simulators_connected_and_past_say_why_they_left(world: World) -> None:
     trainer = world.claim(world.create()["id"]).start()
-    for number, incarnation in enumerate(("one", "two")):
-        trainer.ledger.simulator_connected(incarnation, number=number, collector=0, peer="10.0.0.1:5", label="demo")
-        trainer.ledger.simulator_plays(incarnation, ["CartPole"], 4)
-    trainer.ledger.simulator_left("one", code="invalid_observation", reason="NaN in observation 0", steps=12)
+    for number, session_id in enumerate(("one", "two")):
+        trainer.ledger.simulators.connected(session_id, number=number, collector=0, peer="10.0.0.1:5", label="demo")
+        trainer.ledger.simulators.plays(session_id, ["CartPole"], 4)
+    trainer.ledger.simulators.left("one", code="invalid_observation", reason="NaN in observation 0", steps=12)
     path = f"/v1/runs/{trainer.run_id}/simulators"
 
     [connected] = world.http.get(path, params={"filter": "state = connected"}).json()["simulators"]
     [left] = world.http.get(path, params={"filter": 'state = left AND label = "demo"'}).json()["simulators"]
 
-    assert (connected["incarnation"], connected["agents"], connected["left_at"]) == ("two", 4, None)
+    assert (connected["session_id"], connected["agents"], connected["left_at"]) == ("two", 4, None)
     assert (left["leave_code"], left["leave_reason"], left["steps"]) == (
         "invalid_observation",
         "NaN in observation 0",

@@ -12,11 +12,12 @@ import pytest
 import structlog
 from sqlalchemy import update
 
-from server.access.tokens import vigil
 from server.access.tokens.models import Token
 from server.app import middleware
-from tests.server.app.test_streams import eventually_open, flood, messages, stalled_reader
+from server.kit import token_watcher
 from tests.server.app.world import World, open_world
+from tests.server.runs.events.test_streams import eventually_open, flood, messages, stalled_reader
+from tests.waiting import eventually
 
 BOUND_SECONDS = 10.0
 """So much later at the latest everything has ended."""
@@ -27,8 +28,8 @@ BIG = bytes(range(256)) * (1 << 18)
 @pytest.fixture(scope="module", autouse=True)
 def _looks_often() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vigil, "LOOK_SECONDS", 0.5)
-        patch.setattr(middleware, "LAST_WORD_SECONDS", 0.3)
+        patch.setattr(token_watcher, "LOOK_SECONDS", 0.5)
+        patch.setattr(middleware, "GRACE_SECONDS", 0.3)
         yield
 
 
@@ -65,10 +66,7 @@ def revoke_elsewhere(world: World, token: dict[str, Any]) -> None:
 
 def wait_for_open(world: World, count: int) -> None:
     """Wait until `count` requests are open with tokens that are valid."""
-    deadline = time.monotonic() + BOUND_SECONDS
-    while world.services.vigil.open != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: world.services.watcher.open == count, f"{count} requests are open", BOUND_SECONDS)
 
 
 class Follower:
@@ -82,10 +80,7 @@ class Follower:
         self.thread = threading.Thread(target=self._follow, daemon=True)
         before = world.services.streams.open
         self.thread.start()
-        deadline = time.monotonic() + 10
-        while world.services.streams.open == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: world.services.streams.open != before, "the stream is open")
 
     def _follow(self) -> None:
         with (
@@ -161,10 +156,8 @@ def test_a_download_is_broken_off_and_not_resumed(world: World, token: dict[str,
         blocks = answer.iter_raw(1 << 16)
         arrived = [next(blocks)]
         revoke(world, token)
-        deadline = time.monotonic() + BOUND_SECONDS
-        while not any(line["event"] == "answer_broken_off" for line in lines):
-            assert time.monotonic() < deadline  # nothing is taken meanwhile, so that the answer cannot be complete
-            time.sleep(0.02)
+        # nothing is taken meanwhile, so that the answer cannot be complete
+        eventually(lambda: any(line["event"] == "answer_cut_off" for line in lines), seconds=BOUND_SECONDS)
         with pytest.raises(httpx.TransportError):
             arrived.extend(blocks)
 

@@ -21,7 +21,7 @@ from server.app.app import ROUTERS, create_app
 from server.app.services import Services
 from server.kit.settings import Settings
 from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
-from tests.factories import RecordingBell
+from tests.factories import RecordingWakeUp
 from tests.server.app.world import CARTPOLE, World, open_world
 from tests.server.demonstrations.recordings import stored
 from tests.server.ladders.played import make_match, rate_all
@@ -30,7 +30,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "openapi.json"
 NAMES: dict[str, tuple[Any, ...]] = {
     "run": ("finished", "waiting", "nobody"),
     "checkpoint": ("latest",),
-    "epoch": (1,),
+    "attempt": (1,),
     "name": ("base",),
     "ladder": ("finished", "league"),
 }
@@ -41,7 +41,7 @@ def description() -> str:
     """Return the API's description as text."""
     with tempfile.TemporaryDirectory() as home:
         chosen = Settings(home=Path(home))
-        schema = create_app(chosen, Services.build(chosen, bell=RecordingBell())).openapi()
+        schema = create_app(chosen, Services.build(chosen, wake_up=RecordingWakeUp())).openapi()
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
@@ -89,9 +89,9 @@ def populate(folder: Path, url: str | None = None) -> Iterator[World]:
         trainer.measure("Environment/Cumulative Reward", [1.0, 2.0])
         trainer.save(100, {"CartPole.onnx": b"model"}, folder)
         trainer.write_log("trainer.log", b"hello\n", folder)
-        trainer.ledger.simulator_connected("one", number=0, collector=0, behaviors=["CartPole"])
-        trainer.ledger.simulator_plays("one", ["CartPole"], 1)
-        trainer.ledger.matches([make_match(1), make_match(2, "draw", snapshot=1)])
+        trainer.ledger.simulators.connected("one", number=0, collector=0, behaviors=["CartPole"])
+        trainer.ledger.simulators.plays("one", ["CartPole"], 1)
+        trainer.ledger.matches.append([make_match(1), make_match(2, "draw", snapshot=1)])
         trainer.finish()
         rate_all(world.services.database)
         world.create(name="waiting")

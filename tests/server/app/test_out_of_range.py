@@ -79,7 +79,7 @@ BASES: dict[str, Any] = {
         "fixed": False,
     },
     "POST /v1/ladders/{ladder}/matches": {
-        "seats": [{"player": 1, "team": 0, "score": 1.0}, {"player": 2, "team": 1, "score": 1.0}],
+        "participants": [{"player": 1, "team": 0, "score": 1.0}, {"player": 2, "team": 1, "score": 1.0}],
         "at": "2026-01-01T00:00:00Z",
         "truncated": False,
     },

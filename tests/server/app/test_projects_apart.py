@@ -100,7 +100,11 @@ TABLE: dict[str, list[Step]] = {
         ("POST", "/v1/ladders/league/players", {"json": {"name": "ann", "kind": "human"}}),
         ("POST", "/v1/ladders/league/players", {"json": {"name": "ann", "kind": "human"}}),
         ("POST", "/v1/ladders/league/players", {"json": {"name": "bob", "kind": "scripted"}}),
-        ("POST", "/v1/ladders/league/matches", {"json": {"seats": [{"player": 1}, {"player": 2}], "outcome": "win"}}),
+        (
+            "POST",
+            "/v1/ladders/league/matches",
+            {"json": {"participants": [{"player": 1}, {"player": 2}], "outcome": "win"}},
+        ),
         ("GET", "/v1/ladders/league/players", {}),
     ],
     "webhook": [
@@ -190,8 +194,8 @@ def act(world: World, project: str, folder: Path) -> Told:
     trainer.measure("Environment/Cumulative Reward", [1.0])
     trainer.write_log("trainer.log", b"hello", folder)
     checkpoint = trainer.save(100, {"CartPole.onnx": b"model"}, folder)
-    trainer.ledger.simulator_connected("same-incarnation", number=0, collector=0, behaviors=["CartPole"])
-    trainer.ledger.matches([make_match(1), make_match(2, "draw", snapshot=1)])
+    trainer.ledger.simulators.connected("same-session-id", number=0, collector=0, behaviors=["CartPole"])
+    trainer.ledger.matches.append([make_match(1), make_match(2, "draw", snapshot=1)])
     trainer.finish()
     rate_all(world.services.database)
     recording = recorded(folder)

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 
 from server.runs.events.repository import Note, record
-from tests.server.app.test_streams import messages
 from tests.server.app.world import World, open_world
+from tests.server.runs.events.test_streams import messages
 
 WRITERS, EVENTS, LISTENERS = 3, 30, 4
 

@@ -1,15 +1,16 @@
 """Idempotency keys and heads of event logs, on every database."""
 
 import threading
-import time
 
 import pytest
 
-from server.app.repository import EventHeads, IdempotencyRepository
-from server.app.tailer import Head
 from server.kit.db.database import Database
-from server.runs.states import RunState
+from server.kit.http.repository import IdempotencyRepository
+from server.kit.states import RunState
+from server.runs.events.repository import EventRepository
+from server.runs.events.tailer import Head
 from tests.factories import make_run
+from tests.waiting import never
 
 
 def test_a_key_is_free_once_and_then_brings_its_answer(database: Database) -> None:
@@ -52,8 +53,7 @@ def test_the_second_of_two_at_once_waits_and_gets_the_first_ones_answer(database
         keys.claim("POST /v1/runs", "a", "f")
         second = threading.Thread(target=claim_too)
         second.start()
-        time.sleep(0.2)
-        assert found == []
+        never(lambda: found, "the second claims beside the first", 0.2)
         keys.answer("POST /v1/runs", "a", 201, {})
     second.join(10)
 
@@ -64,4 +64,4 @@ def test_heads_are_known_of_the_runs_that_exist(database: Database) -> None:
     run = make_run(database)
 
     with database.read() as session:
-        assert EventHeads(session).of([run.id, "run_none"]) == {run.id: Head(1, RunState.QUEUED)}
+        assert EventRepository(session).heads([run.id, "run_none"]) == {run.id: Head(1, RunState.QUEUED)}

@@ -5,9 +5,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.runs.states import RunState, StopReason
+from server.kit.states import RunState, StopReason
 from tests.server.app.world import CARTPOLE, World
 from tests.server.demonstrations.recordings import stored
+from tests.waiting import eventually
 
 YAML = """\
 # how we train
@@ -26,7 +27,7 @@ def test_a_created_run_waits_with_its_configuration_resolved(world: World) -> No
     assert (run["state"], run["name"], run["tags"]) == ("QUEUED", "first", ["a", "b"])
     assert run["config"]["behaviors"]["CartPole"]["hyperparameters"]["batch_size"] == 1024
     assert run["config"]["seed"] == run["seed"]
-    assert world.services.bell.rung[-1] == run["id"]  # type: ignore[attr-defined]
+    assert world.services.wake_up.woken[-1] == run["id"]  # type: ignore[attr-defined]
 
 
 def test_a_bare_yaml_body_is_a_configuration(http: httpx.Client) -> None:
@@ -248,9 +249,7 @@ def test_waits_beyond_the_limit_are_told_to_come_back_and_the_api_stays_quick(wo
     threads = [threading.Thread(target=wait) for _ in range(limit + 3)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 20
-    while len(answers) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: len(answers) >= 3, "those beyond the limit are answered")
     before = time.monotonic()
     world.http.get("/v1/runs", params={"page_size": 1}).raise_for_status()
     quick = time.monotonic() - before

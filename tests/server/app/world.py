@@ -1,10 +1,15 @@
-"""A real API: the application behind uvicorn on a free port, on a migrated SQLite file, and workers that do as told."""
+"""A real API: the application behind uvicorn on a free port, on a migrated SQLite file, and workers that do as told.
 
+It serves from a thread of the test (`World`), or from a process of its own that a test may kill (`ServerProcess`).
+"""
+
+import os
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,17 +21,18 @@ import structlog
 
 from server.app.serve import ApiServer, uvicorn_config
 from server.app.services import Services
-from server.app.streams import StreamLimits
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts import FolderStore
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
+from server.kit.states import RunState
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.metrics.points import MetricPoint
-from server.runs.repository import AttemptLedger, RunQueue
-from server.runs.states import RunState
-from tests.factories import RecordingBell
-from tests.migrated import migrated_file
+from server.runs.events.streams import StreamLimits
+from tests.factories import RecordingWakeUp
+from tests.migrated import migrated_file, share_compiled
+from tests.waiting import eventually
 
 CARTPOLE: dict[str, Any] = {"behaviors": {"CartPole": {"trainer_type": "ppo", "max_steps": 10000}}}
 
@@ -38,10 +44,11 @@ def build_services(home: Path, *, limits: StreamLimits | None = None, **settings
     file = Path(database.url.database or "")
     if database.url.get_backend_name() == "sqlite" and not file.exists():
         shutil.copy(migrated_file(), file)
+        share_compiled(database)
     else:
         upgrade_database(database)
     return Services.build(
-        chosen, database=database, bell=RecordingBell(), artifacts=FolderStore(chosen.storage.root), limits=limits
+        chosen, database=database, wake_up=RecordingWakeUp(), artifacts=FolderStore(chosen.storage.root), limits=limits
     )
 
 
@@ -63,7 +70,7 @@ class World:
         """Claim a run as a worker does."""
         queue = RunQueue(self.services.database)
         while (claim := queue.claim("host/1/1", 60, hint=run_id)) is not None:
-            trainer = Trainer(self.services, AttemptLedger(self.services.database, claim), claim.run_id, claim.epoch)
+            trainer = Trainer(self.services, AttemptLedger(self.services.database, claim), claim.run_id, claim.attempt)
             if claim.run_id == run_id:
                 return trainer
             trainer.ledger.move(RunState.CANCELLED)
@@ -77,7 +84,7 @@ class Trainer:
     services: Services
     ledger: AttemptLedger
     run_id: str
-    epoch: int
+    attempt: int
 
     def start(self) -> "Trainer":
         """Listen and run."""
@@ -92,7 +99,7 @@ class Trainer:
     def measure(self, key: str, values: Sequence[float], behavior: str = "CartPole", first: int = 100) -> None:
         """Record a metric at steps 100, 200, ..., or others in steps of 100."""
         points = [MetricPoint(behavior, key, first + 100 * i, 1000.0 + i, value) for i, value in enumerate(values)]
-        self.ledger.metrics(points)
+        self.ledger.metrics.append(points)
 
     def save(self, step: int, files: Mapping[str, bytes], scratch: Path, behavior: str = "CartPole") -> str:
         """Publish a checkpoint."""
@@ -100,9 +107,9 @@ class Trainer:
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        path = f"runs/{self.run_id}/{self.epoch}/checkpoints/{step}"
+        path = f"runs/{self.run_id}/{self.attempt}/checkpoints/{step}"
         published = self.services.artifacts.publish(folder, path)
-        return self.ledger.checkpoint(
+        return self.ledger.checkpoints.add(
             NewCheckpoint(step, {behavior: step}, "interval", path, published, {behavior: 12.5})
         )
 
@@ -110,7 +117,7 @@ class Trainer:
         """Publish a log."""
         source = scratch / name
         source.write_bytes(content)
-        path = f"runs/{self.run_id}/{self.epoch}/logs/{name}"
+        path = f"runs/{self.run_id}/{self.attempt}/logs/{name}"
         self.services.artifacts.publish(source, path)
         self.ledger.log(name, path, len(content))
 
@@ -122,8 +129,7 @@ def serving(services: Services, port: int = 0) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", port), backlog=512)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.005)
+    eventually(lambda: server.started, "the server serves")
     try:
         scheme = "http" if services.settings.api.tls is None else "https"
         yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
@@ -155,3 +161,50 @@ def open_world(
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with serving(services) as server, httpx.Client(base_url=server, timeout=30, headers=headers) as http:
         yield World(services, server, http)
+
+
+class ServerProcess:
+    """`ludus server` in a process of its own, on a port that stays the same when it is started again."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        database = Database.from_settings(Settings(home=home).database)
+        upgrade_database(database)
+        database.close()
+        self.listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.server = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; clients wait in line until it accepts."""
+        descriptor = self.listening.fileno()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ludus.cli", "server", "--fd", str(descriptor)],
+            pass_fds=(descriptor,),
+            env={**os.environ, "LUDUS_HOME": str(self.home)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """End the process with a signal and return its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def close(self) -> None:
+        """End everything."""
+        if self.process is not None and self.process.poll() is None:
+            self.end()
+        self.listening.close()
+
+
+@contextmanager
+def server_process(home: Path) -> Iterator[ServerProcess]:
+    """Run a server process."""
+    process = ServerProcess(home)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.close()

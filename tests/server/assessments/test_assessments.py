@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import claim_run, give_up, make_checkpoint, make_run, save_checkpoints
 from tests.server.app.world import World
 
@@ -91,7 +91,7 @@ def test_a_checkpoint_whose_files_are_gone_is_refused_with_its_path(world: World
     database = world.services.database
     run_id = make_run(database, name="forgotten", config=CONFIG).id
     ledger = AttemptLedger(database, claim_run(database, run_id))
-    gone = ledger.checkpoint(make_checkpoint(100, path="runs/b/100"))
+    gone = ledger.checkpoints.add(make_checkpoint(100, path="runs/b/100"))
     give_up(database, gone)
 
     assert "removed by retention" in problems(create(http, {"evaluate": {"checkpoint": gone}}))["evaluate.checkpoint"]
@@ -121,10 +121,10 @@ def test_results_are_told_as_they_were_written_and_survive_the_attempt(
         "threshold": None,
     }
 
-    ledger.assess(2, result, {"returns": [1.0, 2.0]})
-    ledger.assess(2, result, {"returns": [1.0, 2.0]})  # a repetition counts nothing twice
+    ledger.assessment.store(2, result, {"returns": [1.0, 2.0]})
+    ledger.assessment.store(2, result, {"returns": [1.0, 2.0]})  # a repetition counts nothing twice
 
     assert http.get(f"/v1/runs/{made['id']}/result").json()["result"] == result
-    assert ledger.assessed() == {"returns": [1.0, 2.0]}
-    assert ledger.policies()[saved[0]]["trainer_type"] == "sac"
-    assert ledger.policies()[saved[0]]["network_settings"]["num_layers"] == 3
+    assert ledger.assessment.state() == {"returns": [1.0, 2.0]}
+    assert ledger.assessment.policies()[saved[0]]["trainer_type"] == "sac"
+    assert ledger.assessment.policies()[saved[0]]["network_settings"]["num_layers"] == 3

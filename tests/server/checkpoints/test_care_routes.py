@@ -39,18 +39,18 @@ def test_a_pinned_checkpoint_stays_until_it_is_unpinned(world: World, client: Cl
     trainer = begin(world)
     ids = [trainer.save(step, {"a.onnx": b"a"}, tmp_path) for step in (100, 200, 300)]
 
-    pinned = client.pin_checkpoint(trainer.run_id, ids[0])
-    again = client.pin_checkpoint(trainer.run_id, ids[0])
+    pinned = client.checkpoints.pin(trainer.run_id, ids[0])
+    again = client.checkpoints.pin(trainer.run_id, ids[0])
 
     assert pinned.pinned_at is not None
     assert again.pinned_at == pinned.pinned_at
-    assert trainer.ledger.retire_checkpoints(1) == [ids[1]]
-    assert client.unpin_checkpoint(trainer.run_id, ids[0]).pinned_at is None
-    assert trainer.ledger.retire_checkpoints(1) == [ids[0]]
+    assert trainer.ledger.checkpoints.retire(1) == [ids[1]]
+    assert client.checkpoints.unpin(trainer.run_id, ids[0]).pinned_at is None
+    assert trainer.ledger.checkpoints.retire(1) == [ids[0]]
     gone = world.http.post(f"/v1/runs/{trainer.run_id}/checkpoints/{ids[0]}:pin")
     assert (gone.status_code, gone.json()["code"]) == (410, "checkpoint_deleted")
     with pytest.raises(NotFound):
-        client.pin_checkpoint(trainer.run_id, "ckpt_other")
+        client.checkpoints.pin(trainer.run_id, "ckpt_other")
 
 
 def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says(
@@ -58,28 +58,28 @@ def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says
 ) -> None:
     trainer = begin(world, KEEP_BEST)
     with pytest.raises(NotFound, match="what the best one is judged by"):
-        client.get_checkpoint(trainer.run_id, "best")
+        client.checkpoints.get(trainer.run_id, "best")
     with pytest.raises(NotFound, match="saved none so far"):
-        client.get_checkpoint(trainer.run_id, "latest")
+        client.checkpoints.get(trainer.run_id, "latest")
     ids = []
     for step, elo in ((100, 1200.0), (200, 1300.0), (300, 1250.0)):
-        trainer.ledger.metrics([MetricPoint("CartPole", "Elo", step, 1000.0 + step, elo)])
+        trainer.ledger.metrics.append([MetricPoint("CartPole", "Elo", step, 1000.0 + step, elo)])
         ids.append(trainer.save(step, {"a.onnx": b"a"}, tmp_path))
 
-    best = client.get_checkpoint(trainer.run_id, "best")
+    best = client.checkpoints.get(trainer.run_id, "best")
     assert (best.id, best.merit, best.scores["CartPole"]["Elo"]) == (ids[1], 1300.0, 1300.0)
-    scored = client.score_checkpoint(trainer.run_id, ids[0], "Elo", 1400.0, behavior="CartPole")
+    scored = client.checkpoints.score(trainer.run_id, ids[0], "Elo", 1400.0, behavior="CartPole")
     assert scored.merit == 1400.0
-    assert client.get_checkpoint(trainer.run_id, "best").id == ids[0]
-    assert trainer.ledger.retire_checkpoints(1) == [ids[1]]
-    assert client.get_checkpoint(trainer.run_id, "latest").id == ids[2]
+    assert client.checkpoints.get(trainer.run_id, "best").id == ids[0]
+    assert trainer.ledger.checkpoints.retire(1) == [ids[1]]
+    assert client.checkpoints.get(trainer.run_id, "latest").id == ids[2]
 
 
 def test_without_a_rule_the_best_has_the_highest_mean_return(world: World, client: Client, tmp_path: Path) -> None:
     trainer = begin(world)
     trainer.save(100, {"a.onnx": b"a"}, tmp_path)
 
-    assert client.get_checkpoint(trainer.run_id, "best").merit == 12.5
+    assert client.checkpoints.get(trainer.run_id, "best").merit == 12.5
 
 
 @pytest.mark.parametrize(
@@ -97,31 +97,31 @@ def test_a_damaged_checkpoint_is_named_and_not_resumed_from(
     trainer = begin(world)
     good = trainer.save(100, {"a.onnx": b"a", "b.onnx": b"b-model"}, tmp_path)
     bad = trainer.save(200, {"a.onnx": b"a", "b.onnx": b"b-model"}, tmp_path)
-    assert client.verify_checkpoint(trainer.run_id).sound
+    assert client.checkpoints.verify(trainer.run_id).sound
     file = stored(world, trainer, 200, "b.onnx")
     whole = file.read_bytes()
     harm(file)
 
-    looked = client.verify_checkpoint(trainer.run_id, bad)
+    looked = client.checkpoints.verify(trainer.run_id, bad)
 
     assert not looked.sound
     assert looked.problems[0].startswith(sentence)
     assert looked.checkpoint.damaged_at is not None
-    assert client.get_checkpoint(trainer.run_id, "latest").id == good
+    assert client.checkpoints.get(trainer.run_id, "latest").id == good
     with world.services.database.read() as session:
         told = EventRepository(session).page(trainer.run_id)[-1]
     assert (told.type, told.level, told.data["checkpoint_id"]) == ("checkpoint_damaged", "error", bad)
     assert "b.onnx" in told.message
     file.write_bytes(whole)
-    assert client.verify_checkpoint(trainer.run_id, bad).checkpoint.damaged_at is None
-    assert client.get_checkpoint(trainer.run_id, "latest").id == bad
+    assert client.checkpoints.verify(trainer.run_id, bad).checkpoint.damaged_at is None
+    assert client.checkpoints.get(trainer.run_id, "latest").id == bad
 
 
 def test_a_run_cannot_begin_with_a_damaged_checkpoint(world: World, client: Client, tmp_path: Path) -> None:
     trainer = begin(world)
     bad = trainer.save(100, {"a.onnx": b"a"}, tmp_path)
     stored(world, trainer, 100, "a.onnx").unlink()
-    client.verify_checkpoint(trainer.run_id, bad)
+    client.checkpoints.verify(trainer.run_id, bad)
 
     refused = world.http.post(
         "/v1/runs", json={"config": {"behaviors": {"CartPole": {"initialize_from": bad}}}, "name": "next"}
@@ -135,15 +135,15 @@ def test_pruning_says_what_it_would_delete_and_then_deletes_it(world: World, cli
     trainer = begin(world)
     ids = [trainer.save(step, {"a.onnx": b"12345"}, tmp_path) for step in (100, 200, 300)]
 
-    planned = client.prune_checkpoints(max_bytes=7, dry_run=True)
-    nothing = client.prune_checkpoints(older_than_seconds=3600)
+    planned = client.checkpoints.prune(max_bytes=7, dry_run=True)
+    nothing = client.checkpoints.prune(older_than_seconds=3600)
 
     assert [(each.id, each.rule) for each in planned.checkpoints] == [(ids[0], "size"), (ids[1], "size")]
     assert (planned.dry_run, planned.bytes, nothing.checkpoints) == (True, 10, ())
-    assert len(client.checkpoints(trainer.run_id)) == 3
-    done = client.prune_checkpoints(max_bytes=7)
+    assert len(client.checkpoints.list(trainer.run_id)) == 3
+    done = client.checkpoints.prune(max_bytes=7)
     assert [each.id for each in done.checkpoints] == ids[:2]
-    assert [each.id for each in client.checkpoints(trainer.run_id)] == ids[2:]
+    assert [each.id for each in client.checkpoints.list(trainer.run_id)] == ids[2:]
 
 
 @pytest.mark.parametrize("body", [{"max_bytes": -1}, {"older_than_seconds": 0}, {"keep": 3}])

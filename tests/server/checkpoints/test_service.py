@@ -9,14 +9,15 @@ from server.checkpoints.repository import UploadedCheckpointRepository
 from server.checkpoints.retention.holds import held
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
-from server.config.config import resolve
+from server.config.config import RunConfig, resolve
 from server.kit.artifacts import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
-from server.runs.attempts.repository import AttemptLedger
-from server.runs.service import RunService
-from server.runs.states import RunState, StopReason
-from tests.factories import RecordingBell, give_up, make_checkpoint, make_claim, make_ledger, read_run
+from server.kit.states import RunState, StopReason
+from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.service import RunService
+from server.runs.repository import NewRun
+from tests.factories import RecordingWakeUp, give_up, make_checkpoint, make_claim, make_ledger, read_run
 from tests.server.checkpoints.test_uploads import SAC
 
 UNKNOWN = f"ckpt_{'0' * 26}"
@@ -46,7 +47,11 @@ def use(database: Database, *checkpoints: str) -> str:
     """Queue a run that begins with checkpoints; return its id."""
     config: dict[str, Any] = resolve({"behaviors": {"A": {}}}).model_dump(mode="json")
     with database.write() as session:
-        return RunService(session, RecordingBell()).create(config, checkpoints=checkpoints).id
+        return (
+            RunService(session, RecordingWakeUp())
+            .create(NewRun(RunConfig.model_validate(config), checkpoints=checkpoints))
+            .id
+        )
 
 
 def test_a_row_says_what_the_file_holds(database: Database, tmp_path: Path) -> None:
@@ -80,7 +85,7 @@ def test_where_the_row_fails_the_file_goes(database: Database, tmp_path: Path) -
 
 
 def test_checkpoints_of_runs_and_uploaded_ones_may_be_named(database: Database, tmp_path: Path) -> None:
-    uploaded, of_run = add(database, tmp_path), make_ledger(database, name="run").checkpoint(make_checkpoint())
+    uploaded, of_run = add(database, tmp_path), make_ledger(database, name="run").checkpoints.add(make_checkpoint())
 
     assert check(database, A=uploaded, B=of_run) == sorted([uploaded, of_run])
 
@@ -103,7 +108,7 @@ def test_the_template_of_all_behaviors_counts_too(database: Database) -> None:
 
 def test_a_checkpoint_without_its_files_is_refused(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    gone = ledger.checkpoint(make_checkpoint())
+    gone = ledger.checkpoints.add(make_checkpoint())
     give_up(database, gone)
 
     assert problems(database, A=gone) == {"behaviors.A.initialize_from": "not_found"}
@@ -116,15 +121,15 @@ def oppose(database: Database, *opponents: str, behavior: str = "A") -> list[str
 
 
 def test_opponents_are_checkpoints_of_runs_and_snapshots_in_them(database: Database) -> None:
-    of_run = make_ledger(database, name="run").checkpoint(make_checkpoint())
+    of_run = make_ledger(database, name="run").checkpoints.add(make_checkpoint())
 
     assert oppose(database, of_run, f"{of_run}#3") == [of_run]
 
 
 def test_opponents_that_cannot_be_are_told_with_their_paths(database: Database, tmp_path: Path) -> None:
     ledger = make_ledger(database, name="run")
-    several = ledger.checkpoint(make_checkpoint(steps={"Hider": 500, "Seeker": 500}))
-    gone = ledger.checkpoint(make_checkpoint(path="runs/x/1/checkpoints/2"))
+    several = ledger.checkpoints.add(make_checkpoint(steps={"Hider": 500, "Seeker": 500}))
+    gone = ledger.checkpoints.add(make_checkpoint(path="runs/x/1/checkpoints/2"))
     give_up(database, gone)
     uploaded = add(database, tmp_path)
 
@@ -177,18 +182,18 @@ def test_what_is_no_id_is_told_what_it_must_be(section: dict[str, Any], words: s
 
 def test_a_checkpoint_that_a_run_plays_against_is_kept_until_that_run_has_ended(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    old, *_ = (ledger.checkpoint(make_checkpoint(path=f"runs/x/1/checkpoints/{number}")) for number in range(3))
+    old, *_ = (ledger.checkpoints.add(make_checkpoint(path=f"runs/x/1/checkpoints/{number}")) for number in range(3))
     config = resolve({"behaviors": {"A": {"self_play": {"opponents": [f"{old}#1"]}}}})
     with database.write() as session:
         named = CheckpointService(session).check(config, lock=True)
-        run = RunService(session, RecordingBell()).create(config.model_dump(mode="json"), checkpoints=named)
+        run = RunService(session, RecordingWakeUp()).create(NewRun(config, checkpoints=named))
         run_id = run.id
 
     with database.read() as session:
         assert held(session, [old]) == {old}
 
     with database.write() as session:
-        RunService(session, RecordingBell()).cancel(run_id)
+        RunService(session, RecordingWakeUp()).cancel(run_id)
     with database.read() as session:
         assert held(session, [old]) == set()
 
@@ -200,7 +205,7 @@ def resume(database: Database, checkpoint: str) -> list[str]:
 
 
 def test_a_run_may_go_on_from_a_checkpoint_of_another_one(database: Database) -> None:
-    of_run = make_ledger(database, name="run").checkpoint(make_checkpoint())
+    of_run = make_ledger(database, name="run").checkpoints.add(make_checkpoint())
 
     assert resume(database, of_run) == [of_run]
 
@@ -218,15 +223,15 @@ def test_a_run_cannot_go_on_from_what_is_not_there_or_was_uploaded(database: Dat
 
 def test_of_a_checkpoint_with_several_behaviors_the_name_must_be_there(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    several = ledger.checkpoint(make_checkpoint(steps={"Hider": 500, "Seeker": 500}))
-    single = ledger.checkpoint(make_checkpoint(path="runs/x/1/checkpoints/2", steps={"Hider": 500}))
+    several = ledger.checkpoints.add(make_checkpoint(steps={"Hider": 500, "Seeker": 500}))
+    single = ledger.checkpoints.add(make_checkpoint(path="runs/x/1/checkpoints/2", steps={"Hider": 500}))
 
     assert problems(database, A=several) == {"behaviors.A.initialize_from": "contradiction"}
     assert check(database, Hider=several, A=single) == sorted([several, single])
 
 
 def test_what_a_run_begins_with_is_handed_to_its_attempts(database: Database, tmp_path: Path) -> None:
-    uploaded, of_run = add(database, tmp_path), make_ledger(database, name="run").checkpoint(make_checkpoint())
+    uploaded, of_run = add(database, tmp_path), make_ledger(database, name="run").checkpoints.add(make_checkpoint())
     use(database, uploaded, of_run)
     attempt = AttemptLedger(database, make_claim(database))
 
@@ -247,7 +252,7 @@ def test_an_uploaded_checkpoint_in_use_cannot_be_deleted_until_the_run_has_ended
     with database.write() as session, pytest.raises(CheckpointInUse, match=run):
         CheckpointService(session).delete(checkpoint)
     with database.write() as session:
-        RunService(session, RecordingBell()).cancel(run)
+        RunService(session, RecordingWakeUp()).cancel(run)
     with database.write() as session:
         gone = CheckpointService(session).delete(checkpoint)
 
@@ -259,14 +264,14 @@ def test_an_uploaded_checkpoint_in_use_cannot_be_deleted_until_the_run_has_ended
 def test_retention_spares_what_a_live_run_begins_with(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     ids = [
-        ledger.checkpoint(make_checkpoint(step, path=f"runs/x/1/checkpoints/{step}", reason="interval"))
+        ledger.checkpoints.add(make_checkpoint(step, path=f"runs/x/1/checkpoints/{step}", reason="interval"))
         for step in (100, 200, 300, 400)
     ]
     other = use(database, ids[0])
 
-    assert ledger.retire_checkpoints(2) == [ids[1]]
+    assert ledger.checkpoints.retire(2) == [ids[1]]
     with database.write() as session:
-        RunService(session, RecordingBell()).cancel(other)
-    assert ledger.retire_checkpoints(2) == [ids[0]]
+        RunService(session, RecordingWakeUp()).cancel(other)
+    assert ledger.checkpoints.retire(2) == [ids[0]]
     assert read_run(database, other).state == RunState.CANCELLED
     assert read_run(database, other).stop_reason == StopReason.USER

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.config.config import RunConfig, apply_overrides, parse_document, resolve
-from server.config.foreign import KEYS
+from server.config.mlagents_keys import KEYS
 from server.config.problems import CODES
 from server.config.reference import PATHS
 from server.config.upgrade import upgrade

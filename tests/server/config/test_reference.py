@@ -9,17 +9,19 @@ import pytest
 from server.config.config import (
     BehavioralCloningConfig,
     CloneHyperparameters,
-    CuriosityConfig,
-    ExtrinsicConfig,
-    GAILConfig,
     MemorySettings,
     POCAHyperparameters,
     PPOHyperparameters,
-    RNDConfig,
     SACHyperparameters,
 )
 from server.config.problems import CODES
 from server.config.reference import PATHS, render
+from server.config.rewards import (
+    CuriosityConfig,
+    ExtrinsicConfig,
+    GAILConfig,
+    RNDConfig,
+)
 from server.config.run import RunConfig
 from server.config.values import Section
 

@@ -15,7 +15,7 @@ from server.config.config import (
     diff,
     resolve,
 )
-from server.config.screening import MAX_PROBLEMS
+from server.config.key_validation import MAX_PROBLEMS
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import behavior, codes_of, config_of, ppo_of, problem_of, problems_of
 

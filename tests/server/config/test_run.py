@@ -107,4 +107,4 @@ def test_what_is_probably_not_meant_is_warned_of(document: dict[str, Any], path:
 def test_a_policy_that_only_plays_itself_is_told_why_its_elo_stands_still(ratio: float, stands: bool) -> None:
     _, warnings = review(behavior(self_play={"play_against_latest_model_ratio": ratio}))
 
-    assert any("`Self-play/ELO` stands still" in warning.message for warning in warnings) == stands
+    assert any("`Self-play/ELO` is constant" in warning.message for warning in warnings) == stands

@@ -7,18 +7,20 @@ import pytest
 from server.config.behavior import TRAINERS, BehaviorConfig
 from server.config.config import (
     CloneConfig,
-    ExtrinsicConfig,
-    GAILConfig,
     NetworkSettings,
     POCAConfig,
     ReinforcementConfig,
-    RewardSignals,
     SACConfig,
-    SignalConfig,
     resolve,
     review,
 )
 from server.config.problems import WARNINGS
+from server.config.rewards import (
+    ExtrinsicConfig,
+    GAILConfig,
+    RewardSignals,
+    SignalConfig,
+)
 from tests.server.config.checks import DEMONSTRATION, behavior, codes_of, config_of, ppo_of, problem_of
 
 DEMONSTRATED = {"demonstrations": [DEMONSTRATION]}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import inspect, read, thin
-from server.app.uploads import FORGOTTEN_SECONDS
 from server.config.presets import read_preset
 from server.demonstrations.specs import spec_to_json
+from server.kit.http.uploads import FORGOTTEN_SECONDS
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
 from tests.server.app.world import World
 from tests.server.demonstrations.conftest import FILE_BYTES

@@ -14,8 +14,8 @@ from server.demonstrations.service import DemonstrationService
 from server.kit.artifacts import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import DemonstrationInUse, DemonstrationNotFound, InvalidConfig
-from server.runs.service import RunService
-from tests.factories import RecordingBell, make_run, read_run
+from server.lifecycle.service import RunService
+from tests.factories import RecordingWakeUp, make_run, read_run
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector
 
 UNKNOWN = f"dem_{'0' * 26}"
@@ -180,7 +180,7 @@ def test_what_a_run_uses_is_deleted_only_after_its_end(database: Database, tmp_p
         DemonstrationService(session).delete(demonstration)
     with database.write() as session:
         assert [row.id for row in DemonstrationRepository(session).of_run(run.id)] == [demonstration]
-        RunService(session, RecordingBell()).cancel(run.id)
+        RunService(session, RecordingWakeUp()).cancel(run.id)
     with database.write() as session:
         gone = DemonstrationService(session).delete(demonstration)
 

@@ -22,7 +22,7 @@ from server.kit.db.base import Base
 from server.kit.db.database import Database
 from server.kit.settings import GatewaySettings
 from server.runs.models import Attempt, Run
-from server.simulators.repository import SimulatorDesk
+from server.simulators.repository import Placement
 
 KEY = "a key of thirty-two bytes or more"
 TOKEN = "open sesame"
@@ -56,9 +56,9 @@ class GatewayThread:
             self._thread.join(15)
 
     def join(
-        self, run: str = "catch", incarnation: str = "one", token: str | None = TOKEN, **fields: Any
+        self, run: str = "catch", session_id: str = "one", token: str | None = TOKEN, **fields: Any
     ) -> pb.JoinResponse:
-        request = pb.JoinRequest(run=run, incarnation=incarnation, **{"protocol_version": 1, **fields})
+        request = pb.JoinRequest(run=run, session_id=session_id, **{"protocol_version": 1, **fields})
         metadata = [("authorization", f"Bearer {token}")] if token else []
         response: pb.JoinResponse = self.stub.Join(request, metadata=metadata, timeout=60)
         return response
@@ -69,7 +69,7 @@ class GatewayThread:
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
-        server, self.gateway, port = await start(self._settings, SimulatorDesk(self.database))
+        server, self.gateway, port = await start(self._settings, Placement(self.database))
         self.address = f"127.0.0.1:{port}"
         self._started.set()
         await self._stopping.wait()
@@ -104,7 +104,7 @@ def add_run(database: Database, *addresses: str, state: str = "RUNNING", name: s
                 state=state,
                 config={},
                 seed=7,
-                epoch=1,
+                attempt=1,
                 created_at=now,
                 updated_at=now,
             )
@@ -114,7 +114,7 @@ def add_run(database: Database, *addresses: str, state: str = "RUNNING", name: s
         session.add(
             Attempt(
                 run_id=run_id,
-                epoch=1,
+                number=1,
                 worker_id="worker-1",
                 lease_expires_at=now + 100,
                 heartbeat_at=now,

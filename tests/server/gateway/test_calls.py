@@ -1,4 +1,4 @@
-"""Relayed calls of Unity games: byte for byte, with the collector's own status, on one channel for each incarnation."""
+"""Relayed calls of Unity games: byte for byte, with the collector's own status, on one channel for each session id."""
 
 import asyncio
 import socket
@@ -6,20 +6,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, Self
 
 import grpc
 import pytest
 
-from ludus.games.unity.bridge import Conversation
+from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
     EXCHANGE,
-    INCARNATION_METADATA,
     REASON_METADATA,
+    SESSION_ID_METADATA,
     TICKET_METADATA,
     server_options,
 )
@@ -27,6 +28,7 @@ from ludus.protocol.tickets import TicketClaims, sign
 from ludus.sdk.join import Target
 from server.gateway import calls, relay
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
+from tests.waiting import eventually
 
 Answer = Callable[[bytes, grpc.ServicerContext], bytes]
 
@@ -62,8 +64,16 @@ class Collector:
         self.kill()
 
 
-def ticket(address: str, *, key: str = KEY, seconds: float = 60, incarnation: str = "one") -> str:
-    return sign(key.encode(), TicketClaims("run-catch", 1, incarnation, 0, time.time() + seconds, address))
+def until_over(request: bytes, context: grpc.ServicerContext) -> bytes:
+    """Answer when the call is over."""
+    over = threading.Event()
+    if context.add_callback(over.set):
+        over.wait(30)
+    return request
+
+
+def ticket(address: str, *, key: str = KEY, seconds: float = 60, session_id: str = "one") -> str:
+    return sign(key.encode(), TicketClaims("run-catch", 1, session_id, 0, time.time() + seconds, address))
 
 
 def call(gateway: GatewayThread, request: bytes, ticket: str, **more: str) -> tuple[bytes, dict[str, Any]]:
@@ -90,25 +100,25 @@ def test_our_metadata_pass_in_both_directions_and_nothing_else(gateway: GatewayT
 
     with Collector(answer) as collector:
         proof = ticket(collector.address)
-        _, trailing = call(gateway, b"x", proof, ludus_incarnation="one", ludus_client="ludus-unity/1", other="x")
+        _, trailing = call(gateway, b"x", proof, ludus_session_id="one", ludus_client="ludus-unity/1", other="x")
 
     assert trailing == {CLOSE_METADATA: b"\x00\xff"}
     (seen,) = collector.metadata
     assert {key: value for key, value in seen.items() if key != "user-agent"} == {
         TICKET_METADATA: proof,
-        INCARNATION_METADATA: "one",
+        SESSION_ID_METADATA: "one",
         CLIENT_METADATA: "ludus-unity/1",
     }
 
 
-def test_an_incarnation_keeps_its_channel_and_others_have_their_own(gateway: GatewayThread) -> None:
+def test_an_session_id_keeps_its_channel_and_others_have_their_own(gateway: GatewayThread) -> None:
     with Collector() as collector:
-        for incarnation in ("one", "two", "one", "two"):
-            call(gateway, b"x", ticket(collector.address, incarnation=incarnation, seconds=60))
+        for session_id in ("one", "two", "one", "two"):
+            call(gateway, b"x", ticket(collector.address, session_id=session_id, seconds=60))
         assert gateway.gateway.calls.lines == 2
 
 
-def test_a_new_ticket_takes_the_place_of_the_incarnations_earlier_one(gateway: GatewayThread) -> None:
+def test_a_new_ticket_takes_the_place_of_the_session_ids_earlier_one(gateway: GatewayThread) -> None:
     with Collector() as first, Collector() as second:
         call(gateway, b"x", ticket(first.address))
         call(gateway, b"x", ticket(second.address))
@@ -117,11 +127,15 @@ def test_a_new_ticket_takes_the_place_of_the_incarnations_earlier_one(gateway: G
     assert (len(first.metadata), len(second.metadata)) == (1, 1)
 
 
-def test_a_session_outlives_its_ticket(gateway: GatewayThread) -> None:
+def test_a_session_outlives_its_ticket(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
     with Collector() as collector:
-        proof = ticket(collector.address, seconds=2)
+        proof = ticket(collector.address)
         call(gateway, b"x", proof)
-        time.sleep(2)
+        clock = SimpleNamespace(time=lambda: time.time() + 3600, monotonic=time.monotonic)
+        monkeypatch.setattr(relay, "time", clock)
+        with pytest.raises(grpc.RpcError) as error:
+            call(gateway, b"x", ticket(collector.address, session_id="another"))
+        assert refusal(error)[1] == "ticket_expired"
 
         assert call(gateway, b"x", proof)[0] == b"x"
 
@@ -130,10 +144,7 @@ def test_a_channel_that_is_idle_is_closed(gateway: GatewayThread, monkeypatch: p
     monkeypatch.setattr(calls, "IDLE_SECONDS", 0.2)
     with Collector() as collector:
         call(gateway, b"x", ticket(collector.address))
-        deadline = time.monotonic() + 30
-        while gateway.gateway.calls.lines and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert gateway.gateway.calls.lines == 0
+        eventually(lambda: gateway.gateway.calls.lines == 0, "the channel is closed")
 
         assert call(gateway, b"x", ticket(collector.address))[0] == b"x"
 
@@ -151,16 +162,10 @@ def test_the_collectors_status_reaches_the_bridge(gateway: GatewayThread) -> Non
 
 
 def test_a_bridge_that_goes_away_ends_its_collectors_call(gateway: GatewayThread) -> None:
-    def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
-        while context.is_active():
-            time.sleep(0.02)
-        return request
-
-    with Collector(answer) as collector:
+    with Collector(until_over) as collector:
         metadata = [(TICKET_METADATA, ticket(collector.address))]
         pending = gateway.channel.unary_unary(EXCHANGE).future(b"x", metadata=metadata)
-        while not collector.metadata:
-            time.sleep(0.02)
+        eventually(lambda: collector.metadata, "the collector has the call")
         pending.cancel()
 
         assert collector.cancelled.wait(30)
@@ -228,9 +233,7 @@ def test_a_stopping_gateway_asks_bridges_to_join_again(gateway: GatewayThread) -
 
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
         held.set()
-        while context.is_active():
-            time.sleep(0.02)
-        return request
+        return until_over(request, context)
 
     with Collector(answer) as collector:
         pending = gateway.channel.unary_unary(EXCHANGE).future(
@@ -246,10 +249,10 @@ def test_a_stopping_gateway_asks_bridges_to_join_again(gateway: GatewayThread) -
 
 def test_a_unity_game_plays_through_the_gateway(gateway: GatewayThread) -> None:
     async def play(messages: list[bytes]) -> list[bytes]:
-        conversation = Conversation(Target(gateway.address, "catch", TOKEN), _silent, _silent)
-        conversation._joiner.relay = True
-        replies = [await conversation.answer(message) for message in messages]
-        await conversation.leave()
+        session = BridgeSession(Target(gateway.address, "catch", TOKEN), _silent, _silent)
+        session._join_client.relay = True
+        replies = [await session.answer(message) for message in messages]
+        await session.leave()
         return replies
 
     messages = [b"introduction", b"readiness", bytes(5_000_000)]
@@ -258,7 +261,7 @@ def test_a_unity_game_plays_through_the_gateway(gateway: GatewayThread) -> None:
 
         assert asyncio.run(play(messages)) == messages
 
-    assert len({metadata[INCARNATION_METADATA] for metadata in collector.metadata}) == 1
+    assert len({metadata[SESSION_ID_METADATA] for metadata in collector.metadata}) == 1
     assert len(set(collector.peers)) == 1
 
 

@@ -15,13 +15,13 @@ from pydantic import SecretStr
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA, TICKET_METADATA, server_options
 from ludus.protocol.tickets import TicketClaims, sign
-from ludus.sdk.connection import Dialer
+from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.join import Target
 from server.gateway import relay
 from server.gateway.main import CannotServe, start
 from server.kit.db.database import Database
 from server.kit.settings import GatewaySettings
-from server.simulators.repository import SimulatorDesk
+from server.simulators.repository import Placement
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
 from tests.toys.catch import Catch
@@ -84,8 +84,8 @@ def test_any_bytes_pass_unchanged(gateway: GatewayThread) -> None:
 def test_a_simulator_plays_through_the_gateway(gateway: GatewayThread) -> None:
     with FakeServer(finish_after(20), behind_gateway=True) as collector:
         add_run(gateway.database, collector.address)
-        dialer = Dialer(Catch(), Target(gateway.address, "catch", TOKEN))
-        dialer.joiner.relay = True
+        dialer = SimulatorConnection(Catch(), Target(gateway.address, "catch", TOKEN))
+        dialer.join_client.relay = True
 
         ending = asyncio.run(dialer.play())
 
@@ -170,4 +170,4 @@ def test_a_taken_port_is_an_error(gateway: GatewayThread, database: Database) ->
 
 
 async def _start(settings: GatewaySettings, database: Database) -> None:
-    await start(settings, SimulatorDesk(database))
+    await start(settings, Placement(database))

@@ -3,28 +3,29 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from ludus.games.unity.bridge import Conversation
+from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.options import TICKET_METADATA
-from ludus.sdk.connection import Dialer
+from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
-from server.access.tokens import vigil
-from server.access.tokens.principal import Scope, everything
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.service import TokenService
+from server.kit import token_watcher
 from server.kit.db.database import Database
+from server.kit.principal import Scope, everything
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import TOKEN, GatewayThread, add_run
-from tests.server.gateway.test_calls import Collector, call
+from tests.server.gateway.test_calls import Collector, call, until_over
 from tests.server.gateway.test_relay import CONNECT, EchoCollector, refusal, until
 from tests.toys.catch import Catch
+from tests.waiting import eventually
 
 BOUND_SECONDS = 10.0
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, "token_refused")
@@ -33,7 +34,7 @@ REFUSED = (grpc.StatusCode.UNAUTHENTICATED, "token_refused")
 @pytest.fixture(scope="module", autouse=True)
 def _looks_often() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vigil, "LOOK_SECONDS", 0.5)
+        patch.setattr(token_watcher, "LOOK_SECONDS", 0.5)
         yield
 
 
@@ -52,8 +53,8 @@ def revoke(database: Database, token: str) -> None:
         TokenRepository(session).revoke(f"tok_{token.split('_')[1]}")
 
 
-def joined(gateway: GatewayThread, token: str, incarnation: str = "one") -> list[tuple[str, str]]:
-    assignment = gateway.join(incarnation=incarnation, token=token, relay=True).assignment
+def joined(gateway: GatewayThread, token: str, session_id: str = "one") -> list[tuple[str, str]]:
+    assignment = gateway.join(session_id=session_id, token=token, relay=True).assignment
     return [(TICKET_METADATA, assignment.ticket)]
 
 
@@ -102,8 +103,8 @@ def test_a_ticket_of_a_revoked_token_opens_nothing_for_long(gateway: GatewayThre
 def test_a_simulator_is_told_and_does_not_come_back(gateway: GatewayThread, token: str) -> None:
     with FakeServer(finish_after(10**9), behind_gateway=True) as collector:
         add_run(gateway.database, collector.address)
-        dialer = Dialer(Catch(), Target(gateway.address, "catch", token))
-        dialer.joiner.relay = True
+        dialer = SimulatorConnection(Catch(), Target(gateway.address, "catch", token))
+        dialer.join_client.relay = True
         threading.Timer(1.0, revoke, (gateway.database, token)).start()
 
         with pytest.raises(CannotConnect, match="revoked") as refused:
@@ -117,10 +118,9 @@ def test_a_unity_games_calls_are_refused(gateway: GatewayThread, token: str, wai
     held = threading.Event()
 
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
-        while request == b"hold" and context.is_active():
+        if request == b"hold":
             held.set()
-            time.sleep(0.02)
-        return request
+        return hold(request, context)
 
     with Collector(answer) as collector:
         add_run(gateway.database, collector.address)
@@ -130,7 +130,7 @@ def test_a_unity_games_calls_are_refused(gateway: GatewayThread, token: str, wai
             threading.Timer(0.5, revoke, (gateway.database, token)).start()
         else:
             revoke(gateway.database, token)
-            gateway.gateway.vigil.hurry()
+            gateway.gateway.watcher.hurry()
             eventually(lambda: gateway.gateway.calls.lines == 0)
 
         with pytest.raises(grpc.RpcError, match="revoked") as error:
@@ -146,13 +146,13 @@ def test_a_bridge_is_told_and_says_goodbye_to_its_game(gateway: GatewayThread, t
         add_run(gateway.database, collector.address)
 
         async def play() -> tuple[bytes, Any]:
-            conversation = Conversation(Target(gateway.address, "catch", token), _silent, _silent)
-            conversation._joiner.relay = True
-            await conversation.answer(b"introduction")
+            session = BridgeSession(Target(gateway.address, "catch", token), _silent, _silent)
+            session._join_client.relay = True
+            await session.answer(b"introduction")
             threading.Timer(0.5, revoke, (gateway.database, token)).start()
-            reply = await asyncio.wait_for(conversation.answer(b"hold"), BOUND_SECONDS)
-            await conversation.leave()
-            return reply, conversation.outcome
+            reply = await asyncio.wait_for(session.answer(b"hold"), BOUND_SECONDS)
+            await session.leave()
+            return reply, session.outcome
 
         reply, outcome = asyncio.run(play())
 
@@ -163,16 +163,7 @@ def test_a_bridge_is_told_and_says_goodbye_to_its_game(gateway: GatewayThread, t
 
 def hold(request: bytes, context: grpc.ServicerContext) -> bytes:
     """Answer, but `hold` only when nobody waits any more."""
-    while request == b"hold" and context.is_active():
-        time.sleep(0.02)
-    return request
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return until_over(request, context) if request == b"hold" else request
 
 
 def _silent(*_: object) -> None:

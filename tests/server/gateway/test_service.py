@@ -13,13 +13,13 @@ import structlog
 from pydantic import SecretStr
 from sqlalchemy import select
 
-from ludus.games.fleet import UnitySettings
+from ludus.games.builds import GameSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA
 from ludus.protocol.tickets import verify
 from ludus.protocol.tls import is_loopback
 from ludus.sdk.errors import Failure
-from ludus.sdk.join import Joiner, Target
+from ludus.sdk.join import JoinClient, Target
 from server.gateway.errors import STATUS
 from server.gateway.main import CannotServe, check
 from server.gateway.service import REPORTS_PER_MINUTE
@@ -27,8 +27,9 @@ from server.kit.db.database import Database
 from server.kit.errors import ErrorKind
 from server.kit.settings import GatewaySettings
 from server.runs.models import Event
-from tests.ludus.games.conftest import Playing, free_port, until
+from tests.ludus.games.conftest import Playing, free_port
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
+from tests.waiting import eventually
 
 HEALTH = "/grpc.health.v1.Health/"
 
@@ -36,22 +37,22 @@ HEALTH = "/grpc.health.v1.Health/"
 def test_a_simulator_gets_an_address_and_a_ticket_for_its_attempt(gateway: GatewayThread) -> None:
     run_id = add_run(gateway.database, "worker-1:41000")
 
-    assignment = gateway.join(run="catch", incarnation="one", label="catch x4").assignment
+    assignment = gateway.join(run="catch", session_id="one", label="catch x4").assignment
 
     assert assignment.address == "worker-1:41000"
     assert not assignment.relay
     assert assignment.run_id == run_id
     assert assignment.simulator_number == 0
     claims = verify(KEY.encode(), assignment.ticket, time.time())
-    assert (claims.run_id, claims.epoch, claims.incarnation, claims.number) == (run_id, 1, "one", 0)
+    assert (claims.run_id, claims.attempt, claims.session_id, claims.number) == (run_id, 1, "one", 0)
     assert claims.expires_at == pytest.approx(time.time() + assignment.ticket_valid_seconds, abs=5)
 
 
 def test_joining_again_gives_the_same_number_and_collector(gateway: GatewayThread) -> None:
     add_run(gateway.database, "worker-1:41000", "worker-1:41001", "worker-1:41002")
-    first = [gateway.join(incarnation=name).assignment for name in ("one", "two", "three")]
+    first = [gateway.join(session_id=name).assignment for name in ("one", "two", "three")]
 
-    again = [gateway.join(incarnation=name).assignment for name in ("one", "two", "three")]
+    again = [gateway.join(session_id=name).assignment for name in ("one", "two", "three")]
 
     assert [each.simulator_number for each in again] == [0, 1, 2]
     assert [each.address for each in again] == [each.address for each in first]
@@ -60,7 +61,7 @@ def test_joining_again_gives_the_same_number_and_collector(gateway: GatewayThrea
 def test_simulators_are_spread_evenly_over_collectors(gateway: GatewayThread) -> None:
     add_run(gateway.database, "worker-1:41000", "worker-1:41001")
 
-    addresses = Counter(gateway.join(incarnation=f"s{number}").assignment.address for number in range(10))
+    addresses = Counter(gateway.join(session_id=f"s{number}").assignment.address for number in range(10))
 
     assert addresses == {"worker-1:41000": 5, "worker-1:41001": 5}
 
@@ -127,9 +128,9 @@ def test_a_run_that_has_ended_says_how(gateway: GatewayThread) -> None:
     [
         ({"run": ""}, "bad_join"),
         ({"run": "x" * 201}, "bad_join"),
-        ({"incarnation": ""}, "bad_join"),
-        ({"incarnation": "a/b"}, "bad_join"),
-        ({"incarnation": "a" * 65}, "bad_join"),
+        ({"session_id": ""}, "bad_join"),
+        ({"session_id": "a/b"}, "bad_join"),
+        ({"session_id": "a" * 65}, "bad_join"),
         ({"label": "x" * 201}, "bad_join"),
         ({"label": "two\nlines"}, "bad_join"),
         ({"client": "x" * 101}, "bad_join"),
@@ -219,22 +220,22 @@ class TestReports:
     """What is wrong on a game's machine becomes an event of its run."""
 
     def report(self, gateway: GatewayThread, token: str | None = TOKEN, **fields: str) -> None:
-        given = {"run": "catch", "incarnation": "game-1", "code": "never_dialled", "sentence": "It\ndoes not dial."}
+        given = {"run": "catch", "session_id": "game-1", "code": "never_dialled", "sentence": "It\ndoes not dial."}
         metadata = [("authorization", f"Bearer {token}")] if token else []
         gateway.stub.Report(pb.ReportRequest(**{**given, **fields}), metadata=metadata, timeout=10)
 
     def events(self, database: Database) -> list[Event]:
         with database.read() as session:
-            return list(session.scalars(select(Event).where(Event.type == "simulator_trouble")))
+            return list(session.scalars(select(Event).where(Event.type == "simulator_problem")))
 
-    def test_it_is_a_warning_with_its_sentence_code_and_incarnation(self, gateway: GatewayThread) -> None:
+    def test_it_is_a_warning_with_its_sentence_code_and_session_id(self, gateway: GatewayThread) -> None:
         run_id = add_run(gateway.database, "worker-1:41000")
 
         self.report(gateway)
 
         (event,) = self.events(gateway.database)
         assert (event.run_id, event.level, event.message) == (run_id, "warning", "It\ndoes not dial.")
-        assert event.data == {"incarnation": "game-1", "code": "never_dialled"}
+        assert event.data == {"session_id": "game-1", "code": "never_dialled"}
 
     def test_more_than_thirty_in_a_minute_of_one_run_are_dropped(self, gateway: GatewayThread) -> None:
         add_run(gateway.database, "worker-1:41000")
@@ -254,7 +255,7 @@ class TestReports:
         [
             ({"run": ""}, "bad_join"),
             ({"run": "x" * 201}, "bad_join"),
-            ({"incarnation": "a b"}, "bad_join"),
+            ({"session_id": "a b"}, "bad_join"),
             ({"code": "Never Dialled"}, "bad_join"),
             ({"sentence": ""}, "bad_join"),
             ({"sentence": "x" * 4001}, "bad_join"),
@@ -285,20 +286,20 @@ class TestReports:
     ) -> None:
         run_id = add_run(gateway.database, "worker-1:41000")
         target = Target(gateway.address, "catch", TOKEN)
-        with Playing(UnitySettings(target, editor_port=free_port(), timeout_wait_seconds=0.1)):
-            until(lambda: self.events(gateway.database))
+        with Playing(GameSettings(target, editor_port=free_port(), timeout_wait_seconds=0.1)):
+            eventually(lambda: self.events(gateway.database))
 
         (event,) = self.events(gateway.database)
         assert event.run_id == run_id
-        assert event.message in [record.message for record in caplog.records if record.name == "ludus.games.unity"]
+        assert event.message in [record.message for record in caplog.records if record.name == "ludus.games"]
         assert event.message.startswith("still waiting for the Editor")
-        assert event.data == {"incarnation": target.incarnation, "code": "nobody_plays"}
+        assert event.data == {"session_id": target.session_id, "code": "nobody_plays"}
 
     def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end(self, gateway: GatewayThread) -> None:
         add_run(gateway.database, "worker-1:41000")
         problem = Failure("exited", f"the game exited; \udcff {'ä' * 5000} its last line", permanent=False)
 
-        trouble = self.leave_word(Target(gateway.address, "catch", TOKEN), problem)
+        trouble = self.report_from_bridge(Target(gateway.address, "catch", TOKEN), problem)
 
         (event,) = self.events(gateway.database)
         assert trouble == []
@@ -309,30 +310,30 @@ class TestReports:
     def test_words_that_cannot_be_left_are_a_matter_for_debugging(self, gateway: GatewayThread) -> None:
         problem = Failure("exited", "the game exited", permanent=False)
 
-        (level, sentence), *more = self.leave_word(Target(gateway.address, "nobody", TOKEN), problem)
+        (level, sentence), *more = self.report_from_bridge(Target(gateway.address, "nobody", TOKEN), problem)
 
         assert (level, more) == (logging.DEBUG, [])
-        assert sentence.startswith("no word of exited was left on the run: ")
+        assert sentence.startswith("the problem exited was not reported to the run: ")
 
     def test_a_gateway_that_does_not_answer_takes_no_word_and_little_time(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ludus.sdk.join.WORD_SECONDS", 0.3)
+        monkeypatch.setattr("ludus.sdk.join.REPORT_SECONDS", 0.3)
         with socket.create_server(("127.0.0.1", 0)) as mute:
             target = Target(f"127.0.0.1:{mute.getsockname()[1]}", "catch")
             began = time.monotonic()
 
-            assert len(self.leave_word(target, Failure("exited", "the game exited", permanent=False))) == 1
+            assert len(self.report_from_bridge(target, Failure("exited", "the game exited", permanent=False))) == 1
 
             assert time.monotonic() - began < 5
 
-    def leave_word(self, target: Target, problem: Failure) -> list[tuple[int, str]]:
-        """Leave word as a game's bridge does, and return what that reports."""
+    def report_from_bridge(self, target: Target, problem: Failure) -> list[tuple[int, str]]:
+        """Report a problem as a game's bridge does; return what is logged."""
         reported: list[tuple[int, str]] = []
 
         async def leave() -> None:
-            async with Joiner(target, lambda level, sentence: reported.append((level, sentence)), "test") as joiner:
-                await joiner.leave_word(target.incarnation, problem)
+            async with JoinClient(target, lambda level, sentence: reported.append((level, sentence)), "test") as joiner:
+                await joiner.report(target.session_id, problem)
 
         asyncio.run(leave())
         return reported

@@ -11,11 +11,11 @@ from sqlalchemy import select, update
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA
 from server.access.tokens.models import Token
-from server.access.tokens.principal import Scope, everything
 from server.access.tokens.service import TokenService
 from server.gateway.main import CannotServe, check
 from server.gateway.service import FAILURES_PER_MINUTE, REPORTS_PER_MINUTE
 from server.kit.db.database import Database
+from server.kit.principal import Scope, everything
 from server.kit.settings import GatewaySettings
 from server.runs.models import Event, Run
 from tests.server.gateway.conftest import KEY, GatewayThread, add_run
@@ -73,7 +73,7 @@ def test_a_token_of_one_run_joins_and_reports_on_no_other(gateway: GatewayThread
 
     assert gateway.join(run="catch", token=bound).assignment.run_id == mine
     assert reason(gateway, run=other, token=bound) == (grpc.StatusCode.PERMISSION_DENIED, "run_forbidden")
-    report = pb.ReportRequest(run=other, incarnation="one", code="crashed", sentence="It crashed.")
+    report = pb.ReportRequest(run=other, session_id="one", code="crashed", sentence="It crashed.")
     with pytest.raises(grpc.RpcError) as error:
         gateway.stub.Report(report, metadata=[("authorization", f"Bearer {bound}")], timeout=10)
     assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]  # it is a call, too
@@ -87,7 +87,7 @@ def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThre
     strangers = [token(gateway.database, project="theirs"), token(gateway.database, project="theirs", run=other)]
 
     def report(given: str, named: str) -> None:
-        request = pb.ReportRequest(run=named, incarnation="one", code="crashed", sentence="It crashed.")
+        request = pb.ReportRequest(run=named, session_id="one", code="crashed", sentence="It crashed.")
         gateway.stub.Report(request, metadata=[("authorization", f"Bearer {given}")], timeout=10)
 
     for given in strangers:
@@ -98,7 +98,7 @@ def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThre
     report(token(gateway.database), "catch")
 
     with gateway.database.read() as session:
-        assert session.scalars(select(Event.run_id).where(Event.type == "simulator_trouble")).all() == [run]
+        assert session.scalars(select(Event.run_id).where(Event.type == "simulator_problem")).all() == [run]
 
 
 def test_a_revoked_token_joins_no_more_within_seconds(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_name_that_two_projects_have_needs_a_token_of_one_of_them_or_the_runs_
         session.execute(update(Run).values(name="nightly"))
         session.execute(update(Run).where(Run.id == theirs).values(project="theirs", created_at=Run.created_at + 100))
     everywhere = token(gateway.database, project="*")
-    report = pb.ReportRequest(run="nightly", incarnation="one", code="crashed", sentence="It crashed.")
+    report = pb.ReportRequest(run="nightly", session_id="one", code="crashed", sentence="It crashed.")
 
     assert gateway.join(run="nightly", token=token(gateway.database)).assignment.run_id == mine
     assert gateway.join(run=mine, token=everywhere).assignment.run_id == mine

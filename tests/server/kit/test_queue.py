@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from server.kit.errors import BrokerUnavailable
-from server.kit.queue import Doorbell, FolderChannel, TaskName, make_celery
+from server.kit.queue import FolderChannel, TaskName, WakeUpQueue, make_celery
 from server.kit.settings import Settings
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,21 +45,19 @@ def heard(outputs: list[Path]) -> list[str]:
 
 
 def wait_for(outputs: list[Path], count: int, seconds: float) -> list[str]:
-    give_up = time.monotonic() + seconds
-    while len(heard(outputs)) < count and time.monotonic() < give_up:
-        time.sleep(0.05)
+    eventually(lambda: len(heard(outputs)) >= count, f"{count} rings are heard", seconds)
     return heard(outputs)
 
 
 @pytest.mark.parametrize(("listening", "count"), [(2, 500), pytest.param(4, 3000, marks=pytest.mark.long)])
 def test_consumers_hear_every_ring_once(settings: Settings, listening: int, count: int) -> None:
-    doorbell = Doorbell(make_celery(settings))
+    doorbell = WakeUpQueue(make_celery(settings))
     rings = [f"run_{number}" for number in range(count)]
     with consumers(settings.home, listening) as outputs:
         for ring in rings:
-            doorbell.ring(ring)
+            doorbell.wake(ring)
         wait_for(outputs, len(rings), 90)
-        time.sleep(0.3)  # for doubles to show themselves
+        eventually(lambda: doorbell.pending() == 0, "every ring is taken; consumers end with what they have taken")
 
     counts = Counter(heard(outputs))
     assert counts == Counter(rings)
@@ -67,11 +66,11 @@ def test_consumers_hear_every_ring_once(settings: Settings, listening: int, coun
 
 def test_rings_wait_in_order_for_a_worker_and_an_idle_one_hears_them_soon(settings: Settings) -> None:
     """Polling every 50 ms; a generous bound, because the machine may be busy."""
-    doorbell = Doorbell(make_celery(settings))
+    doorbell = WakeUpQueue(make_celery(settings))
     assert doorbell.pending() == 0
 
     for number in range(3):
-        doorbell.ring(str(number))
+        doorbell.wake(str(number))
 
     assert doorbell.pending() == 3
     with consumers(settings.home, 1) as outputs:
@@ -79,7 +78,7 @@ def test_rings_wait_in_order_for_a_worker_and_an_idle_one_hears_them_soon(settin
         delays = []
         for number in range(3, 8):
             begun = time.monotonic()
-            doorbell.ring(str(number))
+            doorbell.wake(str(number))
             wait_for(outputs, number + 1, 10)
             delays.append(time.monotonic() - begun)
 
@@ -97,7 +96,7 @@ def test_messages_never_leave_the_folders_file_system(settings: Settings) -> Non
 
 def test_a_message_carries_the_runs_id_and_nothing_else(settings: Settings) -> None:
     celery = make_celery(settings)
-    Doorbell(celery).ring("run_1")
+    WakeUpQueue(celery).wake("run_1")
     with celery.connection_for_read() as connection, connection.SimpleQueue("ludus") as queue:
         message = queue.get_nowait()
 
@@ -120,10 +119,10 @@ def test_messages_are_acknowledged_early_and_never_fetched_ahead(tmp_path: Path)
 
 def test_a_broker_that_is_away_fails_fast_and_not_the_caller(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, queue={"broker_url": "redis://127.0.0.1:1/0"})  # type: ignore[arg-type]
-    doorbell = Doorbell(make_celery(settings))
+    doorbell = WakeUpQueue(make_celery(settings))
     begun = time.monotonic()
 
-    doorbell.ring("run_1")
+    doorbell.wake("run_1")
 
     assert time.monotonic() - begun < 2
     with pytest.raises(BrokerUnavailable):
@@ -133,8 +132,8 @@ def test_a_broker_that_is_away_fails_fast_and_not_the_caller(tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_gone_fails_the_ping(settings: Settings) -> None:
-    doorbell = Doorbell(make_celery(settings))
-    doorbell.ring("run_1")
+    doorbell = WakeUpQueue(make_celery(settings))
+    doorbell.wake("run_1")
     doorbell.ping()
     settings.queue.folder.rename(settings.home / "elsewhere")
 

@@ -84,7 +84,7 @@ def test_a_variable_whose_group_is_joined_by_one_underscore_is_refused_with_the_
 ) -> None:
     monkeypatch.setenv("LUDUS_API_TOKEN", "secret")  # nobody would ask for this token
 
-    with pytest.raises(ValidationError, match=r"LUDUS_API_TOKEN is read by nobody; did you mean LUDUS_API__TOKEN\?"):
+    with pytest.raises(ValidationError, match=r"LUDUS_API_TOKEN is unknown; did you mean LUDUS_API__TOKEN\?"):
         Settings()
 
 
@@ -98,7 +98,7 @@ def test_variables_of_clients_are_none_of_the_servers_business(monkeypatch: pyte
 def test_all_mistakes_are_told_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUDUS_API__TOKN", "secret")
     monkeypatch.setenv("LUDUS_GATEWAY__TLS_KEY", "key.pem")
-    monkeypatch.setenv("LUDUS_STEWARD__COLOUR", "green")
+    monkeypatch.setenv("LUDUS_CONTROLLER__COLOUR", "green")
 
     with pytest.raises(click.UsageError) as refused:
         load_settings()
@@ -107,7 +107,7 @@ def test_all_mistakes_are_told_by_their_variables(monkeypatch: pytest.MonkeyPatc
         "These settings are wrong:",
         "  LUDUS_API__TOKN: there is no such setting; did you mean LUDUS_API__TOKEN?",
         "  LUDUS_GATEWAY: TLS needs both, tls_certificate and tls_key; set the other one, too",
-        "  LUDUS_STEWARD__COLOUR: there is no such setting",
+        "  LUDUS_CONTROLLER__COLOUR: there is no such setting",
     ]
 
 

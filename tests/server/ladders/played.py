@@ -6,10 +6,10 @@ from sqlalchemy import select
 
 from server.kit.db.database import Database
 from server.ladders.models import Ladder, LadderMatch, LadderPair, LadderPlayer, RatingPoint
-from server.ladders.ratings.rater import Rater
-from server.ladders.refs import Outcome, PlayedMatch, PlayedSeat
+from server.ladders.ratings.job import RatingJob
+from server.ladders.refs import Outcome, PlayedMatch, PlayedParticipant
 from server.ladders.repository import LadderRepository
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import make_claim, make_run
 
 SELF_PLAY: dict[str, Any] = {"behaviors": {"Striker": {"trainer_type": "ppo", "self_play": {}}}, "seed": 7}
@@ -18,14 +18,14 @@ SELF_PLAY: dict[str, Any] = {"behaviors": {"Striker": {"trainer_type": "ppo", "s
 def make_match(number: int, outcome: Outcome = "win", snapshot: int | None = 0, **overrides: Any) -> PlayedMatch:
     """Describe a match of the learning Striker against a snapshot that was taken at 1000 times its number."""
     step = overrides.get("step", 100 * number)
-    opponent = PlayedSeat("Striker", 1, snapshot, step if snapshot is None else 1000 * snapshot)
+    opponent = PlayedParticipant("Striker", 1, snapshot, step if snapshot is None else 1000 * snapshot)
     values: dict[str, Any] = {
         "number": number,
         "behavior": "Striker",
         "simulator": 0,
         "at": 1000.0 + number,
         "step": step,
-        "seats": (PlayedSeat("Striker", 0, None, step), opponent),
+        "participants": (PlayedParticipant("Striker", 0, None, step), opponent),
         "outcome": outcome,
         "truncated": False,
         "rated": True,
@@ -44,13 +44,13 @@ def next_attempt(database: Database, ledger: AttemptLedger, **newest: int) -> At
     """Let another worker take the run over, from a checkpoint that counts each behavior's matches up to these."""
     ledger.release("released", "a test wants so")
     later = AttemptLedger(database, make_claim(database))
-    later.resume_matches(newest)
+    later.matches.resume(newest)
     return later
 
 
 def rate_all(database: Database, batch: int = 2000) -> None:
     """Bring all ratings up to date."""
-    rater = Rater(database, batch)
+    rater = RatingJob(database, batch)
     while rater.rate():
         pass
 

@@ -10,11 +10,11 @@ from server.ladders.elo import expected
 from server.ladders.rating_systems import (
     INITIAL_MU,
     INITIAL_SIGMA,
-    Book,
     Game,
+    Participant,
     Rating,
-    Seat,
-    Standing,
+    RatingState,
+    RatingTable,
     Tally,
     ranks,
     tally,
@@ -23,22 +23,22 @@ from server.ladders.rating_systems import (
 PLAYERS = 6
 
 
-def standing(player: int, elo: float = 1200.0, **overrides: object) -> Standing:
-    return Standing(player, Rating(elo, INITIAL_MU, INITIAL_SIGMA), 0, **overrides)  # type: ignore[arg-type]
+def standing(player: int, elo: float = 1200.0, **overrides: object) -> RatingState:
+    return RatingState(player, Rating(elo, INITIAL_MU, INITIAL_SIGMA), 0, **overrides)  # type: ignore[arg-type]
 
 
-def book(*standings: Standing) -> Book:
-    return Book(standings, lambda _player, _step: None)
+def book(*standings: RatingState) -> RatingTable:
+    return RatingTable(standings, lambda _player, _step: None)
 
 
-def game(*seats: tuple[int, int], seq: int = 1, scored: bool = True, step: int | None = None) -> Game:
+def game(*participants: tuple[int, int], seq: int = 1, scored: bool = True, step: int | None = None) -> Game:
     """Make a game of (player, rank) each."""
-    return Game(seq, 1000.0 + seq, scored, tuple(Seat(player, rank, step) for player, rank in seats))
+    return Game(seq, 1000.0 + seq, scored, tuple(Participant(player, rank, step) for player, rank in participants))
 
 
 @st.composite
 def games(draw: st.DrawFn) -> list[Game]:
-    """Draw games of two to four seats; in those of runs a player may sit at several."""
+    """Draw games of two to four participants; in those of runs a player may sit at several."""
     drawn = []
     for seq in range(1, draw(st.integers(1, 25)) + 1):
         scored = draw(st.booleans())
@@ -108,7 +108,7 @@ def test_a_win_raises_both_ratings_as_their_formulas_say() -> None:
 
 
 def test_a_draw_brings_ratings_together_and_makes_both_more_certain() -> None:
-    ours = book(Standing(1, Rating(1400.0, 30.0, 5.0), 9), Standing(2, Rating(1200.0, 20.0, 5.0), 9))
+    ours = book(RatingState(1, Rating(1400.0, 30.0, 5.0), 9), RatingState(2, Rating(1200.0, 20.0, 5.0), 9))
 
     ours.play(game((1, 1), (2, 1)))
 
@@ -164,7 +164,7 @@ def test_a_snapshot_enters_with_what_its_policy_was_rated_before_it_was_taken() 
         ours.play(game((1, 1), (2, 2), seq=seq, step=step))
     at_200 = ours.points[2].rating
 
-    ours.play(Game(4, 0.0, False, (Seat(1, 1, 400), Seat(3, 1, 300))))
+    ours.play(Game(4, 0.0, False, (Participant(1, 1, 400), Participant(3, 1, 300))))
 
     learner_before = ours.points[4].rating
     gain = 0.5 - expected(learner_before.elo, at_200.elo)
@@ -176,7 +176,7 @@ def test_the_untrained_snapshot_enters_with_the_initial_rating() -> None:
     ours = book(standing(1), standing(2), standing(3, 1200.0, parent=1))
     ours.play(game((1, 1), (2, 2), step=0))
 
-    ours.play(Game(2, 0.0, False, (Seat(1, 1, 100), Seat(3, 2, 0))))
+    ours.play(Game(2, 0.0, False, (Participant(1, 1, 100), Participant(3, 2, 0))))
 
     assert ours.standings[3].rating.elo == pytest.approx(1200 - (1 - expected(1200.5, 1200)))
 
@@ -188,9 +188,9 @@ def test_a_snapshot_looks_further_back_than_this_book() -> None:
         asked.append((player, step))
         return Rating(1500.0, 30.0, 2.0)
 
-    ours = Book([standing(1), standing(3, parent=1)], earlier)
+    ours = RatingTable([standing(1), standing(3, parent=1)], earlier)
 
-    ours.play(Game(9, 0.0, False, (Seat(1, 2, 900), Seat(3, 1, 500))))
+    ours.play(Game(9, 0.0, False, (Participant(1, 2, 900), Participant(3, 1, 500))))
 
     assert asked == [(1, 500)]
     assert ours.standings[3].rating.elo == pytest.approx(1500 + expected(1200, 1500))

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import claim_run, make_run
 from tests.server.app.world import World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
@@ -17,7 +17,7 @@ def run(world: World) -> str:
     database = world.services.database
     run_id = make_run(database, name="played", config=SELF_PLAY).id
     outcomes = ["win", "draw", "loss", "win"] * 2
-    AttemptLedger(database, claim_run(database, run_id)).matches(
+    AttemptLedger(database, claim_run(database, run_id)).matches.append(
         [make_match(number, outcome, number % 2) for number, outcome in enumerate(outcomes, 1)]  # type: ignore[arg-type]
     )
     rate_all(database)
@@ -126,7 +126,7 @@ def test_matches_come_in_pages_with_their_players(http: httpx.Client, run: str) 
     assert rest["next_page_token"] == ""
     newest = page["matches"][0]
     assert (newest["run_id"], newest["number"], newest["step"], newest["outcome"]) == (run, 8, 800, "win")
-    assert newest["seats"][0] == {
+    assert newest["participants"][0] == {
         "player": 1,
         "name": "played/Striker",
         "team": 0,
@@ -140,7 +140,7 @@ def test_matches_come_in_pages_with_their_players(http: httpx.Client, run: str) 
 
 def test_a_reported_match_is_rated(http: httpx.Client, world: World) -> None:
     path = league(http, "open", "ann", "bob")
-    body = {"seats": [{"player": "ann", "score": 3}, {"player": 2, "score": 1}], "at": "2026-01-31T12:00:00Z"}
+    body = {"participants": [{"player": "ann", "score": 3}, {"player": 2, "score": 1}], "at": "2026-01-31T12:00:00Z"}
 
     entered = post(http, f"{path}/matches", body)
     rate_all(world.services.database)
@@ -153,7 +153,7 @@ def test_a_reported_match_is_rated(http: httpx.Client, world: World) -> None:
 
 def test_a_repeated_report_is_entered_once(http: httpx.Client) -> None:
     path = league(http, "twice", "ann", "bob")
-    body = {"seats": [{"player": "ann"}, {"player": "bob", "team": 1}], "outcome": "draw"}
+    body = {"participants": [{"player": "ann"}, {"player": "bob", "team": 1}], "outcome": "draw"}
 
     first, again = (post(http, f"{path}/matches", body, key="match-1") for _ in range(2))
 
@@ -163,20 +163,20 @@ def test_a_repeated_report_is_entered_once(http: httpx.Client) -> None:
 
 
 def two(first: Any, second: Any, **fields: Any) -> dict[str, Any]:
-    return {"seats": [{"player": "ann", "score": first}, {"player": "bob", "score": second}], **fields}
+    return {"participants": [{"player": "ann", "score": first}, {"player": "bob", "score": second}], **fields}
 
 
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        (two(1, 0) | {"seats": [{"player": "ann", "score": 1}]}, 422, "invalid_match"),
+        (two(1, 0) | {"participants": [{"player": "ann", "score": 1}]}, 422, "invalid_match"),
         (two(1, 0, outcome="win"), 422, "invalid_match"),
         (two(1, None), 422, "invalid_match"),
-        ({"seats": [{"player": "ann"}, {"player": 1}], "outcome": "win"}, 422, "invalid_match"),
-        ({"seats": [{"player": "ann"}, {"player": "nobody"}], "outcome": "win"}, 404, "player_not_found"),
-        ({"seats": [{"player": "ann"}, {"player": 7}], "outcome": "win"}, 404, "player_not_found"),
+        ({"participants": [{"player": "ann"}, {"player": 1}], "outcome": "win"}, 422, "invalid_match"),
+        ({"participants": [{"player": "ann"}, {"player": "nobody"}], "outcome": "win"}, 404, "player_not_found"),
+        ({"participants": [{"player": "ann"}, {"player": 7}], "outcome": "win"}, 404, "player_not_found"),
         (two(None, None, outcome="victory"), 422, "invalid_request"),
-        ({"seats": [{"player": True}, {"player": "bob"}], "outcome": "win"}, 422, "invalid_request"),
+        ({"participants": [{"player": True}, {"player": "bob"}], "outcome": "win"}, 422, "invalid_request"),
     ],
 )
 def test_what_is_no_match_is_refused_by_name(
@@ -196,7 +196,7 @@ def refusals(world: World) -> str:
 
 @pytest.mark.parametrize("score", ["NaN", "Infinity", "1e999"])
 def test_a_score_that_is_no_finite_number_is_refused_by_name(http: httpx.Client, refusals: str, score: str) -> None:
-    text = f'{{"seats": [{{"player": "ann", "score": {score}}}, {{"player": "bob", "score": 0}}]}}'
+    text = f'{{"participants": [{{"player": "ann", "score": {score}}}, {{"player": "bob", "score": 0}}]}}'
 
     answer = http.post(f"{refusals}/matches", content=text, headers={"Content-Type": "application/json"})
 
@@ -266,7 +266,7 @@ def test_players_are_filtered_and_sorted_by_the_names_that_are_shown(http: httpx
     config = {"behaviors": {"Striker": {"self_play": {"ladder": "twins"}}}}
     for name in ("twin", "twin", "other"):
         run = world.create(config, name=name)["id"]
-        world.claim(run).start().ledger.matches([make_match(1, snapshot=0)])
+        world.claim(run).start().ledger.matches.append([make_match(1, snapshot=0)])
 
     def listed(**parameters: Any) -> list[int]:
         answer = http.get(f"{path}/players", params={"order_by": "name", "page_size": 2} | parameters).json()

@@ -16,10 +16,10 @@ from server.kit.errors import (
     PlayerExists,
     Problem,
 )
+from server.kit.states import RunState
 from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository
 from server.ladders.service import LadderService, NewPlayer
-from server.runs.states import RunState
 from tests.factories import make_checkpoint, make_ledger, make_run
 from tests.server.ladders.played import SELF_PLAY, computed, get_ladder, make_match, make_player, rate_all
 
@@ -64,7 +64,7 @@ def test_a_run_without_self_play_has_no_ladder(database: Database) -> None:
 def test_a_run_that_reports_matches_without_self_play_gets_its_ladder_then(database: Database) -> None:
     ledger = make_ledger(database, name="match")
 
-    ledger.matches([make_match(1)])
+    ledger.matches.append([make_match(1)])
 
     assert get_ladder(database, "match").match_seq == 1
 
@@ -128,7 +128,7 @@ def test_all_behaviors_of_a_run_play_on_one_ladder(database: Database) -> None:
 def test_a_ladder_of_a_running_run_is_not_deleted(database: Database) -> None:
     shared = create(database, "shared")
     ledger = make_ledger(database, config=SELF_PLAY, ladder=shared)
-    ledger.matches([make_match(1)])
+    ledger.matches.append([make_match(1)])
     with database.write() as session, pytest.raises(LadderInUse, match="has not ended"):
         LadderService(session).delete("shared")
     ledger.move(RunState.CANCELLED)
@@ -155,7 +155,7 @@ def test_a_player_is_registered_once_by_name(database: Database) -> None:
 
 def test_a_checkpoint_of_any_run_can_play(database: Database) -> None:
     create(database, "league")
-    checkpoint = make_ledger(database).checkpoint(make_checkpoint())
+    checkpoint = make_ledger(database).checkpoints.add(make_checkpoint())
 
     with database.write() as session:
         new = NewPlayer("old", PlayerKind.CHECKPOINT, checkpoint_id=checkpoint, behavior="CartPole")
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_any_run_can_play(database: Database) -> None:
 
 def test_recomputing_begins_with_nothing_rated(database: Database) -> None:
     ledger = make_player(database, name="run")
-    ledger.matches([make_match(1)])
+    ledger.matches.append([make_match(1)])
     rate_all(database)
 
     with database.write() as session:

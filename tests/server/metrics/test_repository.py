@@ -7,10 +7,10 @@ from sqlalchemy import select
 
 from server.kit.db.database import Database
 from server.kit.errors import MetricNotFound
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.metrics.models import MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Series
 from server.metrics.repository import MetricRepository
-from server.runs.attempts.repository import AttemptLedger
 from tests.factories import make_checkpoint, make_claim, make_ledger, read_run
 
 KEY = "Environment/Cumulative Reward"
@@ -28,7 +28,7 @@ def series(database: Database, behavior: str = "CartPole", limit: int = 100_000)
 def test_history_comes_back_as_it_was_recorded(database: Database) -> None:
     ledger = make_ledger(database, name="run")
     for start in range(0, 1300, 130):
-        ledger.metrics(points(range(start, start + 130)))
+        ledger.metrics.append(points(range(start, start + 130)))
 
     recorded = series(database)
 
@@ -39,7 +39,7 @@ def test_history_comes_back_as_it_was_recorded(database: Database) -> None:
 
 def test_points_beyond_a_step_come_as_they_were_recorded(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    ledger.metrics(points(range(1300)))
+    ledger.metrics.append(points(range(1300)))
 
     with database.read() as session:
         page = MetricRepository(session).series(read_run(database, "run").id, "CartPole", KEY, 3, after_step=1000)
@@ -49,8 +49,8 @@ def test_points_beyond_a_step_come_as_they_were_recorded(database: Database) -> 
 
 def test_chunks_fill_up_before_the_next_begins(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    ledger.metrics(points(range(10)))
-    ledger.metrics(points(range(10, 2 * CHUNK_POINTS + 1)))
+    ledger.metrics.append(points(range(10)))
+    ledger.metrics.append(points(range(10, 2 * CHUNK_POINTS + 1)))
 
     with database.read() as session:
         order = select(MetricChunk.count, MetricChunk.first_step, MetricChunk.last_step).order_by(MetricChunk.number)
@@ -62,23 +62,20 @@ def test_chunks_fill_up_before_the_next_begins(database: Database) -> None:
 
 def test_the_newest_value_of_each_key_is_at_hand(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    ledger.metrics([*points(range(5)), MetricPoint("", "Ludus/Simulators", 5, 1e9, 2.0)])
-    ledger.metrics(points(range(5, 7)))
+    ledger.metrics.append([*points(range(5)), MetricPoint("", "Ludus/Simulators", 5, 1e9, 2.0)])
+    ledger.metrics.append(points(range(5, 7)))
     run_id = read_run(database, "run").id
 
     with database.read() as session:
         metrics = MetricRepository(session)
         latest = [(metric.behavior, metric.key, metric.step, metric.value) for metric in metrics.latest(run_id)]
-        several = metrics.latest_of([run_id, "run_unknown"], [KEY])
 
     assert latest == [("", "Ludus/Simulators", 5, 2.0), ("CartPole", KEY, 6, 6.0)]
-    assert [metric.value for metric in several[run_id]] == [6.0]
-    assert several["run_unknown"] == []
 
 
 def test_a_value_that_is_not_finite_is_kept_in_the_history_and_none_as_newest(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    ledger.metrics([*points(range(3)), *points(range(3, 4), value=math.nan)])
+    ledger.metrics.append([*points(range(3)), *points(range(3, 4), value=math.nan)])
 
     with database.read() as session:
         (newest,) = MetricRepository(session).latest(read_run(database, "run").id)
@@ -96,7 +93,7 @@ def test_an_unknown_metric_is_not_found(database: Database) -> None:
 
 def test_a_key_is_read_for_all_behaviors_at_once(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    ledger.metrics([*points(range(3)), *points(range(4), behavior="Pendulum")])
+    ledger.metrics.append([*points(range(3)), *points(range(4), behavior="Pendulum")])
 
     with database.read() as session:
         found = MetricRepository(session).all_series(read_run(database, "run").id, KEY, 10)
@@ -107,15 +104,15 @@ def test_a_key_is_read_for_all_behaviors_at_once(database: Database) -> None:
 def test_points_past_the_restored_step_are_superseded_per_behavior(database: Database) -> None:
     """Recorded to step 100; the checkpoint is of CartPole's step 60 and Pendulum's step 30."""
     first = make_ledger(database, name="run")
-    first.checkpoint(make_checkpoint(90, steps={"CartPole": 60, "Pendulum": 30}))
+    first.checkpoints.add(make_checkpoint(90, steps={"CartPole": 60, "Pendulum": 30}))
     run_metric = [MetricPoint("", "Ludus/Simulators", step, 1e9, 1.0) for step in range(0, 101, 10)]
-    first.metrics([*points(range(0, 101, 10)), *points(range(0, 101, 10), behavior="Pendulum"), *run_metric])
+    first.metrics.append([*points(range(0, 101, 10)), *points(range(0, 101, 10), behavior="Pendulum"), *run_metric])
     first.release("trainer_lost", "It crashed.")
 
     second = AttemptLedger(database, make_claim(database))
     with database.read() as session:
         latest = {m.behavior: m.step for m in MetricRepository(session).latest(read_run(database, "run").id)}
-    second.metrics(points(range(70, 131, 20), value=-1.0))
+    second.metrics.append(points(range(70, 131, 20), value=-1.0))
 
     assert latest == {"CartPole": 60, "Pendulum": 30, "": 90}
     assert series(database).steps.tolist() == [0, 10, 20, 30, 40, 50, 60, 70, 90, 110, 130]
@@ -125,13 +122,13 @@ def test_points_past_the_restored_step_are_superseded_per_behavior(database: Dat
 
 def test_an_attempt_that_begins_anew_supersedes_everything(database: Database) -> None:
     first = make_ledger(database, name="run")
-    first.metrics(points(range(1, 50)))
+    first.metrics.append(points(range(1, 50)))
     first.release("trainer_lost", "It crashed before its first checkpoint.")
 
     second = AttemptLedger(database, make_claim(database))
     with database.read() as session:
         assert MetricRepository(session).latest(read_run(database, "run").id) == []
-    second.metrics(points(range(1, 3)))
+    second.metrics.append(points(range(1, 3)))
 
     assert series(database).steps.tolist() == [1, 2]
 
@@ -139,14 +136,14 @@ def test_an_attempt_that_begins_anew_supersedes_everything(database: Database) -
 def test_what_an_attempt_in_between_recorded_counts_only_up_to_where_the_next_one_began(database: Database) -> None:
     """Attempt 1 saves 50; attempt 2 resumes at 50 and records to 80; attempt 3 resumes at 50 again."""
     first = make_ledger(database, name="run")
-    first.metrics(points(range(10, 61, 10)))
-    first.checkpoint(make_checkpoint(50, steps={"CartPole": 50}))
+    first.metrics.append(points(range(10, 61, 10)))
+    first.checkpoints.add(make_checkpoint(50, steps={"CartPole": 50}))
     first.release("trainer_lost", "It crashed.")
     second = AttemptLedger(database, make_claim(database))
-    second.metrics(points(range(60, 81, 10), value=2.0))
+    second.metrics.append(points(range(60, 81, 10), value=2.0))
     second.release("trainer_lost", "It crashed.")
     third = AttemptLedger(database, make_claim(database))
-    third.metrics(points(range(55, 66, 10), value=3.0))
+    third.metrics.append(points(range(55, 66, 10), value=3.0))
 
     assert series(database).steps.tolist() == [10, 20, 30, 40, 50, 55, 65]
     assert series(database).values.tolist()[-2:] == [3.0, 3.0]

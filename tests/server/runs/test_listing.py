@@ -13,10 +13,10 @@ from server.kit.db.database import Database
 from server.kit.db.keyset import prefix
 from server.kit.errors import InvalidQuery
 from server.kit.listing import Condition, ListQuery, Operator, Order
+from server.kit.states import RunState
 from server.runs import repository
 from server.runs.models import Run, RunTag
 from server.runs.repository import RunRepository
-from server.runs.states import RunState
 from tests.factories import make_run
 
 EQ, NE, LT, GE, GT = Operator.EQ, Operator.NE, Operator.LT, Operator.GE, Operator.GT

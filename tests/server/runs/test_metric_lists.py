@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy import event, insert, update
 
-from server.controller.controller import Steward
+from server.controller.controller import Controller
 from server.kit.db.database import Database
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.kit.settings import Settings
+from server.kit.states import RunState
 from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric
 from server.metrics.points import MetricPoint
-from server.metrics.repository import MetricRepository
+from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.models import Run
 from server.runs.repository import RunRepository
-from server.runs.states import RunState
-from tests.factories import RecordingBell, make_checkpoint, make_claim, make_ledger, make_run
+from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run
 from tests.server.app.world import World
 
 REWARD = "Environment/Cumulative Reward"
@@ -37,7 +37,7 @@ def read(database: Database, metric: str, *, descending: bool = True, limit: int
     wanted = ListQuery(Order("metric", descending), limit=limit, **query)
     while True:
         with database.read() as session:
-            page = RunRepository(session).list(wanted, listed(metric))
+            page = RunRepository(session).list(wanted, values_by_run(listed(metric)))
         found += [run.name for run in page.items]
         if page.next is None:
             return found
@@ -48,7 +48,7 @@ def measured(database: Database, name: str, **values: list[float]) -> None:
     """Have a run record a reward for each of its behaviors, and end."""
     ledger = make_ledger(database, name=name)
     for behavior, series in values.items():
-        ledger.metrics([MetricPoint(behavior, REWARD, 100 * i, 1.0, value) for i, value in enumerate(series, 1)])
+        ledger.metrics.append([MetricPoint(behavior, REWARD, 100 * i, 1.0, value) for i, value in enumerate(series, 1)])
     ledger.move(RunState.SUCCEEDED)
 
 
@@ -101,9 +101,9 @@ def test_ties_and_changing_pages_neither_skip_nor_repeat_a_run(database: Databas
 
 def test_what_a_later_attempt_supersedes_is_no_extreme(database: Database) -> None:
     ledger = make_ledger(database, name="resumed")
-    ledger.metrics([MetricPoint("Walker", REWARD, 100, 1.0, 5.0)])
-    ledger.checkpoint(make_checkpoint(100, steps={"Walker": 100}))
-    ledger.metrics([MetricPoint("Walker", REWARD, 200, 1.0, 99.0)])
+    ledger.metrics.append([MetricPoint("Walker", REWARD, 100, 1.0, 5.0)])
+    ledger.checkpoints.add(make_checkpoint(100, steps={"Walker": 100}))
+    ledger.metrics.append([MetricPoint("Walker", REWARD, 200, 1.0, 99.0)])
     ledger.release("released", "the worker stops")
 
     make_claim(database)
@@ -114,7 +114,7 @@ def test_what_a_later_attempt_supersedes_is_no_extreme(database: Database) -> No
     assert list(found[run.id].values()) == [5.0]
 
 
-def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_steward(database: Database) -> None:
+def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_controller(database: Database) -> None:
     measured(database, "old", Walker=[7.0, 1.0, 3.0])
     measured(database, "half", Walker=[9.0, 2.0])
     with database.write() as session:
@@ -122,7 +122,7 @@ def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_stewa
     with database.read() as session:
         assert len(MetricRepository(session).stale(10)) == 2
 
-    Steward(database, RecordingBell(), Settings()).tick()
+    Controller(database, RecordingWakeUp(), Settings()).tick()
 
     assert read(database, f"{REWARD}@max") == ["half", "old"]
     with database.read() as session:
@@ -131,15 +131,15 @@ def test_extremes_that_the_former_release_did_not_keep_are_computed_by_the_stewa
 
 def test_what_is_added_to_stale_extremes_leaves_them_stale(database: Database) -> None:
     ledger = make_ledger(database, name="live")
-    ledger.metrics([MetricPoint("Walker", REWARD, 100, 1.0, 9.0)])
+    ledger.metrics.append([MetricPoint("Walker", REWARD, 100, 1.0, 9.0)])
     with database.write() as session:  # as the former release writes, which knows `value` and `step` alone
         session.execute(update(LatestMetric).values(step=50, extremes_step=40, highest=1.0))
 
-    ledger.metrics([MetricPoint("Walker", REWARD, 200, 1.0, 2.0)])
+    ledger.metrics.append([MetricPoint("Walker", REWARD, 200, 1.0, 2.0)])
 
     with database.read() as session:
         assert len(MetricRepository(session).stale(10)) == 1
-    Steward(database, RecordingBell(), Settings()).tick()
+    Controller(database, RecordingWakeUp(), Settings()).tick()
     assert read(database, f"{REWARD}@max") == ["live"]
     with database.read() as session:
         (row,) = session.query(LatestMetric).all()
@@ -187,7 +187,7 @@ def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(databa
         for _ in range(5):
             began = time.process_time()
             with database.read() as session:
-                page = RunRepository(session).list(ListQuery(BY_METRIC, limit=100), wanted[1])
+                page = RunRepository(session).list(ListQuery(BY_METRIC, limit=100), values_by_run(wanted[1]))
                 found = MetricRepository(session).listed([run.id for run in page.items], wanted)
             times.append(time.process_time() - began)
 

@@ -6,26 +6,26 @@ from sqlalchemy import update
 from server.kit.db.database import Database
 from server.kit.errors import SimulatorNotFound
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.runs.attempts.repository import AttemptLedger
+from server.kit.states import RunState, StopReason
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.runs.states import RunState, StopReason
-from server.simulators.repository import Assigned, Ended, NotFound, NotReady, SimulatorDesk, SimulatorRepository
+from server.simulators.repository import Assigned, Ended, NotFound, NotReady, Placement, SimulatorRepository
 from tests.factories import make_claim, make_ledger, make_run, read_run
 
 ENDPOINTS = [{"address": "host:1", "index": 0}, {"address": "host:2", "index": 1}]
 
 
 @pytest.fixture
-def desk(database: Database) -> SimulatorDesk:
-    return SimulatorDesk(database)
+def desk(database: Database) -> Placement:
+    return Placement(database)
 
 
-def test_an_unknown_run_is_not_found(desk: SimulatorDesk) -> None:
+def test_an_unknown_run_is_not_found(desk: Placement) -> None:
     assert desk.join("nobody", "inc") == NotFound("nobody")
 
 
-def test_a_waiting_run_is_not_ready_and_says_why(database: Database, desk: SimulatorDesk) -> None:
+def test_a_waiting_run_is_not_ready_and_says_why(database: Database, desk: Placement) -> None:
     run = make_run(database, name="run")
 
     answer = desk.join("run", "inc")
@@ -35,7 +35,7 @@ def test_a_waiting_run_is_not_ready_and_says_why(database: Database, desk: Simul
     assert "QUEUED" in answer.reason
 
 
-def test_a_queued_simulator_hears_what_its_run_waits_for(database: Database, desk: SimulatorDesk) -> None:
+def test_a_queued_simulator_hears_what_its_run_waits_for(database: Database, desk: Placement) -> None:
     run = make_run(database, name="run")
     with database.write() as session:
         session.execute(update(Run).where(Run.id == run.id).values(waits_for="Every slot is taken."))
@@ -45,7 +45,7 @@ def test_a_queued_simulator_hears_what_its_run_waits_for(database: Database, des
     assert answer == NotReady(run.id, f"Run {run.id} is QUEUED: Every slot is taken.")
 
 
-def test_a_trainer_that_does_not_listen_yet_is_not_ready(database: Database, desk: SimulatorDesk) -> None:
+def test_a_trainer_that_does_not_listen_yet_is_not_ready(database: Database, desk: Placement) -> None:
     make_ledger(database, name="run")
 
     answer = desk.join("run", "inc")
@@ -54,16 +54,14 @@ def test_a_trainer_that_does_not_listen_yet_is_not_ready(database: Database, des
     assert "does not listen yet" in answer.reason
 
 
-def test_a_finished_run_takes_no_simulators(database: Database, desk: SimulatorDesk) -> None:
+def test_a_finished_run_takes_no_simulators(database: Database, desk: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.SUCCEEDED)
 
     assert desk.join("run", "inc") == Ended(read_run(database, "run").id, RunState.SUCCEEDED, "completed")
 
 
-def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(
-    database: Database, desk: SimulatorDesk
-) -> None:
+def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(database: Database, desk: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.listening(ENDPOINTS)
     run = read_run(database, "run")
@@ -81,7 +79,7 @@ def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(
     ]
 
 
-def test_joining_again_gives_the_same_number_in_later_attempts_too(database: Database, desk: SimulatorDesk) -> None:
+def test_joining_again_gives_the_same_number_in_later_attempts_too(database: Database, desk: Placement) -> None:
     first = make_ledger(database, name="run")
     first.listening(ENDPOINTS)
     desk.join("run", "a")
@@ -95,16 +93,16 @@ def test_joining_again_gives_the_same_number_in_later_attempts_too(database: Dat
 
     assert isinstance(again, Assigned)
     assert isinstance(later, Assigned)
-    assert (again.number, again.epoch) == (1, 1)
-    assert (later.number, later.epoch, len(later.endpoints)) == (1, 2, 1)
+    assert (again.number, again.attempt) == (1, 1)
+    assert (later.number, later.attempt, len(later.endpoints)) == (1, 2, 1)
 
 
-def test_the_answer_says_how_many_simulators_each_collector_has(database: Database, desk: SimulatorDesk) -> None:
+def test_the_answer_says_how_many_simulators_each_collector_has(database: Database, desk: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.listening(ENDPOINTS)
     for number, collector in enumerate([0, 0, 1]):
-        ledger.simulator_connected(f"inc{number}", number=number, collector=collector)
-    ledger.simulator_left("inc0", code="left", reason="bye", steps=3)
+        ledger.simulators.connected(f"inc{number}", number=number, collector=collector)
+    ledger.simulators.left("inc0", code="left", reason="bye", steps=3)
 
     answer = desk.join("run", "new")
 
@@ -113,7 +111,7 @@ def test_the_answer_says_how_many_simulators_each_collector_has(database: Databa
 
 
 def test_a_simulator_that_comes_back_wakes_a_run_that_paused_for_want_of_simulators(
-    database: Database, desk: SimulatorDesk
+    database: Database, desk: Placement
 ) -> None:
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.PAUSING, reason=StopReason.SIMULATORS_LOST)
@@ -123,10 +121,10 @@ def test_a_simulator_that_comes_back_wakes_a_run_that_paused_for_want_of_simulat
 
     run = read_run(database, "run")
     assert (run.state, run.stop_reason) == (RunState.QUEUED, None)
-    assert make_claim(database).epoch == 2
+    assert make_claim(database).attempt == 2
 
 
-def test_a_run_that_a_user_paused_stays_paused(database: Database, desk: SimulatorDesk) -> None:
+def test_a_run_that_a_user_paused_stays_paused(database: Database, desk: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.PAUSING, reason=StopReason.USER)
     ledger.move(RunState.PAUSED, reason=StopReason.USER)
@@ -135,14 +133,14 @@ def test_a_run_that_a_user_paused_stays_paused(database: Database, desk: Simulat
     assert read_run(database, "run").state == RunState.PAUSED
 
 
-def test_connected_and_past_simulators_are_listed_with_why_they_left(database: Database, desk: SimulatorDesk) -> None:
+def test_connected_and_past_simulators_are_listed_with_why_they_left(database: Database, desk: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.listening(ENDPOINTS)
     desk.join("run", "a", label="kept")
-    ledger.simulator_connected("a", number=0, collector=1)
-    ledger.simulator_plays("a", ["CartPole"], 4)
-    ledger.simulator_connected("b", number=1, collector=0)
-    ledger.simulator_left("b", code="shape_mismatch", reason="obs_0 has the wrong shape.", steps=12)
+    ledger.simulators.connected("a", number=0, collector=1)
+    ledger.simulators.plays("a", ["CartPole"], 4)
+    ledger.simulators.connected("b", number=1, collector=0)
+    ledger.simulators.left("b", code="shape_mismatch", reason="obs_0 has the wrong shape.", steps=12)
     run_id = read_run(database, "run").id
 
     with database.read() as session:
@@ -161,13 +159,13 @@ def test_connected_and_past_simulators_are_listed_with_why_they_left(database: D
 
 def test_leaving_twice_leaves_one_event_and_a_reconnection_counts_anew(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    ledger.simulator_connected("a", number=0, collector=0)
-    ledger.simulator_left("a", code="connection_lost", reason="gone", steps=7)
+    ledger.simulators.connected("a", number=0, collector=0)
+    ledger.simulators.left("a", code="connection_lost", reason="gone", steps=7)
     before = read_run(database, "run").event_seq
-    ledger.simulator_left("a", code="connection_lost", reason="gone", steps=7)
+    ledger.simulators.left("a", code="connection_lost", reason="gone", steps=7)
     assert read_run(database, "run").event_seq == before
 
-    ledger.simulator_connected("a", number=0, collector=0)
+    ledger.simulators.connected("a", number=0, collector=0)
 
     with database.read() as session:
         simulator = SimulatorRepository(session).get(read_run(database, "run").id, "a")
@@ -176,10 +174,10 @@ def test_leaving_twice_leaves_one_event_and_a_reconnection_counts_anew(database:
 
 def test_a_refused_session_leaves_an_event_even_if_nobody_knows_the_simulator(database: Database) -> None:
     ledger = make_ledger(database, name="run")
-    ledger.simulator_left("", code="bad_hello", reason="The first message could not be read.", steps=0)
-    ledger.simulator_connected("a", number=0, collector=0)
-    ledger.simulator_left("a", code="left", reason="It closed its stream.", steps=7)
-    ledger.simulator_left("a", code="spec_conflict", reason="obs_0 has another shape than before.", steps=0)
+    ledger.simulators.left("", code="bad_hello", reason="The first message could not be read.", steps=0)
+    ledger.simulators.connected("a", number=0, collector=0)
+    ledger.simulators.left("a", code="left", reason="It closed its stream.", steps=7)
+    ledger.simulators.left("a", code="spec_conflict", reason="obs_0 has another shape than before.", steps=0)
 
     with database.read() as session:
         events = EventRepository(session).page(read_run(database, "run").id)[-4:]

@@ -5,7 +5,7 @@ import re
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from server.webhooks.deliveries.sender import Sender
 from server.webhooks.repository import WebhookRepository
 from server.webhooks.service import WebhookService
 from tests.factories import make_run
+from tests.waiting import eventually
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "webhooks.md").read_text()
 
@@ -40,13 +41,14 @@ def test_the_printed_receiver_verifies_what_is_sent_and_refuses_what_is_not(data
         text=True,
     )
     try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                assert receiver.poll() is None
-                time.sleep(0.05)
+
+        def listens() -> bool:
+            assert receiver.poll() is None
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                return True
+            return False
+
+        eventually(listens, "the receiver listens")
         make_run(database, name="nightly")
         sender = Sender(database, WebhookSettings(private_addresses=True))
         sender.tell()

@@ -27,7 +27,7 @@ def test_a_star_stands_for_anything(pattern: str, event_type: str, expected: boo
 
 @pytest.mark.parametrize("pattern", ["*" * 12 + "!", "*e" * 12 + "!", "*" * 63 + "x", "*_" * 32])
 def test_no_pattern_takes_long(pattern: str) -> None:
-    """The steward compares them between two beats of its own, and with Python's only lock held."""
+    """The controller compares them between two beats of its own, and with Python's only lock held."""
     began = time.monotonic()
 
     assert not matches(pattern, "checkpoint_request_declined_e")

@@ -31,7 +31,7 @@ def make(http: httpx.Client, url: str = "http://127.0.0.1:9/hook", **fields: Any
 
 
 def send_all(world: World) -> None:
-    """Do the steward's part once."""
+    """Do the controller's part once."""
     sender = Sender(world.services.database, world.services.settings.webhooks)
     sender.tell()
     sender.send()

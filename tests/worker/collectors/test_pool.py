@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -17,38 +16,28 @@ import psutil
 import pytest
 import torch
 
-from ludus.collector.messages import Kind
+from ludus.collector.messages import Kind, SimulatorConnected, SimulatorLeft, SimulatorStarted, StatsReported
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.tickets import TicketClaims, sign
-from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
+from tests.ludus.collector.stack import SPEC, Learner, Simulator, learner, player
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, PRIVATE
-from worker.collectors.children import WarmCollector
-from worker.collectors.notices import (
+from tests.waiting import eventually, never
+from worker.collectors.events import (
     BehaviorAnnounced,
     CollectorDied,
     CollectorListening,
     EpisodesEnded,
     RoundCollected,
     SegmentsDelivered,
-    SimulatorConnected,
-    SimulatorLeft,
-    SimulatorStarted,
-    StatsReported,
 )
 from worker.collectors.pool import CollectorPool, CollectorStartError
+from worker.collectors.processes import WarmCollector
 
 KEY = b"k" * 32
-
-
-def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Playing:
@@ -98,7 +87,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("collectors", [1, 2])
-def test_every_round_has_exactly_its_size_and_acts_with_its_own_version(collectors: int) -> None:
+def test_a_round_of_one_collector_has_exactly_its_size_and_that_of_two_is_cut_at_it(collectors: int) -> None:
     with learner(count=collectors, size=100, horizon=16) as desk:
         players = [
             Playing(player(endpoint.address), agents)
@@ -109,17 +98,20 @@ def test_every_round_has_exactly_its_size_and_acts_with_its_own_version(collecto
             playing.stop()
 
         for number in range(12):
-            assert sum(rollout.steps for rollout in desk.rollouts[number]) == 100
+            # Of two collectors the segment that completes the round may be longer than what it lacked.
+            assert 0 <= sum(rollout.steps for rollout in desk.rollouts[number]) - 100 < (16 if collectors > 1 else 1)
         for number in range(12):
             versions = torch.cat([rollout.versions for rollout in desk.rollouts[number]])
-            # Version r + 1 acts in round r; what a message had too much for the round before is a version older.
-            assert set(versions.tolist()) <= {number, number + 1}
+            # Version r + 1 acts in round r; what a message had too much for the round before is a version older. Steps
+            # of several collectors that arrive after their round was cut count into a later one, as they are.
+            assert max(versions.tolist()) <= number + 1
+            assert collectors > 1 or min(versions.tolist()) >= number
             # Ticks of each collector lie in a range of its own.
             ranges = {
                 (int(rollout.ticks[0]) >> 32, int(rollout.simulators) % collectors) for rollout in desk.rollouts[number]
             }
             assert ranges == {(index, index) for index in range(collectors)}
-            assert (versions == number).sum() <= sum((3, 7, 12, 1)[: 2 * collectors])
+            assert collectors > 1 or (versions == number).sum() <= 3 + 7
 
 
 @pytest.mark.parametrize("collectors", [1, 2])
@@ -231,7 +223,7 @@ def test_a_killed_collector_costs_only_its_partial_segments() -> None:
         listening = desk.wait_for(CollectorListening)
         assert (died.index, died.exit_code, listening.endpoint.index) == (0, -signal.SIGKILL, 0)
         assert died.reason == "signal SIGKILL"
-        left = desk.wait_for(SimulatorLeft, lambda notice: notice.incarnation == lost.simulator.incarnation)
+        left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == lost.simulator.session_id)
         assert (left.code, left.reason) == ("collector_died", "its collector ended (signal SIGKILL)")
         lost.stop()
         back = Playing(player(listening.endpoint.address), 5)
@@ -242,7 +234,7 @@ def test_a_killed_collector_costs_only_its_partial_segments() -> None:
             playing.stop()
 
         for number in range(rounds + 3):
-            assert sum(rollout.steps for rollout in desk.rollouts[number]) == 200
+            assert 200 <= sum(rollout.steps for rollout in desk.rollouts[number]) < 216, "at most a segment too much"
         ledger = desk.pool._behaviors[SPEC.behavior].ledger
         eventually(lambda: ledger.owned_by(0) + ledger.owned_by(1) + ledger.free == len(ledger._owners))
 
@@ -266,7 +258,7 @@ def test_the_only_collector_is_started_again_and_its_round_goes_on() -> None:
 
 
 def test_a_frozen_collector_is_replaced_and_one_that_only_idles_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.collectors.children.SILENCE_SECONDS", 4.0)
+    monkeypatch.setattr("worker.collectors.processes.SILENCE_SECONDS", 4.0)
     with learner(count=2, size=100) as desk:
         frozen, idle = pids_of(desk.pool)
         simulator = player(desk.endpoints[0].address)
@@ -315,7 +307,7 @@ def test_a_warm_process_ends_when_its_learner_goes_away() -> None:
 
     warm.close()
 
-    assert warm.process.returncode is not None
+    assert warm.process.exit_code() is not None
 
 
 def test_a_simulator_that_breaks_off_is_reported() -> None:
@@ -326,11 +318,9 @@ def test_a_simulator_that_breaks_off_is_reported() -> None:
         polite.half_close()
         rude.vanish()
 
-        left = desk.wait_for(SimulatorLeft, lambda notice: notice.incarnation == polite.incarnation)
+        left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == polite.session_id)
         assert (left.code, left.steps) == ("left", 1)
-        assert (
-            desk.wait_for(SimulatorLeft, lambda notice: notice.incarnation == rude.incarnation).code == "disconnected"
-        )
+        assert desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == rude.session_id).code == "disconnected"
         polite.leave()
 
 
@@ -356,7 +346,7 @@ def test_a_simulator_whose_agents_are_held_is_not_taken_for_hung() -> None:
         simulator.play([0, 1], 1)
         simulator.step([0, 1])  # held: nothing was sent that it could answer
         desk.wait_for(RoundCollected)
-        time.sleep(0.5)
+        never(lambda: desk.heard(SimulatorLeft), "the simulator is sent away", 0.5)
 
         desk.pool.grant(SPEC.behavior, 1, 2)
 
@@ -393,13 +383,13 @@ def test_welcome_tells_seed_number_parameters_and_limits() -> None:
     assert (welcomes[0].run_id, welcomes[0].max_message_bytes, welcomes[0].step_timeout_seconds) == ("run-1", 12345, 33)
 
 
-def test_a_newer_stream_of_an_incarnation_takes_the_place_of_the_older_one() -> None:
+def test_a_newer_stream_of_an_session_id_takes_the_place_of_the_older_one() -> None:
     with learner(count=2) as desk:
         here, there = (endpoint.address for endpoint in desk.endpoints)
-        first = player(here, incarnation="twin")
-        second = player(here, incarnation="twin")
+        first = player(here, session_id="twin")
+        second = player(here, session_id="twin")
         assert first.closed().code == "superseded"
-        third = player(there, incarnation="twin")
+        third = player(there, session_id="twin")
         assert second.closed().code == "superseded"
         third.play([0], 2)
         for simulator in (first, second, third):
@@ -507,8 +497,8 @@ def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
 def make_ticket(simulator: Simulator, **changes: object) -> str:
     claims = {
         "run_id": "run-1",
-        "epoch": 1,
-        "incarnation": simulator.incarnation,
+        "attempt": 1,
+        "session_id": simulator.session_id,
         "number": 41,
         "expires_at": time.time() + 60,
         **changes,
@@ -536,8 +526,8 @@ def test_a_ticket_opens_a_session_under_its_number(guarded: Learner) -> None:
     [
         ({"expires_at": time.time() - 1}, "ticket_expired"),
         ({"run_id": "run-2"}, "ticket_expired"),
-        ({"epoch": 2}, "ticket_expired"),
-        ({"incarnation": "someone-else"}, "bad_ticket"),
+        ({"attempt": 2}, "ticket_expired"),
+        ({"session_id": "someone-else"}, "bad_ticket"),
         ({"endpoint": "127.0.0.1:1"}, "ticket_expired"),
     ],
 )
@@ -547,7 +537,7 @@ def test_a_ticket_for_something_else_is_refused(guarded: Learner, changes: dict[
     simulator.send(simulator.make_hello(SPEC, ticket=make_ticket(simulator, **changes)))
 
     assert simulator.closed().code == code
-    left = guarded.wait_for(SimulatorLeft, lambda notice: notice.incarnation == simulator.incarnation)
+    left = guarded.wait_for(SimulatorLeft, lambda notice: notice.session_id == simulator.session_id)
     assert (left.code, left.number) == (code, -1)
     simulator.leave()
 
@@ -559,9 +549,9 @@ def test_a_ticket_opens_one_session_and_a_copy_of_it_none(guarded: Learner, ende
     simulator.hello(SPEC, ticket=ticket)
     if ended:
         simulator.leave()
-        guarded.wait_for(SimulatorLeft, lambda notice: notice.incarnation == simulator.incarnation)
+        guarded.wait_for(SimulatorLeft, lambda notice: notice.session_id == simulator.session_id)
     thief = Simulator(guarded.endpoints[0].address)
-    thief.incarnation = simulator.incarnation
+    thief.session_id = simulator.session_id
 
     thief.send(thief.make_hello(SPEC, ticket=ticket))
 
@@ -625,7 +615,7 @@ def test_a_collector_that_makes_a_mistake_tells_its_simulators_so_before_it_ends
         assert (close.code, close.rejoin) == ("internal_error", True)
         assert close.reason == "the collector made a mistake and is started again; its log has the details"
         left = desk.wait_for(SimulatorLeft)
-        assert (left.incarnation, left.code, left.reason) == (simulator.incarnation, close.code, close.reason)
+        assert (left.session_id, left.code, left.reason) == (simulator.session_id, close.code, close.reason)
         assert desk.wait_for(CollectorDied).exit_code == 1
         desk.wait_for(CollectorListening)
 
@@ -656,9 +646,9 @@ def test_a_warm_process_is_adopted_and_serves_much_sooner_than_a_cold_one() -> N
     warm = WarmCollector.spawn()
     busy = psutil.Process(warm.process.pid)
     used = 0.0
-    while (now := sum(busy.cpu_times()[:2])) > used or not now:  # it imports
+    while (now := sum(busy.cpu_times()[:2])) > used or not now:
         used = now
-        time.sleep(0.3)
+        time.sleep(0.3)  # allow: sleep, because a process that imports uses up time, and one that waits does not
 
     soon, pids = started(CollectorPool(CollectorSettings("run", 1, 7), [warm]))
     late, _ = started(CollectorPool(CollectorSettings("run", 1, 7)))

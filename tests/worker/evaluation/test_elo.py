@@ -63,7 +63,7 @@ def test_a_perfect_score_bounds_the_lead_on_one_side_only(wins: int, low: float)
     assert lost.high == pytest.approx(-low, abs=0.1)
 
 
-@pytest.mark.parametrize("games", [6, 12, 30])
+@pytest.mark.parametrize("games", [6, 12, pytest.param(30, marks=pytest.mark.long)])
 def test_the_interval_holds_the_true_score_about_as_often_as_it_says(games: int) -> None:
     """Exact: the probabilities of all results whose interval holds the true score are added up."""
     intervals = {

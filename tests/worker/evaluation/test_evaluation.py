@@ -6,25 +6,25 @@ from collections.abc import Sequence
 import pytest
 
 from server.config.assessment import EvaluateSettings
-from worker.evaluation.evaluation import EvaluationJudge
-from worker.evaluation.games import Game
+from worker.evaluation.episodes import Game
+from worker.evaluation.evaluation import EpisodeEvaluator
 
 
-def judge(saved: dict[str, object] | None = None, **fields: object) -> EvaluationJudge:
+def evaluator(saved: dict[str, object] | None = None, **fields: object) -> EpisodeEvaluator:
     settings = EvaluateSettings.model_validate({"checkpoint": f"ckpt_{'a' * 26}", "behavior": "CartPole", **fields})
-    return EvaluationJudge(settings, seed=3, saved=saved)
+    return EpisodeEvaluator(settings, seed=3, saved=saved)
 
 
-def play(judge: EvaluationJudge, returns: Sequence[float]) -> None:
+def play(evaluator: EpisodeEvaluator, returns: Sequence[float]) -> None:
     games = [Game("draw", value, int(value), truncated=False) for value in returns]
-    judge.count(judge.sitting(judge.next_sitting), games)
+    evaluator.count(evaluator.batch(evaluator.next_batch), games)
 
 
 @pytest.mark.parametrize(
     ("threshold", "verdict"), [(8.0, "pass"), (10.0, "undecided"), (12.0, "fail"), (None, "pass"), (-5.0, "pass")]
 )
 def test_the_whole_interval_decides(threshold: float | None, verdict: str) -> None:
-    evaluation = judge(episodes=40, threshold=threshold)
+    evaluation = evaluator(episodes=40, threshold=threshold)
 
     play(evaluation, [9.0, 11.0] * 20)  # mean 10, error 1 / sqrt(40) = 0.16
 
@@ -35,7 +35,7 @@ def test_the_whole_interval_decides(threshold: float | None, verdict: str) -> No
 
 
 def test_there_is_no_verdict_before_all_episodes_are_played() -> None:
-    evaluation = judge(episodes=3, threshold=1.0)
+    evaluation = evaluator(episodes=3, threshold=1.0)
 
     play(evaluation, [5.0, 5.0])
 
@@ -44,7 +44,7 @@ def test_there_is_no_verdict_before_all_episodes_are_played() -> None:
 
 
 def test_episodes_beyond_those_wanted_do_not_count() -> None:
-    evaluation = judge(episodes=3, threshold=1.0)
+    evaluation = evaluator(episodes=3, threshold=1.0)
 
     play(evaluation, [5.0, 5.0, 5.0, -1000.0])
 
@@ -52,7 +52,7 @@ def test_episodes_beyond_those_wanted_do_not_count() -> None:
 
 
 def test_an_interval_without_width_reaches_the_threshold_that_it_equals() -> None:
-    evaluation = judge(episodes=2, threshold=500.0)
+    evaluation = evaluator(episodes=2, threshold=500.0)
 
     play(evaluation, [500.0, 500.0])
 
@@ -61,7 +61,7 @@ def test_an_interval_without_width_reaches_the_threshold_that_it_equals() -> Non
 
 @pytest.mark.parametrize("threshold", [-1000.0, 475.0, 10_000.0])
 def test_one_episode_decides_nothing(threshold: float) -> None:
-    evaluation = judge(episodes=1, threshold=threshold)
+    evaluation = evaluator(episodes=1, threshold=threshold)
 
     play(evaluation, [500.0])
 
@@ -71,7 +71,7 @@ def test_one_episode_decides_nothing(threshold: float) -> None:
 
 
 def test_one_episode_without_a_threshold_passes() -> None:
-    evaluation = judge(episodes=1)
+    evaluation = evaluator(episodes=1)
 
     play(evaluation, [500.0])
 
@@ -79,22 +79,22 @@ def test_one_episode_without_a_threshold_passes() -> None:
 
 
 def test_seeds_are_the_same_in_every_evaluation_of_a_run_seed() -> None:
-    one, other = judge(seed_parameter="seed"), judge(seed_parameter="seed", episodes=7, threshold=3.0)
+    one, other = evaluator(seed_parameter="seed"), evaluator(seed_parameter="seed", episodes=7, threshold=3.0)
 
-    seeds = [one.sitting(number).seed for number in range(5)]
+    seeds = [one.batch(number).seed for number in range(5)]
 
-    assert seeds == [other.sitting(number).seed for number in range(5)]
+    assert seeds == [other.batch(number).seed for number in range(5)]
     assert len(set(seeds)) == 5
-    assert judge().sitting(0).seed is None
+    assert evaluator().batch(0).seed is None
 
 
 def test_counting_goes_on_where_another_attempt_was() -> None:
-    first = judge(episodes=4)
+    first = evaluator(episodes=4)
     play(first, [1.0])
     play(first, [2.0])
 
-    second = judge(json.loads(json.dumps(first.state())), episodes=4)
-    assert second.next_sitting == 2
+    second = evaluator(json.loads(json.dumps(first.state())), episodes=4)
+    assert second.next_batch == 2
     play(second, [3.0, 4.0])
 
     assert second.result()["mean"] == 2.5

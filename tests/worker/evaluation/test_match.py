@@ -1,17 +1,19 @@
-"""Matches: which sittings are played, what counts, and what another attempt goes on with."""
+"""Matches: which batches are played, what counts, and what another attempt goes on with."""
 
 import json
 
 import pytest
 
 from server.config.assessment import MatchSettings
-from worker.evaluation.games import Game, Outcome
-from worker.evaluation.match import MatchJudge
+from worker.evaluation.episodes import Game, Outcome
+from worker.evaluation.match import MatchEvaluator
 
 CANDIDATE, CHAMPION = f"ckpt_{'a' * 26}", f"ckpt_{'b' * 26}"
 
 
-def judge(seed_parameter: str | None = "seed", saved: dict[str, object] | None = None, **bounds: float) -> MatchJudge:
+def evaluator(
+    seed_parameter: str | None = "seed", saved: dict[str, object] | None = None, **bounds: float
+) -> MatchEvaluator:
     settings = MatchSettings(
         candidate=CANDIDATE,
         champion=CHAMPION,
@@ -19,48 +21,48 @@ def judge(seed_parameter: str | None = "seed", saved: dict[str, object] | None =
         seed_parameter=seed_parameter,
         **bounds,  # type: ignore[arg-type]
     )
-    return MatchJudge(settings, seed=3, saved=saved)
+    return MatchEvaluator(settings, seed=3, saved=saved)
 
 
-def play(judge: MatchJudge, *outcomes: Outcome) -> None:
-    """Play the next sitting, with a game for each outcome."""
+def play(evaluator: MatchEvaluator, *outcomes: Outcome) -> None:
+    """Play the next batch, with a game for each outcome."""
     games = [Game(outcome, 0.0, 5, truncated=False) for outcome in outcomes]
-    judge.count(judge.sitting(judge.next_sitting), games)
+    evaluator.count(evaluator.batch(evaluator.next_batch), games)
 
 
 def test_each_seed_is_played_twice_with_sides_swapped() -> None:
-    match = judge()
+    match = evaluator()
 
-    sittings = [match.sitting(number) for number in range(4)]
+    batches = [match.batch(number) for number in range(4)]
 
-    assert [sitting.team for sitting in sittings] == [0, 1, 0, 1]
-    assert sittings[0].seed == sittings[1].seed != sittings[2].seed == sittings[3].seed
-    assert all(0 <= (sitting.seed or 0) < 2**24 for sitting in sittings)
+    assert [batch.team for batch in batches] == [0, 1, 0, 1]
+    assert batches[0].seed == batches[1].seed != batches[2].seed == batches[3].seed
+    assert all(0 <= (batch.seed or 0) < 2**24 for batch in batches)
 
 
 def test_seeds_are_those_of_the_run() -> None:
-    again = MatchJudge(judge()._settings, seed=3)
-    other = MatchJudge(judge()._settings, seed=4)
+    again = MatchEvaluator(evaluator()._settings, seed=3)
+    other = MatchEvaluator(evaluator()._settings, seed=4)
 
-    assert again.sitting(6) == judge().sitting(6)
-    assert other.sitting(6).seed != judge().sitting(6).seed
+    assert again.batch(6) == evaluator().batch(6)
+    assert other.batch(6).seed != evaluator().batch(6).seed
 
 
 def test_without_seeds_sides_are_balanced_and_games_count_by_themselves() -> None:
-    match = judge(None)
+    match = evaluator(None)
 
     play(match, "win", "loss")
     play(match, "draw")
     result = match.result()
 
-    assert [match.sitting(number).team for number in range(2)] == [0, 1]
-    assert match.sitting(0).seed is None
+    assert [match.batch(number).team for number in range(2)] == [0, 1]
+    assert match.batch(0).seed is None
     assert (result["games"], result["wins"], result["draws"], result["losses"]) == (3, 1, 1, 1)
     assert (result["paired"], result["pairs"]) == (False, None)
 
 
 def test_games_of_one_seed_count_together() -> None:
-    match = judge()
+    match = evaluator()
 
     play(match, "win", "draw", "loss")
     before = match.result()
@@ -74,7 +76,7 @@ def test_games_of_one_seed_count_together() -> None:
 
 
 def test_a_game_without_its_other_half_does_not_count() -> None:
-    match = judge()
+    match = evaluator()
 
     play(match, "win", "win")
     play(match, "loss")
@@ -83,7 +85,7 @@ def test_a_game_without_its_other_half_does_not_count() -> None:
 
 
 def test_nothing_counts_after_the_verdict() -> None:
-    match = judge(None, elo1=400.0)
+    match = evaluator(None, elo1=400.0)
 
     play(match, *["win"] * 50)
 
@@ -93,7 +95,7 @@ def test_nothing_counts_after_the_verdict() -> None:
 
 
 def test_it_fails_and_says_so() -> None:
-    match = judge(None, elo1=400.0)
+    match = evaluator(None, elo1=400.0)
 
     play(match, *["loss"] * 50)
 
@@ -102,7 +104,7 @@ def test_it_fails_and_says_so() -> None:
 
 
 def test_it_stays_undecided_at_the_most_games() -> None:
-    match = judge(None, elo0=-1.0, elo1=1.0, max_games=10)
+    match = evaluator(None, elo0=-1.0, elo1=1.0, max_games=10)
 
     play(match, *["win", "loss"] * 5)
 
@@ -111,15 +113,15 @@ def test_it_stays_undecided_at_the_most_games() -> None:
 
 
 def test_counting_goes_on_where_another_attempt_was() -> None:
-    whole, first = judge(), judge()
+    whole, first = evaluator(), evaluator()
     plan: list[tuple[Outcome, ...]] = [("win", "draw"), ("loss", "draw"), ("win", "win"), ("draw", "win")]
     for outcomes in plan:
         play(whole, *outcomes)
     for outcomes in plan[:3]:
         play(first, *outcomes)
 
-    second = judge(saved=json.loads(json.dumps(first.state())))
-    assert second.next_sitting == 3
+    second = evaluator(saved=json.loads(json.dumps(first.state())))
+    assert second.next_batch == 3
     play(second, *plan[3])
 
     assert second.result() == whole.result()
@@ -127,9 +129,9 @@ def test_counting_goes_on_where_another_attempt_was() -> None:
 
 
 def test_what_counts_is_numbered_with_the_candidates_side() -> None:
-    match = judge()
+    match = evaluator()
     play(match, "win")
 
-    counted = match.count(match.sitting(1), [Game("loss", 0.0, 5, truncated=False)])
+    counted = match.count(match.batch(1), [Game("loss", 0.0, 5, truncated=False)])
 
     assert [(each.number, each.place, each.outcome) for each in counted] == [(1, 0, "win"), (2, 1, "loss")]

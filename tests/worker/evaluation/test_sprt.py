@@ -39,8 +39,8 @@ def share(decision: str | None, probabilities: list[float], limit: int = 3000) -
 @pytest.mark.parametrize(
     "probabilities",
     [
-        pytest.param([0.5, 0.0, 0.5], id="games without draws"),
-        pytest.param([0.35, 0.3, 0.35], id="games with draws"),
+        pytest.param([0.5, 0.0, 0.5], id="games without draws", marks=pytest.mark.long),
+        pytest.param([0.35, 0.3, 0.35], id="games with draws", marks=pytest.mark.long),
         pytest.param([0.05, 0.2, 0.5, 0.2, 0.05], id="pairs"),
     ],
 )
@@ -51,8 +51,8 @@ def test_a_thousand_gates_of_two_equal_policies_pass_no_more_often_than_stated(p
 @pytest.mark.parametrize(
     "probabilities",
     [
-        pytest.param([1 - STRONGER, 0.0, STRONGER], id="games without draws"),
-        pytest.param([1 - STRONGER - 0.15, 0.3, STRONGER - 0.15], id="games with draws"),
+        pytest.param([1 - STRONGER, 0.0, STRONGER], id="games without draws", marks=pytest.mark.long),
+        pytest.param([1 - STRONGER - 0.15, 0.3, STRONGER - 0.15], id="games with draws", marks=pytest.mark.long),
         # Two games of one seed, each won with the probability of a lead of 100 points.
         pytest.param(
             [(1 - STRONGER) ** 2, 0.0, 2 * STRONGER * (1 - STRONGER), 0.0, STRONGER**2], id="pairs without draws"

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from tests.worker.rollouts import make_rollout
 from worker.experience.groups import Mates, teams_of
 from worker.experience.rollout import Rollout
@@ -22,7 +22,7 @@ class Part:
     group: int
     ticks: list[int]
     following: int
-    ending: Ending
+    ending: SegmentEnd
     starts: bool = True
     mates_alive: bool = False
     rewards: list[float] = field(default_factory=list)
@@ -77,16 +77,20 @@ def worlds(draw: st.DrawFn) -> list[Part]:
                 event = chance.choice(["decide", "cut", "terminate", "truncate"], p=[0.6, 0.2, 0.1, 0.1])
                 if part is not None and event != "decide":
                     part.following = tick
-                    part.ending = {"cut": Ending.CUT, "terminate": Ending.TERMINATED, "truncate": Ending.TRUNCATED}[
-                        event
-                    ]
+                    part.ending = {
+                        "cut": SegmentEnd.CUT,
+                        "terminate": SegmentEnd.TERMINATED,
+                        "truncate": SegmentEnd.TRUNCATED,
+                    }[event]
                     part.mates_alive = bool(chance.integers(0, 2))
                     parts.append(part)
                 ended = part is not None and event in {"terminate", "truncate"}
                 if ended and chance.random() < 0.5:
                     continue  # back later
                 if part is None or event != "decide":
-                    part = Part(simulator, agent, int(groups[agent]), [], 0, Ending.CUT, starts=part is None or ended)
+                    part = Part(
+                        simulator, agent, int(groups[agent]), [], 0, SegmentEnd.CUT, starts=part is None or ended
+                    )
                 part.ticks.append(tick)
                 part.rewards.append(float(chance.integers(-5, 6)))
                 opened[agent] = part
@@ -95,7 +99,7 @@ def worlds(draw: st.DrawFn) -> list[Part]:
             parts.append(part)
     order = chance.permutation(len(parts))
     kept = [parts[index] for index in order if chance.random() < 0.8]
-    return kept or [Part(0, 0, 0, [3], 4, Ending.CUT, rewards=[1.0])]
+    return kept or [Part(0, 0, 0, [3], 4, SegmentEnd.CUT, rewards=[1.0])]
 
 
 def are_mates(one: Part, other: Part) -> bool:
@@ -137,7 +141,7 @@ def test_mates_at_an_end_are_those_of_whom_something_is_known_there(parts: list[
         seen = {steps[row][0].agent for row in rows}
         for index, other in enumerate(parts):
             ends_here = are_mates(segment, other) and other.following == tick
-            stays = other.ending is Ending.TRUNCATED or (other.ending is Ending.CUT and other.agent not in seen)
+            stays = other.ending is SegmentEnd.TRUNCATED or (other.ending is SegmentEnd.CUT and other.agent not in seen)
             if ends_here and stays:
                 rows.append(len(steps) + index)
         return rows
@@ -145,7 +149,7 @@ def test_mates_at_an_end_are_those_of_whom_something_is_known_there(parts: list[
     teams = teams_of(rollout_of(parts))
 
     expected = [known(part) for part in parts]
-    dies = [part.ending is Ending.TERMINATED for part in parts]
+    dies = [part.ending is SegmentEnd.TERMINATED for part in parts]
     assert listed(teams.ends) == expected
     assert teams.self_at_end.tolist() == [not (died and mates) for died, mates in zip(dies, expected, strict=True)]
     assert teams.bootstraps.tolist() == [
@@ -172,8 +176,8 @@ def test_a_step_earns_what_its_team_receives_while_it_lasts(parts: list[Part]) -
 
 
 def test_a_mate_that_decides_more_seldom_counts_with_its_last_step() -> None:
-    fast = Part(0, 1, 7, [10, 11, 12, 13], 14, Ending.CUT)
-    slow = Part(0, 2, 7, [10, 13], 16, Ending.CUT)
+    fast = Part(0, 1, 7, [10, 11, 12, 13], 14, SegmentEnd.CUT)
+    slow = Part(0, 2, 7, [10, 13], 16, SegmentEnd.CUT)
 
     teams = teams_of(rollout_of([fast, slow]))
 
@@ -182,7 +186,7 @@ def test_a_mate_that_decides_more_seldom_counts_with_its_last_step() -> None:
 
 
 def test_a_team_that_is_cut_together_sees_what_followed_for_each_other() -> None:
-    parts = [Part(0, agent, 7, [10, 11], 12, Ending.CUT) for agent in (1, 2, 3)]
+    parts = [Part(0, agent, 7, [10, 11], 12, SegmentEnd.CUT) for agent in (1, 2, 3)]
 
     teams = teams_of(rollout_of(parts))
 
@@ -191,8 +195,8 @@ def test_a_team_that_is_cut_together_sees_what_followed_for_each_other() -> None
 
 
 def test_what_follows_an_agent_that_died_early_is_its_mates() -> None:
-    dead = Part(0, 1, 7, [10], 11, Ending.TERMINATED, mates_alive=True, rewards=[-1.0])
-    mate = Part(0, 2, 7, [10, 11, 12], 13, Ending.TERMINATED, rewards=[0.0, 2.0, 4.0])
+    dead = Part(0, 1, 7, [10], 11, SegmentEnd.TERMINATED, mates_alive=True, rewards=[-1.0])
+    mate = Part(0, 2, 7, [10, 11, 12], 13, SegmentEnd.TERMINATED, rewards=[0.0, 2.0, 4.0])
 
     teams = teams_of(rollout_of([dead, mate]))
 
@@ -204,8 +208,8 @@ def test_what_follows_an_agent_that_died_early_is_its_mates() -> None:
 
 
 def test_the_next_attempt_of_a_group_is_not_what_follows_this_one() -> None:
-    parts = [Part(0, agent, 7, [10], 11, Ending.TERMINATED) for agent in (1, 2)]
-    parts += [Part(0, agent, 7, [11], 12, Ending.TERMINATED) for agent in (1, 2)]
+    parts = [Part(0, agent, 7, [10], 11, SegmentEnd.TERMINATED) for agent in (1, 2)]
+    parts += [Part(0, agent, 7, [11], 12, SegmentEnd.TERMINATED) for agent in (1, 2)]
 
     teams = teams_of(rollout_of(parts))
 
@@ -216,11 +220,11 @@ def test_the_next_attempt_of_a_group_is_not_what_follows_this_one() -> None:
 
 def test_agents_without_a_group_and_groups_of_other_simulators_are_strangers() -> None:
     parts = [
-        Part(0, 1, 0, [10], 11, Ending.CUT),
-        Part(0, 2, 0, [10], 11, Ending.CUT),
-        Part(0, 3, 7, [10], 11, Ending.CUT),
+        Part(0, 1, 0, [10], 11, SegmentEnd.CUT),
+        Part(0, 2, 0, [10], 11, SegmentEnd.CUT),
+        Part(0, 3, 7, [10], 11, SegmentEnd.CUT),
     ]
-    parts += [Part(1, 3, 7, [10], 11, Ending.CUT)]
+    parts += [Part(1, 3, 7, [10], 11, SegmentEnd.CUT)]
 
     teams = teams_of(rollout_of(parts))
 

@@ -13,12 +13,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.replay import MOST_STREAMS, ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
-from worker.learning.shares import together
+from worker.learning.data_parallel import process_group
 from worker.trainer import checkpoint
 
 LABELLED = make_spec(observations=(1,), continuous=1)
@@ -30,7 +30,7 @@ def drawn(buffer: ReplayBuffer, count: int = 64, seed: int = 1) -> Any:
 
 
 def labelled_rollout(
-    first: list[int], lengths: list[int], endings: list[Ending], *, remember: bool = False, **segments: list[int]
+    first: list[int], lengths: list[int], endings: list[SegmentEnd], *, remember: bool = False, **segments: list[int]
 ) -> Rollout:
     """Segment `b` has the observations `first[b]`, `first[b] + 1`, ..., the one behind its end, too."""
     seen = [
@@ -67,7 +67,7 @@ class Stream:
 class Model:
     """Every transition ever stored, as (observation, next observation, ending)."""
 
-    transitions: list[tuple[int, int, Ending]] = field(default_factory=list)
+    transitions: list[tuple[int, int, SegmentEnd]] = field(default_factory=list)
     successor: dict[int, int] = field(default_factory=dict)
     """Index of the transition that goes on where another one ended."""
     streams: dict[tuple[int, int], Stream] = field(default_factory=dict)
@@ -86,12 +86,12 @@ class ReplayMachine(RuleBasedStateMachine):
 
     @rule(
         segments=st.lists(
-            st.tuples(st.integers(0, 2), st.integers(1, 5), st.sampled_from(Ending), st.booleans()),
+            st.tuples(st.integers(0, 2), st.integers(1, 5), st.sampled_from(SegmentEnd), st.booleans()),
             min_size=1,
             max_size=4,
         )
     )
-    def store(self, segments: list[tuple[int, int, Ending, bool]]) -> None:
+    def store(self, segments: list[tuple[int, int, SegmentEnd, bool]]) -> None:
         first, lengths, endings = [], [], []
         agents, episodes, sequences = [], [], []
         for agent, length, ending, lost in segments:
@@ -121,15 +121,15 @@ class ReplayMachine(RuleBasedStateMachine):
         )
         self.buffer.store(rollout)
 
-    def _remember(self, stream: Stream, start: int, length: int, ending: Ending) -> None:
+    def _remember(self, stream: Stream, start: int, length: int, ending: SegmentEnd) -> None:
         for step in range(length):
             last = step == length - 1
             index = len(self.model.transitions)
-            self.model.transitions.append((start + step, start + step + 1, ending if last else Ending.CUT))
+            self.model.transitions.append((start + step, start + step + 1, ending if last else SegmentEnd.CUT))
             if stream.newest is not None:
                 self.model.successor[stream.newest] = index
             stream.newest = index
-        if ending is Ending.CUT:
+        if ending is SegmentEnd.CUT:
             stream.seen, stream.sequence = start + length, stream.sequence + 1
         else:
             stream.seen, stream.newest = None, None
@@ -156,7 +156,7 @@ class ReplayMachine(RuleBasedStateMachine):
             strict=True,
         )
         expected = {
-            (float(here), float(there), ending is Ending.TERMINATED, ending is not Ending.CUT)
+            (float(here), float(there), ending is SegmentEnd.TERMINATED, ending is not SegmentEnd.CUT)
             for here, there, ending in newest
         }
         assert set(found) == expected  # 200 draws of at most 9 miss one with a probability of 1e-9
@@ -203,8 +203,8 @@ TestReplayAgainstAList.settings = settings(
 
 def test_a_segment_that_goes_on_uses_the_pending_observation() -> None:
     buffer = ReplayBuffer(LABELLED, 10)
-    buffer.store(labelled_rollout([0], [2], [Ending.CUT]))
-    buffer.store(labelled_rollout([2], [1], [Ending.TERMINATED], sequences=[1]))
+    buffer.store(labelled_rollout([0], [2], [SegmentEnd.CUT]))
+    buffer.store(labelled_rollout([2], [1], [SegmentEnd.TERMINATED], sequences=[1]))
 
     sample = drawn(buffer)
 
@@ -221,8 +221,8 @@ def test_a_segment_that_goes_on_uses_the_pending_observation() -> None:
 )
 def test_what_does_not_go_on_is_not_linked(other: dict[str, list[int]]) -> None:
     buffer = ReplayBuffer(LABELLED, 10)
-    buffer.store(labelled_rollout([0], [2], [Ending.CUT]))
-    buffer.store(labelled_rollout([50], [1], [Ending.CUT], **other))
+    buffer.store(labelled_rollout([0], [2], [SegmentEnd.CUT]))
+    buffer.store(labelled_rollout([50], [1], [SegmentEnd.CUT], **other))
 
     sample = buffer.sample_sequences(50, 3, torch.Generator().manual_seed(1))
 
@@ -232,8 +232,8 @@ def test_what_does_not_go_on_is_not_linked(other: dict[str, list[int]]) -> None:
 
 def test_simulators_with_equal_agents_are_told_apart() -> None:
     buffer = ReplayBuffer(LABELLED, 10)
-    buffer.store(labelled_rollout([0, 10], [1, 1], [Ending.CUT] * 2, simulators=[1, 2], agents=[0, 0]))
-    buffer.store(labelled_rollout([11], [1], [Ending.CUT], simulators=[2], agents=[0], sequences=[1]))
+    buffer.store(labelled_rollout([0, 10], [1, 1], [SegmentEnd.CUT] * 2, simulators=[1, 2], agents=[0, 0]))
+    buffer.store(labelled_rollout([11], [1], [SegmentEnd.CUT], simulators=[2], agents=[0], sequences=[1]))
 
     assert buffer._next[:3].tolist() == [10, 2, buffer._next[2]]
 
@@ -241,7 +241,7 @@ def test_simulators_with_equal_agents_are_told_apart() -> None:
 def test_a_rollout_larger_than_the_capacity_leaves_its_newest_steps() -> None:
     buffer = ReplayBuffer(LABELLED, 4)
 
-    buffer.store(labelled_rollout([0, 20, 40], [5, 3, 2], [Ending.CUT, Ending.TERMINATED, Ending.CUT]))
+    buffer.store(labelled_rollout([0, 20, 40], [5, 3, 2], [SegmentEnd.CUT, SegmentEnd.TERMINATED, SegmentEnd.CUT]))
 
     sample = drawn(buffer)
     assert sorted(set(sample.observations[0][sample.index, 0].tolist())) == [21.0, 22.0, 40.0, 41.0]
@@ -251,7 +251,7 @@ def test_a_rollout_larger_than_the_capacity_leaves_its_newest_steps() -> None:
 def test_every_transition_is_drawn_as_often() -> None:
     buffer = ReplayBuffer(LABELLED, 50)
     for start in range(0, 80, 4):
-        buffer.store(labelled_rollout([start], [4], [Ending.TERMINATED]))
+        buffer.store(labelled_rollout([start], [4], [SegmentEnd.TERMINATED]))
 
     counts = torch.bincount(drawn(buffer, 50_000).rows, minlength=50).double()
 
@@ -265,7 +265,7 @@ def test_processes_that_learn_as_one_read_their_shares_of_the_same_draw(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = ReplayBuffer(LABELLED, 50, memory_size=2)
-    buffer.store(labelled_rollout([0, 20], [5, 4], [Ending.CUT, Ending.TERMINATED], remember=True))
+    buffer.store(labelled_rollout([0, 20], [5, 4], [SegmentEnd.CUT, SegmentEnd.TERMINATED], remember=True))
     generators = [torch.Generator().manual_seed(3) for _ in range(3)]
 
     def draw(generator: torch.Generator) -> Replayed:
@@ -275,7 +275,7 @@ def test_processes_that_learn_as_one_read_their_shares_of_the_same_draw(
     shares = []
     for rank in range(2):
         monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-        with together():
+        with process_group():
             shares.append(draw(generators[rank]))
     everything = draw(generators[2])
 
@@ -348,7 +348,7 @@ def test_a_transition_with_a_picture_takes_at_most_a_tenth_more_than_the_picture
 
     for number in range(steps // segment):  # episodes of 600 steps, in segments of 60
         sequence = number % 10
-        ending = Ending.TERMINATED if sequence == 9 else Ending.CUT
+        ending = SegmentEnd.TERMINATED if sequence == 9 else SegmentEnd.CUT
         buffer.store(_again(rollout, episode=number // 10, sequence=sequence, ending=ending))
 
     assert len(buffer) == steps
@@ -356,7 +356,7 @@ def test_a_transition_with_a_picture_takes_at_most_a_tenth_more_than_the_picture
     assert (resident_bytes() - before) / steps <= 1.1 * picture
 
 
-def _again(rollout: Rollout, *, episode: int, sequence: int, ending: Ending) -> Rollout:
+def _again(rollout: Rollout, *, episode: int, sequence: int, ending: SegmentEnd) -> Rollout:
     """The same steps of one segment elsewhere in an agent's life."""
     columns = {name: getattr(rollout, name) for name in Rollout.__slots__}
     columns["episodes"], columns["sequences"] = torch.tensor([episode]), torch.tensor([sequence])
@@ -384,7 +384,7 @@ def test_agents_that_never_come_back_are_forgotten() -> None:
     buffer = ReplayBuffer(LABELLED, 16)
 
     for number in range(MOST_STREAMS + 200):
-        buffer.store(labelled_rollout([0], [1], [Ending.CUT], agents=[number]))
+        buffer.store(labelled_rollout([0], [1], [SegmentEnd.CUT], agents=[number]))
 
     assert len(buffer._streams) < 16 + 200
 
@@ -394,13 +394,13 @@ def test_a_resumed_buffer_is_as_long_and_goes_on_alike(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     buffer = ReplayBuffer(spec, 50)
     for sequence in range(4):
-        open_ends = {"ending": [Ending.CUT] * 3, "sequences": [sequence] * 3}
+        open_ends = {"ending": [SegmentEnd.CUT] * 3, "sequences": [sequence] * 3}
         buffer.store(random_rollout(spec, [9, 4, 6], rng, masked=True, **open_ends))
 
     checkpoint.save(tmp_path, {"replay": buffer.state_dict()})
     resumed = ReplayBuffer(spec, 50)
     resumed.load_state_dict(checkpoint.load(tmp_path)["replay"])
-    more = random_rollout(spec, [2, 5, 1], rng, masked=True, ending=[Ending.CUT] * 3, sequences=[4] * 3)
+    more = random_rollout(spec, [2, 5, 1], rng, masked=True, ending=[SegmentEnd.CUT] * 3, sequences=[4] * 3)
     samples = []
     for one in (buffer, resumed):
         assert len(one) == 50
@@ -415,7 +415,7 @@ def test_a_resumed_buffer_is_as_long_and_goes_on_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("capacity", [3, 20, 50])
 def test_a_buffer_of_another_capacity_takes_over_the_newest(capacity: int) -> None:
-    lengths, endings = [4, 3, 2], [Ending.CUT, Ending.TERMINATED, Ending.CUT]
+    lengths, endings = [4, 3, 2], [SegmentEnd.CUT, SegmentEnd.TERMINATED, SegmentEnd.CUT]
     buffers = [ReplayBuffer(LABELLED, 20, memory_size=2), ReplayBuffer(LABELLED, capacity, memory_size=2)]
     for number in range(3):  # 27 steps; each agent goes on where it was
         first = [1000 + 4 * number, 2000 + 100 * number, 3000 + 2 * number]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.collector.arena import Arena
-from ludus.collector.segments import Ending, Segment
+from ludus.collector.segments import SegmentEnd
+from tests.segments import Segment, columns_of
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.rollout import gather
 from worker.experience.transitions import transitions_of
@@ -18,8 +19,8 @@ CPU = torch.device("cpu")
 SPEC = make_spec(observations=(3, (1, 4, 4), (5, 2)), continuous=2, branches=(3, 2))
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(Ending)), min_size=1, max_size=12))
-def test_what_followed_and_how_it_ended_is_as_in_a_plain_loop(segments: list[tuple[int, Ending]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(SegmentEnd)), min_size=1, max_size=12))
+def test_what_followed_and_how_it_ended_is_as_in_a_plain_loop(segments: list[tuple[int, SegmentEnd]]) -> None:
     lengths = [length for length, _ in segments]
     rollout = random_rollout(SPEC, lengths, np.random.default_rng(1), ending=[ending for _, ending in segments])
     expected = []
@@ -31,7 +32,9 @@ def test_what_followed_and_how_it_ended_is_as_in_a_plain_loop(segments: list[tup
                 rollout.next_observations[item][number] if last else rollout.observations[item][step + 1]
                 for item in range(3)
             ]
-            expected.append((following, last and ending is Ending.TERMINATED, last and ending is not Ending.CUT))
+            expected.append(
+                (following, last and ending is SegmentEnd.TERMINATED, last and ending is not SegmentEnd.CUT)
+            )
         first += length
 
     transitions = transitions_of(rollout, CPU, squashed=False)
@@ -88,7 +91,10 @@ def test_the_pool_of_a_gathered_rollout_is_no_copy_and_that_of_others_is_the_sam
     for column in arena.observations:
         column[:] = np.random.default_rng(1).integers(0, 255, column.shape)
     gathered = gather(
-        arena, [Segment(0, 1, 0, 0, 0, 6, 0, Ending.CUT, (7, 2)), Segment(0, 2, 0, 0, 0, 3, 0, Ending.CUT, (3,))]
+        arena,
+        columns_of(
+            [Segment(0, 1, 0, 0, 0, 6, 0, SegmentEnd.CUT, (7, 2)), Segment(0, 2, 0, 0, 0, 3, 0, SegmentEnd.CUT, (3,))]
+        ),
     )
     apart = replace(gathered, next_observations=[part.clone() for part in gathered.next_observations])
 

@@ -13,6 +13,6 @@ def test_a_worker_without_a_ticket_key_stays_on_loopback(tmp_path: Path) -> None
 
     assert ended.returncode == 2
     assert ended.stderr == (
-        "Error: Collectors would listen on 0.0.0.0 and let everybody in: set LUDUS_GATEWAY__TICKET_KEY to the "
+        "Error: Collectors would listen on 0.0.0.0 without access control: set LUDUS_GATEWAY__TICKET_KEY to the "
         "gateway's key, or listen on 127.0.0.1 (LUDUS_WORKER__BIND_HOST).\n"
     )

@@ -3,17 +3,17 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from server.kit.settings import WorkerSettings
+from tests.waiting import eventually
 from worker.host.commands import worker
-from worker.host.gpus import GpuInUse, check_free, deal, find_gpus, lock_gpus
+from worker.host.gpus import GpuInUse, assign, check_free, find_gpus, lock_gpus
 from worker.host.process import TrainerProcess
-from worker.host.tasks import Equipment
+from worker.host.tasks import HostResources
 
 LISTED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa)
 GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbbb)
@@ -36,18 +36,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_host_has_a_slot_for_each_gpu_whose_trainers_see_it_alone(host: Path) -> None:
-    equipment = Equipment.find(WorkerSettings())
+    equipment = HostResources.find(WorkerSettings())
 
     assert equipment.slots == 2
     assert [equipment.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["GPU-aaaa", "GPU-bbbb"]
 
 
 def test_slots_share_out_the_gpus_that_are_named_and_those_beyond_them_see_none(host: Path) -> None:
-    assert Equipment.find(WorkerSettings(slots=1)).of(0) == ("GPU-aaaa", "GPU-bbbb")
-    assert Equipment.find(WorkerSettings(gpus=[1])).slots == 1
-    beyond = Equipment.find(WorkerSettings(gpus=["GPU-bbbb"], slots=2))
+    assert HostResources.find(WorkerSettings(slots=1)).of(0) == ("GPU-aaaa", "GPU-bbbb")
+    assert HostResources.find(WorkerSettings(gpus=[1])).slots == 1
+    beyond = HostResources.find(WorkerSettings(gpus=["GPU-bbbb"], slots=2))
     assert [beyond.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["GPU-bbbb", ""]
-    assert deal(["a", "b", "c"], 2) == [("a", "b"), ("c",)]
+    assert assign(["a", "b", "c"], 2) == [("a", "b"), ("c",)]
 
 
 def test_what_cuda_shows_this_host_is_what_there_is(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_what_cuda_shows_this_host_is_what_there_is(host: Path, monkeypatch: pyt
 def test_without_nvidia_smi_trainers_look_for_themselves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    equipment = Equipment.find(WorkerSettings())
+    equipment = HostResources.find(WorkerSettings())
 
     assert (equipment.slots, equipment.environment(0)) == (1, {})
 
@@ -88,8 +88,8 @@ def test_a_trainer_inherits_its_slots_environment_and_locks(host: Path) -> None:
     trainer = TrainerProcess.spawn({"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}, [lock.descriptor])
 
     try:
-        while not (environment := Path(f"/proc/{trainer.pid}/environ").read_bytes().split(b"\0"))[0]:
-            time.sleep(0.01)  # the interpreter is just being loaded
+        # it is empty while the interpreter is just being loaded
+        environment = eventually(lambda: Path(f"/proc/{trainer.pid}/environ").read_bytes()).split(b"\0")
         assert b"CUDA_VISIBLE_DEVICES=GPU-aaaa" in environment
         assert Path(f"/proc/{trainer.pid}/fd/{lock.descriptor}").exists()
     finally:

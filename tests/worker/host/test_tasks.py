@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,12 @@ from sqlalchemy import delete
 
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.kit.queue import Doorbell, make_celery
+from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
 from server.workers.models import Worker
 from server.workers.repository import WorkerRepository
 from tests.factories import make_run, read_run
+from tests.waiting import eventually, never
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def worker(database: Database, tmp_path: Path) -> "Iterator[subprocess.Popen[byt
     command = [sys.executable, "-m", "ludus.cli", "worker", "--slots", "1"]
     process = subprocess.Popen(command, env={**os.environ, "LUDUS_HOME": str(tmp_path)}, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: bool(listed(database)))
+        eventually(lambda: bool(listed(database)))
         yield process
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -45,16 +45,14 @@ def worker(database: Database, tmp_path: Path) -> "Iterator[subprocess.Popen[byt
         process.wait()
 
 
+def listed_runs(database: Database) -> list[str | None]:
+    with database.read() as session:
+        return [worker.run_id for worker in WorkerRepository(session).list().items]
+
+
 def listed(database: Database) -> list[str]:
     with database.read() as session:
         return [worker.id for worker in WorkerRepository(session).list().items]
-
-
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s"
-        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("worker")
@@ -66,7 +64,7 @@ def test_a_worker_that_was_forgotten_enters_the_list_again_and_leaves_no_attempt
     with database.write() as session:
         session.execute(delete(Worker))
 
-    until(lambda: listed(database) == before)
+    eventually(lambda: listed(database) == before)
 
     assert not (tmp_path / "scratch" / "run_0abc-3").exists()
 
@@ -74,16 +72,13 @@ def test_a_worker_that_was_forgotten_enters_the_list_again_and_leaves_no_attempt
 def test_a_worker_that_takes_a_run_as_soon_as_it_starts_is_listed_with_it(database: Database, tmp_path: Path) -> None:
     """The message is there before the worker: its slot may hear it before it has entered itself in the list."""
     run = make_run(database, name="run")
-    Doorbell(make_celery(Settings(home=tmp_path))).ring(run.id)
+    WakeUpQueue(make_celery(Settings(home=tmp_path))).wake(run.id)
     command = [sys.executable, "-m", "ludus.cli", "worker", "--slots", "1"]
     process = subprocess.Popen(command, env={**os.environ, "LUDUS_HOME": str(tmp_path)}, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: read_run(database, "run").epoch == 1)
-        with database.read() as session:
-            assert [worker.run_id for worker in WorkerRepository(session).list().items] == [run.id]
-        time.sleep(3)  # the row is not written anew without the run
-        with database.read() as session:
-            assert [worker.run_id for worker in WorkerRepository(session).list().items] == [run.id]
+        eventually(lambda: read_run(database, "run").attempt == 1)
+        assert listed_runs(database) == [run.id]
+        never(lambda: listed_runs(database) != [run.id], "its row is written anew without the run", 3)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)

@@ -29,7 +29,7 @@ def test_a_busy_slot_an_empty_queue_or_a_message_that_came_begin_the_wait_anew(c
 
     assert look(watchdog, clock, (True, 1), (True, 1), (False, 1), (True, 1), (True, 0), (True, 1)) == [False] * 6
     assert look(watchdog, clock, (True, 1)) == [False]
-    watchdog.heard()
+    watchdog.received()
     assert look(watchdog, clock, (True, 1), (True, 1)) == [False, False]
     assert look(watchdog, clock, (True, 1)) == [True]
 

@@ -9,7 +9,15 @@ import torch
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import DemonstrationError, write
 from server.config.behavior import TRAINERS
-from server.config.config import CloneConfig, GAILConfig, RewardSignals, SignalConfig, TorchSettings
+from server.config.config import (
+    CloneConfig,
+    TorchSettings,
+)
+from server.config.rewards import (
+    GAILConfig,
+    RewardSignals,
+    SignalConfig,
+)
 from tests.worker.rollouts import make_config, make_spec
 from tests.worker.test_variants import demonstrate
 from worker.learning.algorithms.algorithm import Compilable
@@ -49,7 +57,9 @@ def learners() -> list[Any]:
 
 def test_signals_are_built_in_the_order_of_the_value_heads(shown: Demonstrations) -> None:
     gail = {"demonstrations": [SHOWN], "gamma": 0.5}
-    section = RewardSignals.model_validate({"rnd": {}, "gail": [gail, gail], "curiosity": {}, "extrinsic": {}})
+    section = RewardSignals.model_validate(
+        {"rnd": {}, "gail": [gail, gail], "curiosity": {}, "extrinsic": {}}
+    )
 
     signals = build_signals(section, make_spec(branches=(2,)), CPU, torch.Generator(), shown)
 

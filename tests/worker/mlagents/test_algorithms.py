@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from server.config.config import CloneConfig, resolve
 from tests.worker.mlagents.cases import MATES, NAMES, ROWS, STEPS, Case, remembered
+from worker.learning.fast.adam import FlatAdam
+from worker.learning.fast.critics import build_critics
 from worker.learning.functional.prediction import flat_actions
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.multi_agent import TeamCritic
-from worker.learning.networks.optimizer import FlatAdam
-from worker.learning.networks.q_networks import build_critics
 from worker.learning.rewards.curiosity import CuriosityNetworks
 from worker.learning.rewards.gail import Discriminator
 from worker.learning.rewards.rnd import RNDNetworks
@@ -83,12 +83,12 @@ def test_policy_and_critics_of_sac_answer_as_they_did_in_ml_agents(tmp_path: Pat
 
     check_policy(case, actor)
     encoded, (continuous, _) = actor.encode(case.observations()), case.actions()
-    q, v = critics.judge(encoded, continuous, 1)
+    q, v, _ = critics.q_values(encoded, continuous, 1)
     for judged, theirs in zip(q, ("q1", "q2"), strict=True):
         expected = case.answers[theirs][:, case.columns]
         close(judged.reshape(expected.shape), expected)
     close(v, case.answers["value"][:, case.columns])
-    close(critics.begin(encoded), case.answers["target"][:, case.columns])
+    close(critics.initial_values(encoded), case.answers["target"][:, case.columns])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("poca")])

@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulation import Simulation
-from ludus.sdk.simulator import connect
-from worker.trainer.link import (
+from ludus.sdk import Simulation, SimulatorError, connect
+from server.ladders.refs import PlayedMatch
+from worker.trainer.loop import Trainer
+from worker.trainer.messages import (
     CheckpointCommitted,
     CheckpointRefused,
     CheckpointWritten,
@@ -18,16 +18,14 @@ from worker.trainer.link import (
     Finished,
     Job,
     Listening,
-    Match,
     MatchesPlayed,
     Message,
     Metrics,
 )
-from worker.trainer.loop import Trainer
 
 
 class Referee:
-    """The trainer's superior: lets games play, commits checkpoints, remembers what it is told."""
+    """The trainer's supervisor: lets games play, commits checkpoints, remembers what it is told."""
 
     def __init__(self, games: Sequence[Simulation]) -> None:
         self.told: list[Message] = []
@@ -61,7 +59,7 @@ class Referee:
             connect(game, run="alone", server=address, patience_seconds=1.0)
 
     @property
-    def matches(self) -> list[Match]:
+    def matches(self) -> list[PlayedMatch]:
         return [match for message in self.told if isinstance(message, MatchesPlayed) for match in message.matches]
 
     @property
@@ -89,13 +87,13 @@ def train(
     resume_from: str | None = None,
     checkpoints: Mapping[str, str] | None = None,
     simulators: dict[str, Any] | None = None,
-    epoch: int = 1,
+    attempt: int = 1,
 ) -> tuple[Finished, Referee]:
     """Train until every behavior is done. `checkpoints`: the folders of those that the configuration names."""
     referee = Referee(games)
     job = Job(
         run_id="alone",
-        epoch=epoch,
+        attempt=attempt,
         config={"behaviors": behaviors, "simulators": simulators or {}},
         seed=seed,
         scratch=str(folder / "scratch"),

@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.collector.matches import EndedMatch
+from ludus.collector.messages import EndedMatch, MatchesEnded, OpponentAssignment
 from server.config.selfplay import SelfPlaySettings
-from worker.collectors.notices import MatchesEnded
-from worker.collectors.programs import Opposition
 from worker.selfplay.controller import ELO, LEARNING_TEAM, OPPONENT_ELO_MEAN, OPPONENT_ELO_STD, GhostController
 from worker.selfplay.ghost import Ghost, Weights
-from worker.trainer.link import EventRecord
+from worker.trainer.messages import EventRecord
 from worker.trainer.recorder import Recorder
 
 WIN, DRAW, LOSS = 1, 2, 3
@@ -22,7 +20,7 @@ class Club:
     """A controller, and what it asks of the collectors."""
 
     def __init__(self, simulators: int = 1) -> None:
-        self.opposed: dict[str, Opposition] = {}
+        self.opposed: dict[str, OpponentAssignment] = {}
         self.calls: list[str] = []
         """Behaviors whose opponents were told, and resets, in order."""
         self.weights: dict[str, set[int]] = {}
@@ -32,12 +30,15 @@ class Club:
         self.points: dict[str, float] = {}
         self.policy = {"A": 0.0, "B": 0.0}
         """What the weights of each learning policy are."""
-        self.controller = GhostController(self, lambda: self.calls.append("reset"), lambda: simulators, self._tell)
+        self.controller = GhostController(self, range(simulators), self._tell)
 
     def _tell(self, event: EventRecord) -> None:
         (self.turns if event.name == "self_play_turn_began" else self.events).append(event)
 
-    def oppose(self, behavior: str, opposition: Opposition, weights: Mapping[int, Weights]) -> None:
+    def reset(self) -> None:
+        self.calls.append("reset")
+
+    def oppose(self, behavior: str, opposition: OpponentAssignment, weights: Mapping[int, Weights]) -> None:
         assert opposition.keys <= weights.keys(), "whatever is named has weights"
         self.opposed[behavior] = opposition
         self.weights[behavior] = {key: float(flat[0]) for key, flat in weights.items()}  # type: ignore[assignment]
@@ -53,6 +54,10 @@ class Club:
             behavior, 10, lambda metrics: self.points.update({one.key: one.value for one in metrics.points})
         )
         ghost = Ghost(behavior, SelfPlaySettings.model_validate(given), 1, step, weights, recorder)
+        if saved is None:
+            ghost.begin()
+        else:
+            ghost.load_state_dict(saved["ghost"])
         self.controller.join(ghost, saved)
         return ghost
 
@@ -89,7 +94,7 @@ def test_the_team_with_the_lowest_number_learns_first_against_the_untrained_poli
 
     assert club.controller.learning == 2
     assert club.controller.has_turn("A")
-    assert club.opposed["A"] == Opposition(2, {}, [0])
+    assert club.opposed["A"] == OpponentAssignment(2, {}, [0])
     assert club.take() == ["A"], "no reset: everybody has just begun"
 
 
@@ -341,7 +346,7 @@ def test_opponents_are_exchanged_after_more_than_swap_steps_of_theirs() -> None:
     club.controller.played("A", 1)
 
     assert club.take() == ["A"]
-    assert club.opposed["A"] == Opposition(0, {1: [-21]}, [-21])
+    assert club.opposed["A"] == OpponentAssignment(0, {1: [-21]}, [-21])
     assert club.weights["A"] == {-21: 5.0}, "a copy of the policy as it is now"
     club.policy["A"] = 6.0
     club.controller.learned("A", 30, done=False)
@@ -368,7 +373,7 @@ def test_each_simulator_gets_an_opponent_of_its_own_up_to_eight() -> None:
 
 
 def match(outcome: int, key: int = 0, **fields: Any) -> EndedMatch:
-    opponents = fields.pop("opponents", [("A", 1, key)])
+    opponents = tuple(fields.pop("opponents", [("A", 1, key)]))
     values = {"simulator": 3, "team": 0, "truncated": False, "settled": True, **fields}
     return EndedMatch(outcome=outcome, opponents=opponents, **values)
 
@@ -380,7 +385,10 @@ def test_a_win_is_rated_and_goes_into_the_ledger() -> None:
     (played,) = club.controller.ended(MatchesEnded("A", (match(WIN),)), step=75, at=9.5)
 
     assert (played.number, played.step, played.at, played.simulator, played.outcome) == (1, 75, 9.5, 3, "win")
-    assert [(seat.behavior, seat.team, seat.snapshot, seat.step) for seat in played.seats] == [
+    assert [
+        (participant.behavior, participant.team, participant.snapshot, participant.step)
+        for participant in played.participants
+    ] == [
         ("A", 0, None, 70),
         ("A", 1, 0, 0),
     ]
@@ -431,7 +439,7 @@ def test_a_copy_of_the_learning_policy_is_a_seat_without_a_snapshot_and_rates_no
 
     (played,) = club.controller.ended(MatchesEnded("A", (match(WIN, key=-13),)), step=0, at=0.0)
 
-    assert (played.seats[1].snapshot, played.seats[1].step) == (None, 12)
+    assert (played.participants[1].snapshot, played.participants[1].step) == (None, 12)
     assert (played.rated, ghost.ratings.current) == (False, 1200.0)
 
 

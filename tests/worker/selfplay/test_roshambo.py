@@ -13,16 +13,15 @@ import pytest
 
 from server.kit.db.database import Database
 from server.ladders.ratings.repository import RatingRepository
+from server.ladders.refs import PlayedMatch
 from server.ladders.repository import LadderRepository, PlayerRepository
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.repository import AttemptLedger
 from tests.factories import make_claim, make_run
 from tests.server.ladders.played import rate_all
 from tests.toys.roshambo import PAPER, ROCK, SCISSORS, Roshambo
 from tests.toys.walk import HYPERPARAMETERS
 from tests.worker.selfplay.match_day import train
-from worker.host.supervisor.reports import played
 from worker.trainer import checkpoint
-from worker.trainer.link import Match
 
 MOVES = {ROCK: "ckpt_" + "r" * 26, PAPER: "ckpt_" + "p" * 26, SCISSORS: "ckpt_" + "s" * 26}
 MOVE_OF = {name: move for move, name in MOVES.items()}
@@ -61,9 +60,12 @@ def pure(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
-def opponents_of(matches: list[Match]) -> list[int]:
+def opponents_of(matches: list[PlayedMatch]) -> list[int]:
     """Return the moves of the opponents; rock's own snapshot is rock, too."""
-    return [ROCK if match.seats[1].checkpoint is None else MOVE_OF[match.seats[1].checkpoint] for match in matches]
+    return [
+        ROCK if match.participants[1].checkpoint is None else MOVE_OF[match.participants[1].checkpoint]
+        for match in matches
+    ]
 
 
 @pytest.mark.timeout(120)
@@ -98,7 +100,7 @@ def test_rock_meets_whom_the_selection_prefers_and_the_ladder_shows_who_beats_wh
     assert shares == {move: pytest.approx(share, abs=0.12) for move, share in expected.items()}
 
     run = make_run(database, config={"behaviors": {"Roshambo": document}})
-    AttemptLedger(database, make_claim(database)).matches([played(match) for match in referee.matches])
+    AttemptLedger(database, make_claim(database)).matches.append(referee.matches)
     rate_all(database)
     with database.read() as session:
         ladder = LadderRepository(session).get(run.id)
@@ -129,7 +131,9 @@ def test_hard_opponents_drive_a_policy_that_learns_round_the_circle(pure: dict[s
 
     _, referee = train({"Roshambo": document}, [Roshambo()], tmp_path, checkpoints=pure)
 
-    moves = [MOVE_OF[one.seats[1].checkpoint] for one in referee.matches if one.seats[1].checkpoint is not None]
+    moves = [
+        MOVE_OF[one.participants[1].checkpoint] for one in referee.matches if one.participants[1].checkpoint is not None
+    ]
     windows = [Counter(moves[start : start + 200]) for start in range(400, len(moves) - 200, 200)]
     hardest = {window.most_common(1)[0][0] for window in windows}
     assert hardest == {ROCK, PAPER, SCISSORS}

@@ -7,7 +7,7 @@ import pytest
 
 from server.config.selfplay import SelfPlaySettings
 from worker.selfplay.pool import SnapshotPool
-from worker.selfplay.selection import MEMORY, Payoffs, draw, odds
+from worker.selfplay.selection import MEMORY, Payoffs, draw, probabilities
 
 DRAWS = 4000
 NEVER_THE_LATEST = SelfPlaySettings(play_against_latest_model_ratio=0.0)
@@ -43,25 +43,25 @@ def test_the_newest_policy_is_drawn_as_often_as_is_asked_for_and_ratios_beyond_a
 
 
 def test_hard_odds_prefer_whom_the_policy_loses_to() -> None:
-    assert odds("pfsp_hard", [0.0, 0.5, 1.0]).tolist() == pytest.approx([0.8, 0.2, 0.0])
+    assert probabilities("pfsp_hard", [0.0, 0.5, 1.0]).tolist() == pytest.approx([0.8, 0.2, 0.0])
 
 
 def test_variance_odds_prefer_equals() -> None:
-    assert odds("pfsp_variance", [0.0, 0.5, 0.9]).tolist() == pytest.approx([0.0, 0.25 / 0.34, 0.09 / 0.34])
+    assert probabilities("pfsp_variance", [0.0, 0.5, 0.9]).tolist() == pytest.approx([0.0, 0.25 / 0.34, 0.09 / 0.34])
 
 
 @pytest.mark.parametrize("selection", ["pfsp_hard", "pfsp_variance"])
 def test_whom_nobody_has_played_is_as_likely_as_the_most_likely_can_be(selection: str) -> None:
     hardest = 0.0 if selection == "pfsp_hard" else 0.5
 
-    assert odds(selection, [None, hardest]).tolist() == [0.5, 0.5]  # type: ignore[arg-type]  # by name
+    assert probabilities(selection, [None, hardest]).tolist() == [0.5, 0.5]  # type: ignore[arg-type]  # by name
 
 
 @pytest.mark.parametrize(
     ("selection", "shares"), [("pfsp_hard", [1.0, 1.0]), ("pfsp_variance", [0.0, 1.0])], ids=["wins", "certain"]
 )
 def test_where_nobody_is_preferred_everybody_is_drawn(selection: str, shares: list[float | None]) -> None:
-    assert odds(selection, shares).tolist() == [0.5, 0.5]  # type: ignore[arg-type]  # by name
+    assert probabilities(selection, shares).tolist() == [0.5, 0.5]  # type: ignore[arg-type]  # by name
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_hard_draws_lead_a_best_response_around_rock_paper_scissors() -> None:
     payoff = np.array([[0.5, 0.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5]])
     moves = [0]
     for _ in range(300):
-        weights = odds("pfsp_hard", [float(payoff[moves[-1], move]) for move in moves])
+        weights = probabilities("pfsp_hard", [float(payoff[moves[-1], move]) for move in moves])
         mixture = np.bincount(moves, weights=weights, minlength=3)
         moves.append(int((payoff @ mixture).argmax()))
 

@@ -13,17 +13,15 @@ import pytest
 import yaml
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulation import Simulation
-from ludus.sdk.simulator import connect
-from ludus.sdk.steps import Actions, Turn
+from ludus.sdk import Actions, Simulation, SimulatorError, StepBuilder, connect
+from server.ladders.refs import PlayedMatch
 from tests.e2e.stack import environment
 from tests.toys.brawl import Brawl
 from tests.toys.walk import HYPERPARAMETERS
 from tests.worker.selfplay.match_day import Referee, train
 from tests.worker.trainer.conftest import start
 from worker.trainer import checkpoint
-from worker.trainer.link import EventRecord, Match, SelfPlayStatus
+from worker.trainer.messages import EventRecord, SelfPlayStatus
 
 __all__ = ["start"]
 
@@ -50,13 +48,20 @@ def told(referee: Referee, name: str) -> list[EventRecord]:
     return [message for message in referee.told if isinstance(message, EventRecord) and message.name == name]
 
 
-def learners(matches: list[Match]) -> list[int]:
+def learners(matches: list[PlayedMatch]) -> list[int]:
     """Return the teams that learnt, in the order of their turns."""
-    return [team for team, _ in groupby(match.seats[0].team for match in matches)]
+    return [team for team, _ in groupby(match.participants[0].team for match in matches)]
 
 
 @pytest.mark.parametrize(
-    ("trainer", "network"), [("ppo", {}), ("poca", {}), ("sac", {}), ("ppo", {"memory": {"memory_size": 8}})], ids=str
+    ("trainer", "network"),
+    [
+        ("ppo", {}),
+        pytest.param("poca", {}, marks=pytest.mark.long),
+        ("sac", {}),
+        pytest.param("ppo", {"memory": {"memory_size": 8}}, marks=pytest.mark.long),
+    ],
+    ids=str,
 )
 def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, Any], tmp_path: Path) -> None:
     hyperparameters = dict(HYPERPARAMETERS[trainer])
@@ -84,9 +89,9 @@ def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, A
     assert admitted.data["name"] == RED
     assert [match.number for match in referee.matches] == list(range(1, len(referee.matches) + 1))
     for match in referee.matches:
-        assert {seat.team for seat in match.seats} == {0, 1, 2}
-        assert all(seat.snapshot is None or seat.snapshot >= 0 for seat in match.seats[1:])
-    assert {seat.snapshot for match in referee.matches for seat in match.seats[1:]} > {None, 0}
+        assert {participant.team for participant in match.participants} == {0, 1, 2}
+        assert all(participant.snapshot is None or participant.snapshot >= 0 for participant in match.participants[1:])
+    assert {participant.snapshot for match in referee.matches for participant in match.participants[1:]} > {None, 0}
     assert referee.points("Self-play/Opponent ELO Std", "Brawler")[-1] > 0
     assert Path(referee.checkpoints[-1].folder, "Brawler.onnx").exists()
 
@@ -99,8 +104,8 @@ def test_simulators_at_several_collectors_play_opponents_of_their_own(tmp_path: 
 
     assert all(game.games for game in games)
     assert {match.simulator for match in referee.matches} == {0, 1, 2, 3}
-    late = [match for match in referee.matches if match.seats[0].step > 1000]
-    assert len({match.seats[1].snapshot for match in late}) > 1
+    late = [match for match in referee.matches if match.participants[0].step > 1000]
+    assert len({match.participants[1].snapshot for match in late}) > 1
     assert all(match.rated for match in late if match.elo != referee.matches[match.number - 2].elo)
 
 
@@ -115,7 +120,7 @@ def test_behaviors_learn_in_turns_and_the_run_ends_when_all_are_done(tmp_path: P
     turns = [behavior for behavior, _ in groupby(match.behavior for match in referee.matches)]
     assert turns == ["Hunter", "Hare", "Hunter", "Hare"]
     for match in referee.matches:
-        assert {seat.behavior for seat in match.seats} == {"Hunter", "Hare"}
+        assert {participant.behavior for participant in match.participants} == {"Hunter", "Hare"}
     # All that one side wins the other loses.
     state = checkpoint.load(Path(referee.checkpoints[-1].folder))
     hunter, hare = (state[name]["self_play"]["ghost"]["ratings"]["current"] for name in ("Hunter", "Hare"))
@@ -128,12 +133,12 @@ class Alone(Simulation):
 
     behaviors = tuple(BehaviorSpec(name, (ObservationSpec((1,)),), ActionSpec(0, (2,))) for name in (RED, BLUE))
 
-    def reset(self, turn: Turn, start: object) -> None:
-        self.step(turn, ())
+    def reset(self, builder: StepBuilder, start: object) -> None:
+        self.step(builder, ())
 
-    def step(self, turn: Turn, actions: object) -> None:
+    def step(self, builder: StepBuilder, actions: object) -> None:
         for action in actions or [(RED, 0), (BLUE, 0)]:  # type: ignore[attr-defined]  # pairs, too
-            turn.decide(agent=0, observation=[0.0], behavior=action[0])
+            builder.request_decision(agent=0, observation=[0.0], behavior=action[0])
 
 
 def test_teams_without_self_play_train_together_and_somebody_is_told(tmp_path: Path) -> None:
@@ -159,10 +164,10 @@ def test_one_team_alone_learns_without_opponents_and_somebody_is_told(tmp_path: 
 class Leaving(Brawl):
     """Plays so many games, and is gone."""
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         if self.games >= 3:
             raise SimulatorError("gone", "the game was closed")
-        super().step(turn, actions)
+        super().step(builder, actions)
 
 
 def test_a_team_whose_only_simulator_has_left_does_not_keep_the_other_from_learning(tmp_path: Path) -> None:
@@ -215,9 +220,9 @@ def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
 
     first = referee.matches[0]
     assert first.number == ghost["counters"]["matches"] + 1
-    assert first.seats[0].team == saved["self_play"]["learning"] == 1
+    assert first.participants[0].team == saved["self_play"]["learning"] == 1
     drawn = {key if key >= 0 else None for keys in ghost["teams"].values() for key in keys}
-    assert {seat.snapshot for seat in first.seats[1:]} <= drawn
+    assert {participant.snapshot for participant in first.participants[1:]} <= drawn
     assert abs(first.elo - ghost["ratings"]["current"]) <= 1.0
     after = checkpoint.load(Path(referee.checkpoints[-1].folder))["Brawler"]["self_play"]["ghost"]
     kept = {one["number"]: one["weights"] for one in ghost["pool"]["snapshots"]}

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from ludus.sdk.simulator import SimulatorError, connect
+from ludus.sdk import SimulatorError, connect
 from tests.toys.wanderers import Wanderers
 from worker.trainer import checkpoint
-from worker.trainer.link import (
+from worker.trainer.loop import Trainer
+from worker.trainer.messages import (
     CheckpointCommitted,
     CheckpointWritten,
     Command,
@@ -24,7 +25,6 @@ from worker.trainer.link import (
     Metrics,
     Order,
 )
-from worker.trainer.loop import Trainer
 
 PATIENCE_SECONDS = 120.0
 """How long a game waits for the next attempt, whose processes take long to start on a busy machine."""
@@ -33,7 +33,7 @@ CLOCKED = ("Performance/",)
 
 
 class Keeper:
-    """A superior that acknowledges checkpoints, and releases the run after so many of them."""
+    """A supervisor that acknowledges checkpoints, and releases the run after so many of them."""
 
     def __init__(self, release_after: int | None = None, release_when: Callable[[], bool] | None = None) -> None:
         self.told: list[Message] = []
@@ -82,21 +82,21 @@ class Run:
         self.config = dict(config)
         self.folder = folder
         self.seed = seed
-        self.epoch = 0
+        self.number = 0
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             self.port = int(sock.getsockname()[1])
 
     def job(self, resume_from: Path | None = None) -> Job:
         """Return the next attempt."""
-        self.epoch += 1
+        self.number += 1
         return Job(
             run_id="run",
-            epoch=self.epoch,
+            attempt=self.number,
             config=self.config,
             seed=self.seed,
             resume_from=None if resume_from is None else str(resume_from),
-            scratch=str(self.folder / f"attempt-{self.epoch}"),
+            scratch=str(self.folder / f"attempt-{self.number}"),
             port_range=(self.port, self.port),
         )
 

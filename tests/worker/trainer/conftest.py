@@ -4,7 +4,6 @@ An interpreter of their own would first import torch, which takes longer than mo
 process itself is tested with one (`tests.worker.trainer.test_alone`).
 """
 
-import gc
 import json
 import logging
 import queue
@@ -21,7 +20,16 @@ from structlog._config import BoundLoggerLazyProxy
 
 from server.config.config import review
 from worker.trainer.__main__ import _execute, main
-from worker.trainer.link import CheckpointCommitted, CheckpointWritten, Command, Finished, Job, Message, Order, describe
+from worker.trainer.messages import (
+    CheckpointCommitted,
+    CheckpointWritten,
+    Command,
+    Finished,
+    Job,
+    Message,
+    Order,
+    describe,
+)
 
 
 class Alone:
@@ -32,7 +40,7 @@ class Alone:
         seed = config.seed or 0
         self._job = Job(
             run_id="alone",
-            epoch=1,
+            attempt=1,
             config=config.with_seed(seed).model_dump(mode="json"),
             seed=seed,
             scratch=str(scratch),
@@ -119,13 +127,13 @@ def alone() -> Iterator[TrainAlone]:
     root.setLevel(level)
     sys.excepthook, threading.excepthook = hooks
     logging.captureWarnings(capture=False)
-    for kept in gc.get_objects():
-        if type(kept) is BoundLoggerLazyProxy:
-            vars(kept).pop("bind", None)  # it keeps the logger that it made first
+    for value in [value for module in list(sys.modules.values()) for value in vars(module).values()]:
+        if type(value) is BoundLoggerLazyProxy:
+            vars(value).pop("bind", None)  # it keeps the logger that it made first
 
 
 def reports(trainer: Alone) -> Iterator[dict[str, Any]]:
-    """Yield what a trainer tells its superior, until it ends."""
+    """Yield what a trainer tells its supervisor, until it ends."""
     return trainer.reports()
 
 

@@ -15,15 +15,15 @@ import pytest
 import yaml
 
 from ludus.protocol.codes import CloseCode
-from ludus.sdk.simulator import (
+from ludus.sdk import (
     Actions,
     ActionSpec,
     BehaviorSpec,
-    Ending,
+    ConnectionSummary,
     ObservationSpec,
+    ResetInfo,
     Simulation,
-    Start,
-    Turn,
+    StepBuilder,
     connect,
 )
 from server.kit.errors import InvalidConfig
@@ -49,11 +49,11 @@ class HideAndSeek(Simulation):
         self.acted: set[int] = set()
         self.actions: set[tuple[str, int, int]] = set()
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
-        self._ask(turn, 0.0)
+        self._ask(builder, 0.0)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
             self.acted.add(action.agent)
             self.actions.add((action.behavior, len(action.continuous), len(action.discrete)))
@@ -63,14 +63,16 @@ class HideAndSeek(Simulation):
         self.tick += 1
         if self.tick % 10 == 0:
             for agent in (0, 1):
-                turn.end(agent=agent, observation=[0.0] * 2, reward=1.0, behavior="Hider")
-            turn.end(agent=9, observation=[[0.0] * 3, [0.0]], reward=-1.0, behavior="Seeker", truncated=True)
-        self._ask(turn, 0.1)
+                builder.end_episode(agent=agent, observation=[0.0] * 2, reward=1.0, behavior="Hider")
+            builder.end_episode(agent=9, observation=[[0.0] * 3, [0.0]], reward=-1.0, behavior="Seeker", truncated=True)
+        self._ask(builder, 0.1)
 
-    def _ask(self, turn: Turn, reward: float) -> None:
+    def _ask(self, builder: StepBuilder, reward: float) -> None:
         for agent in (0, 1):
-            turn.decide(agent=agent, observation=[0.1 * self.tick % 1.0, 1.0], reward=reward, behavior="Hider")
-        turn.decide(agent=9, observation=[[0.5] * 3, [1.0]], reward=reward, behavior="Seeker")
+            builder.request_decision(
+                agent=agent, observation=[0.1 * self.tick % 1.0, 1.0], reward=reward, behavior="Hider"
+            )
+        builder.request_decision(agent=9, observation=[[0.5] * 3, [1.0]], reward=reward, behavior="Seeker")
 
 
 def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_one(start: StartTrainer) -> None:
@@ -94,7 +96,7 @@ def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_o
     }
     trainer = start(config)
     game = HideAndSeek()
-    endings: list[Ending] = []
+    endings: list[ConnectionSummary] = []
     messages: list[dict[str, Any]] = []
     players: list[threading.Thread] = []
 

@@ -9,16 +9,25 @@ from typing import Any
 
 import pytest
 
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
-from tests.worker.trainer.test_lessons import Graded
+from ludus.sdk import (
+    Actions,
+    ActionSpec,
+    BehaviorSpec,
+    ObservationSpec,
+    ResetInfo,
+    Simulation,
+    SimulatorError,
+    StepBuilder,
+    connect,
+)
+from server.runs.amendments.refs import AmendmentRef
+from tests.worker.trainer.test_environment_parameters import Graded
 from worker.trainer import checkpoint
 from worker.trainer.checkpoint import AMENDMENTS
-from worker.trainer.link import (
+from worker.trainer.loop import Trainer
+from worker.trainer.messages import (
     Amend,
     Amended,
-    Amendment,
-    ChangedKey,
     CheckpointCommitted,
     CheckpointDeclined,
     CheckpointWritten,
@@ -31,7 +40,6 @@ from worker.trainer.link import (
     Order,
     SaveCheckpoint,
 )
-from worker.trainer.loop import Trainer
 
 RATE, STEPS = "behaviors.Pupil.hyperparameters.learning_rate", "behaviors.Pupil.max_steps"
 
@@ -39,12 +47,12 @@ RATE, STEPS = "behaviors.Pupil.hyperparameters.learning_rate", "behaviors.Pupil.
 class Leisurely(Graded):
     """Takes its time, so that a checkpoint is written, and answered, before the next ones."""
 
-    def step(self, turn: Turn, actions: Actions) -> None:
-        time.sleep(0.005)
-        super().step(turn, actions)
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
+        time.sleep(0.005)  # allow: sleep, because this game takes its time
+        super().step(builder, actions)
 
 
-class Superior:
+class Supervisor:
     """Lets a game play where the trainer listens, acknowledges checkpoints, and wants things at some of them."""
 
     def __init__(self, **wishes: list[Order]) -> None:
@@ -86,9 +94,9 @@ class Superior:
 
 def attempt(
     scratch: Path,
-    superior: Superior,
+    supervisor: Supervisor,
     *,
-    amendments: list[Amendment] | None = None,
+    amendments: list[AmendmentRef] | None = None,
     resume: Path | None = None,
     changed: Callable[[dict[str, Any]], None] = lambda _: None,
     behaviors: dict[str, int] | None = None,
@@ -110,26 +118,26 @@ def attempt(
     }
     job = Job(
         run_id="alone",
-        epoch=1,
+        attempt=1,
         config=config,
         amendments=amendments or [],
         seed=1,
         scratch=str(scratch),
         resume_from=None if resume is None else str(resume),
     )
-    finished = Trainer(job, superior, []).run()
-    superior.join()
+    finished = Trainer(job, supervisor, []).run()
+    supervisor.join()
     return finished
 
 
-def change(seq: int, path: str, old: object, new: object) -> Amendment:
-    return Amendment(seq=seq, changes=[ChangedKey(path=path, old=old, new=new)])
+def change(seq: int, path: str, old: object, new: object) -> AmendmentRef:
+    return AmendmentRef(seq, ({"path": path, "old": old, "new": new},))
 
 
 @pytest.mark.timeout(240)
 def test_a_run_goes_on_with_what_was_changed_and_so_does_its_successor(tmp_path: Path) -> None:
     slower, shorter = change(1, RATE, 3e-4, 1e-5), change(2, STEPS, 512, 448)
-    first = Superior(at_1=[Amend(amendments=[slower]), Amend(amendments=[slower, shorter])])
+    first = Supervisor(at_1=[Amend(amendments=[slower]), Amend(amendments=[slower, shorter])])
 
     finished = attempt(tmp_path / "first", first)
 
@@ -150,7 +158,7 @@ def test_a_run_goes_on_with_what_was_changed_and_so_does_its_successor(tmp_path:
     middle = next(each for each in first.of(CheckpointWritten) if AMENDMENTS in checkpoint.load(Path(each.folder)))
     assert middle.step < 448
     longer = change(3, STEPS, 448, 512)
-    second = Superior()
+    second = Supervisor()
 
     def as_it_is_by_now(pupil: dict[str, Any]) -> None:
         pupil["hyperparameters"]["learning_rate"], pupil["max_steps"] = 1e-5, 512
@@ -170,14 +178,14 @@ def test_a_run_goes_on_with_what_was_changed_and_so_does_its_successor(tmp_path:
 
 @pytest.mark.timeout(240)
 def test_a_checkpoint_on_request_and_then_a_pause(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    superior = Superior(
+    supervisor = Supervisor(
         first=[SaveCheckpoint(request=1)], at_2=[SaveCheckpoint(request=2)], at_3=[Command(action="pause")]
     )
 
-    finished = attempt(tmp_path, superior)
+    finished = attempt(tmp_path, supervisor)
 
     assert (finished.outcome, finished.reason) == ("paused", "user")
-    written = superior.of(CheckpointWritten)
+    written = supervisor.of(CheckpointWritten)
     assert [(each.reason, each.request) for each in written[:3]] == [
         ("requested", 1),  # nothing was learnt when it was asked for: it waited for the behavior, and no longer
         ("interval", None),
@@ -187,7 +195,7 @@ def test_a_checkpoint_on_request_and_then_a_pause(tmp_path: Path, caplog: pytest
     assert written[1].step % 64 == 0
     assert written[2].step % 64 == 0, "between two updates; the one before was written while the run went on"
     assert (written[-1].reason, len(written)) == ("requested", 4), "the pause has one of its own"
-    assert superior.of(CheckpointDeclined) == []
+    assert supervisor.of(CheckpointDeclined) == []
     assert "the server closed the session: paused on request; trying again" in caplog.text
 
 
@@ -198,19 +206,19 @@ class Pair(Simulation):
         BehaviorSpec(name, (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,))) for name in ("Short", "Long")
     )
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         for agent, spec in enumerate(self.behaviors):
-            turn.decide(agent, [0.0], behavior=spec.name)
+            builder.request_decision(agent, [0.0], behavior=spec.name)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
-            turn.decide(action.agent, [0.0], 1.0, behavior=action.behavior)
+            builder.request_decision(action.agent, [0.0], 1.0, behavior=action.behavior)
 
 
 @pytest.mark.timeout(240)
 def test_a_behavior_that_had_ended_learns_on_in_a_new_attempt(tmp_path: Path) -> None:
     further = change(1, "behaviors.Short.max_steps", 64, 256)
-    first = Superior(at_2=[Amend(amendments=[further])])
+    first = Supervisor(at_2=[Amend(amendments=[further])])
     first.game = Pair()
 
     finished = attempt(tmp_path / "first", first, behaviors={"Short": 64, "Long": 1_000_000})
@@ -221,7 +229,7 @@ def test_a_behavior_that_had_ended_learns_on_in_a_new_attempt(tmp_path: Path) ->
     assert last.steps["Short"] == 64
     assert last.steps["Long"] > 64
 
-    second = Superior()
+    second = Supervisor()
     second.game = Pair()
     ended = attempt(
         tmp_path / "second",

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import Demonstration, write
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from ludus.sdk import (
+    Actions,
+    ActionSpec,
+    BehaviorSpec,
+    ObservationSpec,
+    ResetInfo,
+    Simulation,
+    SimulatorError,
+    StepBuilder,
+    connect,
+)
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
 
 SPEC = BehaviorSpec("Echo", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,)))
@@ -31,21 +40,21 @@ class Echo(Simulation):
         self._seen = 0
         self._left = STEPS
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
-        self._ask(turn, 0.0)
+        self._ask(builder, 0.0)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         reward = float(next(iter(actions)).discrete[0] == self._seen)
         self._left -= 1
         if self._left == 0:
-            turn.end(agent=0, observation=[0.0], reward=reward)
+            builder.end_episode(agent=0, observation=[0.0], reward=reward)
             self._left, reward = STEPS, 0.0
-        self._ask(turn, reward)
+        self._ask(builder, reward)
 
-    def _ask(self, turn: Turn, reward: float) -> None:
+    def _ask(self, builder: StepBuilder, reward: float) -> None:
         self._seen = int(self._rng.integers(2))
-        turn.decide(agent=0, observation=[2.0 * self._seen - 1.0], reward=reward)
+        builder.request_decision(agent=0, observation=[2.0 * self._seen - 1.0], reward=reward)
 
 
 def show(path: Path, *, size: int = 1, steps: int = 64) -> str:

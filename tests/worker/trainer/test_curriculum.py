@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ludus.collector.messages import StatsReported
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant, Uniform
-from server.config.parameters import Lesson
-from worker.collectors.notices import EpisodesEnded, StatsReported
+from server.config.environment_parameters import Lesson
+from worker.collectors.events import EpisodesEnded
 from worker.trainer.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
 
 

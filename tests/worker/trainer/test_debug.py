@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import connect
+from ludus.sdk import SimulatorError, connect
 from tests.worker.trainer.conftest import TrainAlone
 from tests.worker.trainer.test_clone import Echo
 
@@ -49,7 +48,9 @@ def log_of(tmp_path: Path, capfd: pytest.CaptureFixture[str], alone: TrainAlone)
     return train
 
 
-@pytest.mark.parametrize(("section", "metric"), [(PPO, "Losses/Policy Loss"), (SAC, "Losses/Q1 Loss")])
+@pytest.mark.parametrize(
+    ("section", "metric"), [(PPO, "Losses/Policy Loss"), pytest.param(SAC, "Losses/Q1 Loss", marks=pytest.mark.long)]
+)
 def test_every_step_of_the_trainer_is_logged(log_of: LogOf, section: dict[str, Any], metric: str) -> None:
     lines = log_of({"seed": 1, "debug": True, "behaviors": {"Echo": section}})
 
@@ -61,10 +62,10 @@ def test_every_step_of_the_trainer_is_logged(log_of: LogOf, section: dict[str, A
     updates = [rest for event, rest in debug if event == "update_made"]
     assert [re.findall(r"\bstep=(\d+)", rest) for rest in updates] == [["64"], ["128"], ["192"], ["256"]]
     assert all(f"'{metric}': " in rest and "seconds=" in rest for rest in updates)
-    notices = " ".join(rest for event, rest in debug if event == "notice_taken")
-    for notice in ("SimulatorConnected", "BehaviorAnnounced", "SegmentsDelivered", "RoundCollected", "EpisodesEnded"):
-        assert f"notice={notice} " in notices
-    assert "lengths=[5" in notices, "columns that are short are logged as they are"
+    events = " ".join(rest for event, rest in debug if event == "collector_event")
+    for kind in ("SimulatorConnected", "BehaviorAnnounced", "SegmentsDelivered", "RoundCollected", "EpisodesEnded"):
+        assert f"kind={kind} " in events
+    assert "lengths=[5" in events, "columns that are short are logged as they are"
 
 
 def test_without_debug_no_step_is_logged(log_of: LogOf) -> None:

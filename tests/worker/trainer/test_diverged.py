@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import Turn, connect
+from ludus.sdk import SimulatorError, StepBuilder, connect
 from tests.worker.trainer.conftest import StartTrainer, reports
 from tests.worker.trainer.test_clone import Echo, document, show
 from worker.trainer import checkpoint
@@ -21,9 +20,9 @@ class Overpaid(Echo):
 
     asked = 0
 
-    def _ask(self, turn: Turn, reward: float) -> None:
+    def _ask(self, builder: StepBuilder, reward: float) -> None:
         self.asked += 1
-        super()._ask(turn, reward if self.asked < 200 else 1e30)
+        super()._ask(builder, reward if self.asked < 200 else 1e30)
 
 
 def of_type(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

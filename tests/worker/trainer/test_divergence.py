@@ -13,7 +13,7 @@ from torch import Tensor
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import BehaviorConfig, ReinforcementConfig
 from tests.worker.test_variants import demonstrate
-from worker.trainer.divergence import CALM, Health, LimitCrossed, whole_lengths
+from worker.trainer.divergence import CALM, DivergenceMonitor, LimitCrossed, whole_lengths
 
 SHOWN = {"demonstrations": ["dem_" + "0" * 26]}
 CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)
@@ -26,7 +26,7 @@ class Watched:
         self.config = CONFIG.validate_python(config)
         self.told: list[tuple[str, str, dict[str, Any]]] = []
         spec = BehaviorSpec("Walker", (ObservationSpec((1,)),), ActionSpec(continuous, branches))
-        self.health = Health(spec, lambda *event: self.told.append(event))
+        self.monitor = DivergenceMonitor(spec, lambda *event: self.told.append(event))
         self.step = 0
 
     def update(self, *, masks: Tensor | None = None, **measured: float) -> None:
@@ -36,7 +36,7 @@ class Watched:
         metrics = {
             names.get(key, f"Policy/{key.replace('_', ' ').title()} Entropy"): value for key, value in measured.items()
         }
-        self.health.updated(self.config, metrics, masks, 4 if masks is None else len(masks), self.step)
+        self.monitor.updated(self.config, metrics, masks, 4 if masks is None else len(masks), self.step)
 
     @property
     def events(self) -> list[str]:
@@ -63,7 +63,7 @@ def test_an_entropy_that_is_gone_is_told_once_with_its_numbers(trainer: str) -> 
     assert ("`init_entcoef`" if trainer == "sac" else "`beta`") in message
     assert (data["behavior"], data["measure"], data["step"]) == ("Walker", "branch 0", 200)
     assert data["value"] == pytest.approx(1.8e-32 / math.log(4))
-    (last_word,) = walker.health.summary()
+    (last_word,) = walker.monitor.summary()
     assert last_word.startswith("Walker: the entropy of branch 0 is 1.8e-32 of 1.39 possible nats, a share of 1.3e-32")
     assert last_word.endswith("too little since step 200")
 
@@ -74,7 +74,7 @@ def test_a_policy_that_is_nearly_sure_is_no_sign() -> None:
     walker.update(entropy=0.001)  # a share of 0.0014: one action in some 8,000 is another one
 
     assert walker.told == []
-    assert walker.health.summary() == []
+    assert walker.monitor.summary() == []
 
 
 def test_each_branch_counts_by_its_own_choices() -> None:
@@ -141,7 +141,7 @@ def test_a_kl_that_explodes_is_told_once_per_occurrence() -> None:
     for kl in (*[0.01] * CALM, 3.0):
         walker.update(entropy=0.5, kl=kl)
     assert walker.events == ["kl_exploded", "kl_exploded"]
-    assert walker.health.summary() == [
+    assert walker.monitor.summary() == [
         "Walker: Policy/Approximate KL is 3 nats, the latest of 4 updates that moved the policy too far"
     ]
 
@@ -154,7 +154,7 @@ def test_an_entropy_that_comes_back_is_not_mentioned_at_the_end() -> None:
         walker.update(entropy=0.5)
 
     assert walker.events == ["entropy_collapsed"]
-    assert walker.health.summary() == []
+    assert walker.monitor.summary() == []
 
 
 def test_nothing_ends_a_run_by_default() -> None:
@@ -205,10 +205,10 @@ def test_a_resumed_run_repeats_no_warning_and_goes_on_counting() -> None:
     first.update(entropy=1e-9)
     first.update(entropy=1e-9)
     second = Watched(branches=(2,), divergence={"stop_entropy_below": 1e-6})
-    second.health.load_state_dict(json.loads(json.dumps(first.health.state_dict())))
+    second.monitor.load_state_dict(json.loads(json.dumps(first.monitor.state_dict())))
     second.step = first.step
 
-    assert second.health.summary() == first.health.summary()
+    assert second.monitor.summary() == first.monitor.summary()
     with pytest.raises(LimitCrossed):
         second.update(entropy=1e-9)
     assert second.told == []
@@ -224,10 +224,10 @@ def gail(**more: Any) -> dict[str, Any]:
 def test_gail_on_episodes_of_different_length_is_told_once() -> None:
     walker = Watched(branches=(2,), **gail())
 
-    walker.health.episodes_ended(walker.config, np.array([21, 21]))
+    walker.monitor.episodes_ended(walker.config, np.array([21, 21]))
     assert walker.told == []
-    walker.health.episodes_ended(walker.config, np.array([21, 35, 50]))
-    walker.health.episodes_ended(walker.config, np.array([7]))
+    walker.monitor.episodes_ended(walker.config, np.array([21, 35, 50]))
+    walker.monitor.episodes_ended(walker.config, np.array([7]))
 
     ((name, message, data),) = walker.told
     assert name == "gail_variable_horizon"
@@ -240,9 +240,9 @@ def test_demonstrations_of_another_length_than_the_games_episodes_count_too() ->
     walker = Watched(branches=(2,), **gail())
     shown = demonstrate(BehaviorSpec("Walker", (ObservationSpec((1,)),), ActionSpec(0, (2,))), steps=20)
 
-    walker.health.episodes_ended(walker.config, whole_lengths(shown))  # two episodes of 10
+    walker.monitor.episodes_ended(walker.config, whole_lengths(shown))  # two episodes of 10
     assert walker.told == []
-    walker.health.episodes_ended(walker.config, np.array([200]))
+    walker.monitor.episodes_ended(walker.config, np.array([200]))
 
     assert walker.events == ["gail_variable_horizon"]
 
@@ -259,16 +259,16 @@ def test_parts_of_demonstrated_episodes_say_nothing_of_their_length() -> None:
 def test_episodes_may_differ_where_no_gail_ends_with_them(signals: dict[str, Any]) -> None:
     walker = Watched(branches=(2,), **signals)
 
-    walker.health.episodes_ended(walker.config, np.array([3, 4, 5]))
+    walker.monitor.episodes_ended(walker.config, np.array([3, 4, 5]))
 
     assert walker.told == []
 
 
 def test_a_resumed_run_does_not_repeat_that_episodes_differ() -> None:
     first, second = Watched(branches=(2,), **gail()), Watched(branches=(2,), **gail())
-    first.health.episodes_ended(first.config, np.array([3, 4]))
-    second.health.load_state_dict(json.loads(json.dumps(first.health.state_dict())))
+    first.monitor.episodes_ended(first.config, np.array([3, 4]))
+    second.monitor.load_state_dict(json.loads(json.dumps(first.monitor.state_dict())))
 
-    second.health.episodes_ended(second.config, np.array([3, 4]))
+    second.monitor.episodes_ended(second.config, np.array([3, 4]))
 
     assert second.told == []

@@ -11,13 +11,13 @@ import torch
 from ludus.demonstrations import DemonstrationError
 from server.config.config import CloneConfig
 from server.config.run import SimulatorsConfig
+from server.metrics.points import MetricPoint
 from tests.worker.learners import RecordingCollection
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.test_clone import SPEC, show
-from worker.collectors.notices import EpisodesEnded
+from worker.collectors.events import EpisodesEnded
 from worker.learning.build import Demonstrations, build_clone
 from worker.trainer.clone import CloneLearner
-from worker.trainer.link import Point
 from worker.trainer.recorder import EVALUATION_REWARD, Recorder
 
 SHOWN = "dem_" + "0" * 26
@@ -30,7 +30,7 @@ class World:
         self, folder: Path, *, grace: float = 60.0, startup_grace: float | None = 60.0, episodes: int = 3
     ) -> None:
         self.collection = RecordingCollection()
-        self.points: list[Point] = []
+        self.points: list[MetricPoint] = []
         self.told: list[str] = []
         self.messages: list[str] = []
         self.played = False
@@ -48,7 +48,6 @@ class World:
         paths = Demonstrations({SHOWN: show(folder / "shown.npz")})
         algorithm, spec, shown = build_clone(config, "Echo", torch.device("cpu"), 1, paths)
         self.learner = CloneLearner(
-            config,
             spec,
             algorithm,
             shown,
@@ -56,7 +55,7 @@ class World:
             self.collection,
             simulators=SimulatorsConfig(grace_seconds=grace, startup_grace_seconds=startup_grace),
             is_played=lambda: self.played,
-            tell=self._tell,
+            report=self._tell,
         )
 
     def _tell(self, event: str, message: str) -> None:
@@ -64,7 +63,7 @@ class World:
         self.messages.append(message)
 
     def dial_in(self) -> None:
-        self.learner.admit(SPEC)
+        self.learner.register(SPEC, "cpu")
         self.played = True
 
     def end(self, *episodes: tuple[int, float]) -> None:
@@ -206,7 +205,7 @@ def test_a_game_that_is_not_what_was_shown_is_refused_and_the_clone_goes_on(tmp_
     world = World(tmp_path)
 
     with pytest.raises(DemonstrationError, match=r"\(1,\).*\(7,\)"):
-        world.learner.admit(make_spec(observations=(7,), branches=(2,)))
+        world.learner.register(make_spec(observations=(7,), branches=(2,)), "cpu")
 
     world.learner.learn()
     assert world.learner.step == 10

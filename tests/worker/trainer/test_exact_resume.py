@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import Demonstration, write
-from tests.ludus.collector.unity.players import eventually
 from tests.toys.wanderers import SPEC, Wanderers
+from tests.waiting import eventually
 from tests.worker.trainer.attempts import Keeper, Run, final_state, playing, start_process
+from tests.worker.trainer.differences import differences
 from worker.trainer import checkpoint
-from worker.verification.differences import differences
 
 NETWORK = {"hidden_units": 16, "num_layers": 1, "normalize": True}
 MEMORY = {**NETWORK, "memory": {"sequence_length": 8, "memory_size": 8}}

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import Actions, Turn, connect
+from ludus.sdk import Actions, SimulatorError, StepBuilder, connect
 from tests.worker.trainer.conftest import StartTrainer, reports
 from tests.worker.trainer.test_clone import Echo, show
 
@@ -28,14 +27,14 @@ class Tempting(Echo):
     varies = False
     episodes = 0
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         reward = 1.0 - float(next(iter(actions)).discrete[0])
         self._left -= 1
         if self._left == 0:
-            turn.end(agent=0, observation=[0.0], reward=reward)
+            builder.end_episode(agent=0, observation=[0.0], reward=reward)
             self.episodes += 1
             self._left, reward = (1 + self.episodes % 5 if self.varies else 5), 0.0
-        self._ask(turn, reward)
+        self._ask(builder, reward)
 
 
 def play_through(start: StartTrainer, game: Tempting, **section: Any) -> list[dict[str, Any]]:
@@ -87,7 +86,7 @@ def test_a_limit_ends_the_run_as_diverged_and_keeps_the_policy(start: StartTrain
     assert not events(messages, "update_rolled_back")
 
 
-@pytest.mark.parametrize("section", [{}, SAC], ids=["ppo", "sac"])
+@pytest.mark.parametrize("section", [{}, pytest.param(SAC, marks=pytest.mark.long)], ids=["ppo", "sac"])
 def test_a_run_that_learns_as_it_should_says_nothing(start: StartTrainer, section: dict[str, Any]) -> None:
     messages = play_through(start, Tempting(), **section, summary_freq=640)
 

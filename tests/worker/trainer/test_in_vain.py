@@ -7,28 +7,28 @@ import pytest
 
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.rollouts import make_spec
-from tests.worker.trainer.superior import Superior
+from tests.worker.trainer.supervisor_port import Supervisor
 from tests.worker.trainer.test_clone import show
 from worker.trainer.checkpoint import save
-from worker.trainer.link import Job
 from worker.trainer.loop import Trainer
+from worker.trainer.messages import Job
 
 PINK = {"trainer_type": "sac", "hyperparameters": {"exploration_noise": "pink"}}
 
 
-def make_trainer(superior: Superior, folder: Path, behavior: dict[str, Any], **torch_settings: Any) -> Trainer:
+def make_trainer(supervisor: Supervisor, folder: Path, behavior: dict[str, Any], **torch_settings: Any) -> Trainer:
     config = {"behaviors": {"Echo": behavior}, "torch_settings": torch_settings}
-    return Trainer(Job(run_id="run", epoch=1, config=config, seed=1, scratch=str(folder)), superior, [])
+    return Trainer(Job(run_id="run", attempt=1, config=config, seed=1, scratch=str(folder)), supervisor, [])
 
 
 @pytest.mark.parametrize("bf16", [True, False])
 def test_bf16_on_a_cpu_is_said_to_have_no_effect(tmp_path: Path, *, bf16: bool) -> None:
     clone = {"trainer_type": "clone", "demo_path": show(tmp_path / "shown.npz")}
-    superior = Superior(cancels=True)
+    supervisor = Supervisor(cancels=True)
 
-    make_trainer(superior, tmp_path, clone, device="cpu", bf16=bf16).run()
+    make_trainer(supervisor, tmp_path, clone, device="cpu", bf16=bf16).run()
 
-    event = superior.events().get("bf16_not_used")
+    event = supervisor.events().get("bf16_not_used")
     assert (event is not None) == bf16
     assert event is None or event.message.startswith("torch_settings.bf16 has no effect on cpu")
 
@@ -45,19 +45,19 @@ def test_bf16_on_a_cpu_is_said_to_have_no_effect(tmp_path: Path, *, bf16: bool) 
 def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
     tmp_path: Path, behavior: dict[str, Any], spec: BehaviorSpec, *, told: bool
 ) -> None:
-    superior = Superior(cancels=True)
-    trainer = make_trainer(superior, tmp_path, behavior, device="cpu")
+    supervisor = Supervisor(cancels=True)
+    trainer = make_trainer(supervisor, tmp_path, behavior, device="cpu")
 
-    trainer._admission.admit(BehaviorSpec("Echo", spec.observations, spec.actions))
+    trainer._registry.register(BehaviorSpec("Echo", spec.observations, spec.actions))
 
-    event = superior.events().get("exploration_noise_not_used")
+    event = supervisor.events().get("exploration_noise_not_used")
     assert (event is not None) == told
     assert event is None or event.message == (
         "behaviors.Echo.hyperparameters.exploration_noise: pink has no effect, since Echo has no continuous actions; "
         "remove it"
     )
-    assert "behavior_admitted" in superior.events()
-    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+    assert "behavior_admitted" in supervisor.events()
+    trainer._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
 
 @pytest.mark.parametrize(
@@ -73,22 +73,22 @@ def test_a_resumed_sac_without_its_replay_buffer_says_so_in_ml_agents_words(
     def section(keep: bool) -> dict[str, Any]:
         return {"trainer_type": "sac", "hyperparameters": {"batch_size": 8, "save_replay_buffer": keep}}
 
-    first = make_trainer(Superior(cancels=True), tmp_path / "first", section(saves), device="cpu")
-    first._admission.admit(spec)
+    first = make_trainer(Supervisor(cancels=True), tmp_path / "first", section(saves), device="cpu")
+    first._registry.register(spec)
     (tmp_path / "checkpoint").mkdir()
     save(tmp_path / "checkpoint", first._checkpoints.state())
-    first._pool.close("collector_closing", "the test is over", rejoin=False)
+    first._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
-    superior = Superior(cancels=True)
+    supervisor = Supervisor(cancels=True)
     config = {"behaviors": {"Echo": section(loads)}, "torch_settings": {"device": "cpu"}}
     job = Job(
-        run_id="run", epoch=2, config=config, seed=1, scratch=str(tmp_path), resume_from=str(tmp_path / "checkpoint")
+        run_id="run", attempt=2, config=config, seed=1, scratch=str(tmp_path), resume_from=str(tmp_path / "checkpoint")
     )
-    again = Trainer(job, superior, [])
-    again._admission.admit(spec)
-    again._pool.close("collector_closing", "the test is over", rejoin=False)
+    again = Trainer(job, supervisor, [])
+    again._registry.register(spec)
+    again._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
-    event = superior.events().get("replay_buffer_not_loaded")
+    event = supervisor.events().get("replay_buffer_not_loaded")
     assert (event is not None) == told
     if event is not None:
         assert event.level == "warning"
@@ -98,12 +98,12 @@ def test_a_resumed_sac_without_its_replay_buffer_says_so_in_ml_agents_words(
 
 
 def test_a_sac_that_begins_misses_no_replay_buffer(tmp_path: Path) -> None:
-    superior = Superior(cancels=True)
-    trainer = make_trainer(superior, tmp_path, {"trainer_type": "sac"}, device="cpu")
+    supervisor = Supervisor(cancels=True)
+    trainer = make_trainer(supervisor, tmp_path, {"trainer_type": "sac"}, device="cpu")
 
-    trainer._admission.admit(
+    trainer._registry.register(
         BehaviorSpec("Echo", make_spec(branches=(3,)).observations, make_spec(branches=(3,)).actions)
     )
-    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+    trainer._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
-    assert "replay_buffer_not_loaded" not in superior.events()
+    assert "replay_buffer_not_loaded" not in supervisor.events()

@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import Actions, Simulation, Start, Turn, connect
+from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
 from server.config.config import resolve
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
-from tests.worker.trainer.superior import Superior
+from tests.worker.trainer.supervisor_port import Supervisor
 from worker.trainer import checkpoint
-from worker.trainer.link import Job
 from worker.trainer.loop import Trainer
+from worker.trainer.messages import Job
 
 SECTION = {
     "hyperparameters": {"batch_size": 16, "buffer_size": 32},
@@ -42,19 +41,19 @@ class Game(Simulation):
         self._left = episodes
         self._tick = 0
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
-        turn.decide(agent=0, observation=[0.5] * 3)
+        builder.request_decision(agent=0, observation=[0.5] * 3)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         assert len(list(actions)) == 1
         self._tick += 1
         if self._tick % 8 == 0:
             if not self._left:
                 raise Left
             self._left -= 1
-            turn.end(agent=0, observation=[0.5] * 3, reward=1.0)
-        turn.decide(agent=0, observation=[0.5] * 3, reward=0.0)
+            builder.end_episode(agent=0, observation=[0.5] * 3, reward=1.0)
+        builder.request_decision(agent=0, observation=[0.5] * 3, reward=0.0)
 
 
 @pytest.fixture
@@ -110,22 +109,22 @@ def trainer_of(folder: Path, section: dict[str, Any], **settings: Any) -> Iterat
     document = {"behaviors": {"A": section}, "checkpoint_settings": settings}
     job = Job(
         run_id="run",
-        epoch=1,
+        attempt=1,
         config=resolve(document).model_dump(mode="json"),
         seed=1,
         scratch=str(folder / "scratch"),
         checkpoints={CHECKPOINT: str(folder / "other")},
     )
-    trainer = Trainer(job, Superior(), [])
+    trainer = Trainer(job, Supervisor(), [])
     yield trainer
-    trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+    trainer._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
 
 def write_checkpoint(folder: Path, spec: BehaviorSpec) -> dict[str, Any]:
     """Write the checkpoint of another run, at step 32; return the state in it."""
     with trainer_of(folder, SECTION) as trainer:
-        trainer._admission.admit(spec)
-        state: dict[str, Any] = dict(trainer._learners["A"].state())
+        trainer._registry.register(spec)
+        state: dict[str, Any] = dict(trainer._attempt.learners["A"].state())
     state["progress"] = {"step": 32, "round": 1}
     for weights in state["algorithm"]["model"].values():
         weights.add_(0.25)
@@ -141,8 +140,8 @@ def test_a_run_goes_on_at_the_step_and_with_the_weights_of_another_ones_checkpoi
     state = write_checkpoint(tmp_path, spec)
 
     with trainer_of(tmp_path, SECTION, resume_from=CHECKPOINT, inference=inference) as trainer:
-        trainer._admission.admit(spec)
-        learner = trainer._learners["A"]
+        trainer._registry.register(spec)
+        learner = trainer._attempt.learners["A"]
         found: Any = learner.state()
 
     assert learner.learnt == 32
@@ -156,8 +155,8 @@ def test_a_checkpoint_of_other_networks_fails_the_run_with_both_sizes(tmp_path: 
     other = SECTION | {"network_settings": {"hidden_units": 8}}
 
     with trainer_of(tmp_path, other, resume_from=CHECKPOINT) as trainer:
-        trainer._admission.admit(spec)
-        finished = trainer._admission.unusable
+        trainer._registry.register(spec)
+        finished = trainer._registry.unusable
 
     assert finished is not None
     assert (finished.outcome, finished.reason) == ("failed", "invalid_config")

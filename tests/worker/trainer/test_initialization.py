@@ -10,15 +10,14 @@ import numpy as np
 import onnxruntime
 
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import Actions, Simulation, Start, Turn, connect
+from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
 from server.config.config import resolve
 from tests.worker.mlagents.results import Result
 from tests.worker.trainer.conftest import StartTrainer, reports
-from tests.worker.trainer.superior import Superior
+from tests.worker.trainer.supervisor_port import Supervisor
 from worker.trainer import checkpoint
-from worker.trainer.link import Job
 from worker.trainer.loop import Trainer
+from worker.trainer.messages import Job
 
 RESULT = Result("ppo-lstm-curiosity-rnd-curriculum")
 
@@ -31,19 +30,19 @@ class Game(Simulation):
         self._rng = np.random.default_rng(1)
         self._tick = 0
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
-        self._ask(turn)
+        self._ask(builder)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         assert len(list(actions)) == 1
         self._tick += 1
         if self._tick % 8 == 0:
-            turn.end(agent=0, observation=self._see(), reward=1.0)
-        self._ask(turn)
+            builder.end_episode(agent=0, observation=self._see(), reward=1.0)
+        self._ask(builder)
 
-    def _ask(self, turn: Turn) -> None:
-        turn.decide(agent=0, observation=self._see(), reward=0.1)
+    def _ask(self, builder: StepBuilder) -> None:
+        builder.request_decision(agent=0, observation=self._see(), reward=0.1)
 
     def _see(self) -> list[float]:
         return [float(number) for number in self._rng.normal(size=4)]
@@ -113,27 +112,27 @@ def test_a_run_that_goes_on_from_its_own_checkpoint_does_not_begin_again(tmp_pat
     }
     Result("selfplay-gail-vail-bc").built(tmp_path)  # writes the demonstration
     config = resolve({"behaviors": {"A": clone}}, local=True).model_dump(mode="json")
-    first, again = Superior(), Superior()
+    first, again = Supervisor(), Supervisor()
 
     weights = []
-    for superior, resume in ((first, None), (again, tmp_path / "old")):
+    for supervisor, resume in ((first, None), (again, tmp_path / "old")):
         job = Job(
             run_id="run",
-            epoch=1,
+            attempt=1,
             config=config,
             seed=1,
             scratch=str(tmp_path / f"scratch-{len(weights)}"),
             resume_from=None if resume is None else str(resume),
         )
-        trainer = Trainer(job, superior, [])
-        trainer._admission.begin_clones()
-        learner = trainer._learners["A"]
+        trainer = Trainer(job, supervisor, [])
+        trainer._registry.begin_clones()
+        learner = trainer._attempt.learners["A"]
         learner.learn()
         weights.append(learner.algorithm.flat_weights())  # type: ignore[attr-defined]  # a clone's
         if resume is None:
             (tmp_path / "old").mkdir()
             checkpoint.save(tmp_path / "old", {"A": learner.state()})
-        trainer._pool.close("collector_closing", "the test is over", rejoin=False)
+        trainer._attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
     assert "behavior_initialized" in first.events()
     assert "behavior_initialized" not in again.events()

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.collector.arena import Arena
-from ludus.collector.segments import Ending, Segment
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import PPOConfig, SACConfig
+from tests.segments import Segment, columns_of
 from tests.worker.learners import RecordingCollection, ScriptedAlgorithm
-from worker.collectors.notices import EpisodesEnded, SegmentsDelivered
-from worker.learning.algorithms.guards import Diverged
+from worker.collectors.events import EpisodesEnded, SegmentsDelivered
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.trainer.learner import BehaviorLearner, Progress, arena_steps
-from worker.trainer.link import Metrics
+from worker.trainer.messages import Metrics
 from worker.trainer.recorder import Recorder
 
 SPEC = BehaviorSpec("Walker", (ObservationSpec((3,)),), ActionSpec(1))
@@ -59,16 +60,16 @@ class World:
             self.learner.episodes_ended(
                 EpisodesEnded("Walker", returns, zeros, lengths=lengths, closed=closed, collector=0, **nothing)
             )
-        segments = tuple(Segment(0, 0, 0, 0, 0, length, 1, Ending.CUT, (0,)) for length, _ in stream)
-        if segments:
-            self.learner.add(SegmentsDelivered("Walker", 0, segments, sum(segment.length for segment in segments)))
+        segments = columns_of(Segment(0, 0, 0, 0, 0, length, 1, SegmentEnd.CUT, (0,)) for length, _ in stream)
+        if len(segments):
+            self.learner.add(SegmentsDelivered("Walker", 0, segments))
 
     def collect(self, round_number: int, steps: int = 10) -> None:
         """Deliver a round in two segments."""
         for length in (steps // 2, steps - steps // 2):
-            segment = Segment(0, 0, 0, 0, 0, length, round_number, Ending.CUT, (self._block,))
+            segment = Segment(0, 0, 0, 0, 0, length, round_number, SegmentEnd.CUT, (self._block,))
             self._block += 1
-            self.learner.add(SegmentsDelivered("Walker", 0, (segment,), length))
+            self.learner.add(SegmentsDelivered("Walker", 0, columns_of([segment])))
         self.learner.collected(round_number)
 
 

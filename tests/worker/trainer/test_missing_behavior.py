@@ -1,14 +1,16 @@
 """A run whose simulators bring only some of its behaviors says so, and pauses."""
 
+import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from ludus.sdk.simulator import SimulatorError, connect
+from ludus.sdk import SimulatorError, connect
+from tests.waiting import eventually
 from tests.worker.trainer.attempts import Keeper, Run
 from tests.worker.trainer.test_turn_based import NETWORK, TRAINERS, Board
-from worker.trainer.link import CheckpointWritten, Command, EventRecord, Finished, Message
 from worker.trainer.loop import Trainer
+from worker.trainer.messages import CheckpointWritten, Command, EventRecord, Finished, Message
 
 MAX_STEPS = 64
 SECTION = {
@@ -35,7 +37,13 @@ def end_of(folder: Path, keeper: Keeper, players: tuple[str, ...], grace: float 
     """Train until the end with one simulator, in which these behaviors move in turn."""
     run = Run({**CONFIG, "simulators": {"startup_grace_seconds": grace}}, folder)
 
+    def listens() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", run.port)):
+            return True
+        return False
+
     def play() -> None:
+        eventually(listens, "the trainer listens")  # which takes longer than patience on a busy machine
         with suppress(SimulatorError):  # a run that has paused is waited for in vain
             connect(Board(players, 1), run="run", server=f"127.0.0.1:{run.port}", patience_seconds=1.0)
 

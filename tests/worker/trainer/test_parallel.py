@@ -19,11 +19,12 @@ from tests.worker.learning.algorithms.sac_world import make_sac_config, random_r
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.build import Demonstrations, build_algorithm
-from worker.learning.shares import mean_weights, own_rows, portion, share, together
+from worker.learning.data_parallel import mean_weights, own_rows, process_group, shard, share
 from worker.trainer.parallel import Build, Group, _pickled
 
+pytestmark = pytest.mark.xdist_group("two learners")  # one second process for all
 CPU = torch.device("cpu")
 SPEC = make_spec(observations=(4,), continuous=1, branches=(3,))
 TOLERANCE = 1e-5
@@ -162,7 +163,7 @@ def test_the_result_of_sac_is_that_of_one_process_with_the_doubled_batch(
 
 
 @pytest.mark.parametrize("network", [{}, MEMORY], ids=["steps", "sequences"])
-@pytest.mark.parametrize("trainer", [PPOConfig, POCAConfig])
+@pytest.mark.parametrize("trainer", [PPOConfig, pytest.param(POCAConfig, marks=pytest.mark.long)])
 def test_reward_signals_learn_from_shares_what_one_process_learns_from_all_rows(
     group: Group, tmp_path: Path, trainer: type[PPOConfig] | type[POCAConfig], network: dict[str, Any]
 ) -> None:
@@ -303,7 +304,7 @@ def test_shares_are_disjoint_and_cover_every_minibatch(monkeypatch: pytest.Monke
     parts = []
     for rank in range(2):
         monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-        with together():
+        with process_group():
             parts.append(share(order, 8))
 
     assert share(order, 8) == (order, 8), "what is not done together is not shared"
@@ -318,7 +319,7 @@ def test_rows_of_what_is_drawn_are_disjoint_and_those_of_one_process(monkeypatch
         parts = []
         for rank in range(processes):
             monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-            with together():
+            with process_group():
                 parts.append(own_rows(drawn, length).tolist())
         return parts
 
@@ -326,7 +327,7 @@ def test_rows_of_what_is_drawn_are_disjoint_and_those_of_one_process(monkeypatch
     assert taken(2, torch.arange(12), length=4) == [[0, 1, 2, 3], [4, 5, 6, 7]], "the third sequence is left out"
     assert taken(3, torch.arange(2)) == [[0], [1], [0]], "nobody is left without"
     assert own_rows(torch.arange(8)).tolist() == list(range(8)), "what is not done together is not shared"
-    assert portion(4) == (0, 4, 4, 1.0)
+    assert shard(4) == (0, 4, 4, 1.0)
 
 
 def test_weights_of_a_mean_are_without_padding() -> None:

@@ -1,8 +1,9 @@
 """Measurements become points at multiples of `summary_freq`, aggregated as they say."""
 
+from ludus.collector.messages import StatsReported
 from ludus.protocol.batches import Aggregation as Reported
-from worker.collectors.notices import StatsReported
-from worker.trainer.link import Metrics, Point
+from server.metrics.points import MetricPoint
+from worker.trainer.messages import Metrics
 from worker.trainer.recorder import (
     CUMULATIVE_REWARD,
     CUMULATIVE_REWARD_STD,
@@ -17,8 +18,8 @@ from worker.trainer.recorder import (
 )
 
 
-def recorder_at(step: int = 0) -> tuple[Recorder, list[Point]]:
-    points: list[Point] = []
+def recorder_at(step: int = 0) -> tuple[Recorder, list[MetricPoint]]:
+    points: list[MetricPoint] = []
 
     def post(metrics: Metrics) -> None:
         points.extend(metrics.points)
@@ -26,7 +27,7 @@ def recorder_at(step: int = 0) -> tuple[Recorder, list[Point]]:
     return Recorder("Ball", 100, post, step, strength=0.5), points
 
 
-def values(points: list[Point]) -> dict[str, float]:
+def values(points: list[MetricPoint]) -> dict[str, float]:
     return {point.key: point.value for point in points if point.key != STEPS_PER_SECOND}
 
 
@@ -131,7 +132,7 @@ def test_an_evaluation_is_a_point_at_its_own_step() -> None:
 
 
 def test_without_an_extrinsic_signal_there_is_no_extrinsic_reward() -> None:
-    points: list[Point] = []
+    points: list[MetricPoint] = []
     recorder = Recorder("Ball", 100, lambda metrics: points.extend(metrics.points), strength=None)
     recorder.episode(10.0, 5)
 
@@ -141,7 +142,7 @@ def test_without_an_extrinsic_signal_there_is_no_extrinsic_reward() -> None:
 
 
 def test_groups_have_their_rewards_beside() -> None:
-    points: list[Point] = []
+    points: list[MetricPoint] = []
     recorder = Recorder("Ball", 100, lambda metrics: points.extend(metrics.points), groups=True)
     recorder.episode(10.0, 5, group_return=4.0)
 

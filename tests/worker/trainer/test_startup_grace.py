@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from ludus.sdk.errors import SessionRefused
-from ludus.sdk.simulator import Actions, ActionSpec, BehaviorSpec, ObservationSpec, Simulation, Start, Turn, connect
+from ludus.sdk import (
+    Actions,
+    ActionSpec,
+    BehaviorSpec,
+    ObservationSpec,
+    ResetInfo,
+    SessionRefused,
+    Simulation,
+    StepBuilder,
+    connect,
+)
 from tests.worker.trainer.attempts import Run
-from tests.worker.trainer.superior import Superior
-from worker.trainer.link import Command, Finished, Job, Listening, Order
+from tests.worker.trainer.supervisor_port import Supervisor
 from worker.trainer.loop import Trainer
+from worker.trainer.messages import Command, Finished, Job, Listening, Order
 
 CHECKPOINTS = {name: f"ckpt_{digit * 26}" for name, digit in (("candidate", "0"), ("champion", "1"))}
 KINDS: dict[str, dict[str, Any]] = {
@@ -25,17 +34,19 @@ GRACE = {"startup_grace_seconds": 0.3}
 
 
 def end_of(
-    folder: Path, superior: Superior, simulators: dict[str, Any], kind: str = "train", epoch: int = 1
+    folder: Path, supervisor: Supervisor, simulators: dict[str, Any], kind: str = "train", attempt: int = 1
 ) -> Finished:
     document = {**KINDS[kind], "simulators": simulators}
-    return Trainer(Job(run_id="run_1", epoch=epoch, config=document, seed=1, scratch=str(folder)), superior, []).run()
+    return Trainer(
+        Job(run_id="run_1", attempt=attempt, config=document, seed=1, scratch=str(folder)), supervisor, []
+    ).run()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_of_any_kind_that_no_simulator_joins_pauses_after_its_startup_grace(tmp_path: Path, kind: str) -> None:
     began = time.monotonic()
 
-    finished = end_of(tmp_path, Superior(), GRACE, kind)
+    finished = end_of(tmp_path, Supervisor(), GRACE, kind)
 
     assert (finished.outcome, finished.reason) == ("paused", "simulators_lost")
     assert finished.detail == (
@@ -46,8 +57,8 @@ def test_a_run_of_any_kind_that_no_simulator_joins_pauses_after_its_startup_grac
 
 
 def test_each_attempt_has_a_startup_grace_of_its_own(tmp_path: Path) -> None:
-    for epoch in (1, 2):
-        assert end_of(tmp_path / str(epoch), Superior(), GRACE, epoch=epoch).outcome == "paused"
+    for attempt in (1, 2):
+        assert end_of(tmp_path / str(attempt), Supervisor(), GRACE, attempt=attempt).outcome == "paused"
 
 
 @pytest.mark.parametrize(
@@ -64,12 +75,12 @@ def test_the_reason_names_the_way_on_that_there_is(
     if "unity_port" in simulators:
         simulators = {"unity_port": free_tcp_port}
 
-    finished = end_of(tmp_path, Superior(), {**GRACE, **simulators})
+    finished = end_of(tmp_path, Supervisor(), {**GRACE, **simulators})
 
     assert (finished.detail or "").endswith(remedy.format(port=free_tcp_port))
 
 
-class Patient(Superior):
+class Patient(Supervisor):
     """Wants the run to stop some time after its collectors listen."""
 
     def __init__(self, seconds: float) -> None:
@@ -95,7 +106,7 @@ def test_a_run_whose_startup_grace_is_null_waits_without_limit(tmp_path: Path) -
 def test_a_run_whose_only_simulator_was_sent_away_pauses_with_the_reason(tmp_path: Path) -> None:
     run = Run({"behaviors": {"Go": {}}, "simulators": {"grace_seconds": 0.5}}, tmp_path)
     finished: list[Finished] = []
-    trainer = threading.Thread(target=lambda: finished.append(Trainer(run.job(), Superior(), []).run()), daemon=True)
+    trainer = threading.Thread(target=lambda: finished.append(Trainer(run.job(), Supervisor(), []).run()), daemon=True)
     trainer.start()
 
     with pytest.raises(SessionRefused):
@@ -114,10 +125,10 @@ class Stranger(Simulation):
 
     behaviors = (BehaviorSpec("Stranger", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,))),)
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
-        turn.decide(0, [0.0])
+        builder.request_decision(0, [0.0])
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
-            turn.decide(action.agent, [0.0])
+            builder.request_decision(action.agent, [0.0])

@@ -8,8 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ludus.sdk.errors import SimulatorError
-from ludus.sdk.simulator import connect
+from ludus.sdk import SimulatorError, connect
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
 from tests.worker.trainer.test_alone import NETWORK, HideAndSeek
 

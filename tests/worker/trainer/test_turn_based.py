@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from ludus.protocol.codes import CloseCode
-from ludus.sdk.simulator import (
+from ludus.sdk import (
     Actions,
     ActionSpec,
     BehaviorSpec,
-    Ending,
+    ConnectionSummary,
     ObservationSpec,
+    ResetInfo,
     Simulation,
-    Start,
-    Turn,
+    StepBuilder,
     connect,
 )
 from tests.worker.trainer.attempts import Keeper, Run
-from worker.trainer.link import CheckpointWritten
 from worker.trainer.loop import Trainer
+from worker.trainer.messages import CheckpointWritten
 
 NETWORK = {"hidden_units": 8, "num_layers": 1}
 TRAINERS: dict[str, dict[str, Any]] = {
@@ -46,26 +46,26 @@ class Board(Simulation):
         self._players = players
         self._moves = [0] * games
 
-    def reset(self, turn: Turn, start: Start) -> None:
+    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
         for game in range(len(self._moves)):
             self._moves[game] = 0
-            self._ask(turn, game, 0)
+            self._ask(builder, game, 0)
 
-    def step(self, turn: Turn, actions: Actions) -> None:
+    def step(self, builder: StepBuilder, actions: Actions) -> None:
         for action in actions:
             game, player = divmod(action.agent, len(self._players))
             self._moves[game] += 1
             following = (player + 1) % len(self._players)
             if self._moves[game] > len(self._players) and self._moves[game] % 11 <= len(self._players):
-                turn.end(self._agent(game, following), [0.0, 1.0], 1.0, behavior=self._players[following])
-            self._ask(turn, game, following)
+                builder.end_episode(self._agent(game, following), [0.0, 1.0], 1.0, behavior=self._players[following])
+            self._ask(builder, game, following)
 
     def _agent(self, game: int, player: int) -> int:
         return game * len(self._players) + player
 
-    def _ask(self, turn: Turn, game: int, player: int) -> None:
-        turn.decide(self._agent(game, player), [1.0, 0.0], 0.1, behavior=self._players[player])
+    def _ask(self, builder: StepBuilder, game: int, player: int) -> None:
+        builder.request_decision(self._agent(game, player), [1.0, 0.0], 0.1, behavior=self._players[player])
 
 
 TEAMS = ("Go?team=0", "Go?team=1")
@@ -75,10 +75,10 @@ TEAMS = ("Go?team=0", "Go?team=1")
     ("trainer", "players", "games", "threaded"),
     [
         *((trainer, TEAMS, 1, False) for trainer in TRAINERS),
-        ("ppo", TEAMS, 2, False),
+        pytest.param("ppo", TEAMS, 2, False, marks=pytest.mark.long),
         ("ppo", ("Go", "Go", "Go"), 1, False),
-        ("ppo", ("Black", "White"), 1, False),
-        ("ppo", TEAMS, 1, True),
+        pytest.param("ppo", ("Black", "White"), 1, False, marks=pytest.mark.long),
+        pytest.param("ppo", TEAMS, 1, True, marks=pytest.mark.long),
         ("sac", TEAMS, 1, True),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_turn_based_run_ends_at_its_max_steps(
     behaviors = sorted({name.partition("?")[0] for name in players})
     run = Run({"behaviors": dict.fromkeys(behaviors, section)}, tmp_path)
     keeper = Keeper()
-    endings: list[Ending] = []
+    endings: list[ConnectionSummary] = []
     done = threading.Event()
 
     def train() -> None:

@@ -1,8 +1,9 @@
-"""What an attempt writes, as files of bounded size: its beginning, and where it writes much, its end.
+"""The log of an attempt, as files of bounded size: its beginning, and of a long log also its end.
 
 Up to `LIMIT_BYTES` the log is one file, `trainer.log`. Beyond that, this file keeps the beginning and says at its end
 that it goes on; the newest part is `trainer-end.log`, which always holds at least the last half of the limit (a crash
-is at the end). What lies between is dropped, here and on the host's disk: a run that logs for weeks fills neither.
+is at the end). The part between is dropped, in the store and on the host's disk: a run that logs for weeks fills
+neither.
 """
 
 import json
@@ -21,7 +22,7 @@ FOREIGN_ERROR: Final = re.compile(r"Fatal Python error: |terminate called |([\w.
 
 
 class AttemptLog:
-    """Watches the file that a trainer and its collectors append to. One thread uses it."""
+    """Cuts the file that a trainer and its collectors append to into parts. One thread uses it."""
 
     def __init__(self, path: Path, limit: int = LIMIT_BYTES) -> None:
         self.path = path
@@ -31,7 +32,7 @@ class AttemptLog:
         """The beginning, once it is complete."""
         self._beginning_published = False
         self._carried = b""
-        """What was cut off the file last, the newest half of a limit."""
+        """The part that was cut off the file last: the newest half of a limit."""
 
     def due(self) -> Iterator[tuple[str, Path]]:
         """Yield names and files that have changed since the last call and are to be published now.
@@ -79,7 +80,7 @@ class AttemptLog:
     def _cut(self) -> bytes:
         """Empty the file, whose writers append, and keep its newest half; return the part that stays published.
 
-        What is written between the reading and the emptying is lost: at most one line or two of a flood.
+        Lines written between the reading and the emptying are lost: one or two of a log that grows fast.
         """
         content = self.path.read_bytes()
         with self.path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""From a checkpoint in the trainer's scratch folder to one that is acknowledged: copied, entered, answered."""
+"""Stores the checkpoints of a trainer: copies them, enters them into the database, answers the trainer."""
 
 import contextlib
 import shutil
@@ -9,44 +9,45 @@ from pathlib import Path
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.artifacts import FileRef
 from server.kit.errors import LudusError
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger
-from worker.host.supervisor.copies import Copier
-from worker.trainer.link import CheckpointCommitted, CheckpointRefused, CheckpointWritten, LinkClosed, SupervisorLink
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
+from worker.host.supervisor.transfers import ArtifactTransfer
+from worker.trainer.connection import ConnectionClosed, SupervisorConnection
+from worker.trainer.messages import CheckpointCommitted, CheckpointRefused, CheckpointWritten
 
 
 class CheckpointCommits:
-    """Takes over the checkpoints that an attempt's trainer writes, in their order. One thread uses it."""
+    """Stores the checkpoints that an attempt's trainer writes, in their order. One thread uses it."""
 
-    def __init__(self, claim: Claim, ledger: AttemptLedger, copier: Copier) -> None:
-        self._folder = f"runs/{claim.run_id}/{claim.epoch}/checkpoints"
+    def __init__(self, claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer) -> None:
+        self._folder = f"runs/{claim.run_id}/{claim.attempt}/checkpoints"
         self._ledger = ledger
-        self._copier = copier
+        self._transfer = transfer
         self._count = 0
         self._copies: deque[tuple[CheckpointWritten, str, Future[list[FileRef]]]] = deque()
 
     def __len__(self) -> int:
-        """Return how many are not taken over yet."""
+        """Return how many are not stored yet."""
         return len(self._copies)
 
     def begin(self, written: CheckpointWritten) -> None:
-        """Have a checkpoint copied."""
+        """Begin to copy a checkpoint."""
         self._count += 1
         path = f"{self._folder}/{written.step}-{self._count}"
-        self._copies.append((written, path, self._copier.publish(Path(written.folder), path)))
+        self._copies.append((written, path, self._transfer.publish(Path(written.folder), path)))
 
     def wait(self, seconds: float) -> None:
         """Wait for the first copy, for so long."""
         if self._copies:
             wait([self._copies[0][2]], timeout=seconds)
 
-    def finish(self, link: SupervisorLink) -> None:
-        """Enter what is copied, and answer the trainer. Raises Unavailable, with the rest still to be entered."""
+    def finish(self, link: SupervisorConnection) -> None:
+        """Enter copied checkpoints, and answer the trainer. Raises Unavailable, with the rest still to be entered."""
         while self._copies and self._copies[0][2].done():
             written, path, copy = self._copies[0]
             answer = self._enter(written, path, copy)
             shutil.rmtree(written.folder, ignore_errors=True)
-            with contextlib.suppress(LinkClosed):
+            with contextlib.suppress(ConnectionClosed):
                 link.send(answer)
             self._copies.popleft()
 
@@ -63,9 +64,9 @@ class CheckpointCommits:
                 data={"code": error.code, "step": written.step},
             )
             if written.request is not None:
-                self._ledger.checkpoint_declined(written.request, f"it could not be stored: {error}")
+                self._ledger.checkpoints.decline(written.request, f"it could not be stored: {error}")
             return CheckpointRefused(folder=written.folder, code=error.code, detail=str(error))
-        self._ledger.checkpoint(
+        self._ledger.checkpoints.add(
             NewCheckpoint(
                 step=written.step,
                 steps=written.steps,
@@ -76,5 +77,5 @@ class CheckpointCommits:
             ),
             written.request,
         )
-        self._ledger.retire_checkpoints(written.keep)
+        self._ledger.checkpoints.retire(written.keep)
         return CheckpointCommitted(folder=written.folder)

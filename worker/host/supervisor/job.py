@@ -1,4 +1,4 @@
-"""The job that a trainer gets: what the claim says, and all that it begins with, brought to its scratch folder."""
+"""The job of a trainer: the claim, and the files that it starts from, copied to its scratch folder."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,16 +9,16 @@ from pydantic import ValidationError
 from ludus.protocol.server_tls import TlsFiles
 from server.config.config import RunConfig
 from server.kit.settings import WorkerSettings
-from server.runs.amendments.refs import AmendmentRef
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger
-from worker.host.supervisor.copies import Copier
-from worker.trainer.link import Amendment, ChangedKey, Job
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
+from worker.host.supervisor.attempt_log import NAME as LOG_NAME
+from worker.host.supervisor.transfers import ArtifactTransfer
+from worker.trainer.messages import Job
 from worker.trainer.restore import CheckpointUnusable, fetch, fetch_demonstrations
 
 
 class ConfigUnreadable(Exception):
-    """The stored configuration of a run is none for this release: a newer api has stored it."""
+    """This release cannot read the stored configuration of a run: a newer api has stored it."""
 
     def __init__(self, error: ValidationError) -> None:
         mistakes = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
@@ -49,15 +49,15 @@ def configuration(claim: Claim) -> RunConfig:
 
 def prepare(
     claim: Claim,
+    config: RunConfig,
     ledger: AttemptLedger,
-    copier: Copier,
+    transfer: ArtifactTransfer,
     settings: WorkerSettings,
     scratch: Path,
-    log_path: Path,
     ticket_key: bytes | None,
     tls: TlsFiles | None,
 ) -> Job:
-    """Return an attempt's job, with its files in `scratch`.
+    """Return an attempt's job, with its files in the folder `scratch`.
 
     Raises NoGoodCheckpoint, CheckpointUnusable, DemonstrationUnusable, Unwanted, the errors of the artifact store, and
     LeaseLost.
@@ -67,13 +67,13 @@ def prepare(
     demonstrations = scratch / "demonstrations"
     return Job(
         run_id=claim.run_id,
-        epoch=claim.epoch,
-        config=dict(claim.config),
-        amendments=[amendment(each) for each in claim.amendments],
+        attempt=claim.attempt,
+        config=config,
+        amendments=list(claim.amendments),
         seed=claim.seed,
-        resume_from=_newest_good(claim, ledger, copier, scratch / "resume"),
+        resume_from=_newest_good(claim, ledger, transfer, scratch / "resume"),
         scratch=str(scratch),
-        log_path=str(log_path),
+        log_path=str(scratch / LOG_NAME),
         collectors=settings.collectors,
         bind_host=settings.bind_host,
         advertise_host=settings.advertise_host,
@@ -82,39 +82,29 @@ def prepare(
         tls_certificate=named.get("tls_certificate"),
         tls_key=named.get("tls_key"),
         tls_client_ca=named.get("tls_client_ca"),
-        demonstrations=copier.fetch(partial(fetch_demonstrations, copier.store, recorded, demonstrations)),
-        checkpoints=_initial(ledger, copier, scratch / "initial"),
-        policies=ledger.policies(),
-        assessed=ledger.assessed(),
+        demonstrations=transfer.fetch(partial(fetch_demonstrations, transfer.store, recorded, demonstrations)),
+        checkpoints={
+            each.id: str(transfer.fetch(partial(fetch, transfer.store, each, scratch / "initial" / each.id)))
+            for each in ledger.initial_checkpoints()
+        },
+        policies=ledger.assessment.policies(),
+        assessed=ledger.assessment.state(),
         lease_seconds=settings.lease_seconds,
     )
 
 
-def amendment(ref: AmendmentRef) -> Amendment:
-    """Return an amendment as the trainer takes it."""
-    return Amendment(seq=ref.seq, changes=[ChangedKey(**change) for change in ref.changes])
-
-
-def _initial(ledger: AttemptLedger, copier: Copier, folder: Path) -> dict[str, str]:
-    """Fetch the checkpoints that behaviors begin with; return the folder of each."""
-    return {
-        each.id: str(copier.fetch(partial(fetch, copier.store, each, folder / each.id)))
-        for each in ledger.initial_checkpoints()
-    }
-
-
-def _newest_good(claim: Claim, ledger: AttemptLedger, copier: Copier, folder: Path) -> str | None:
+def _newest_good(claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer, folder: Path) -> str | None:
     """Fetch the newest checkpoint that is good; return its folder, or None where the run has never had one.
 
-    Raises NoGoodCheckpoint: to begin anew would throw away what was acknowledged, without anybody having said so.
+    Raises NoGoodCheckpoint: a new beginning would discard checkpoints that were acknowledged.
     """
     checkpoint, damaged = claim.resume, list[str]()
     while checkpoint is not None:
         try:
-            return str(copier.fetch(partial(fetch, copier.store, checkpoint, folder)))
+            return str(transfer.fetch(partial(fetch, transfer.store, checkpoint, folder)))
         except CheckpointUnusable as error:
             damaged.append(f"{checkpoint.id}: {error}")
-            checkpoint = ledger.resume_instead(checkpoint.id, str(error))
-    if damaged or ledger.has_checkpoints():
+            checkpoint = ledger.checkpoints.resume_instead(checkpoint.id, str(error))
+    if damaged or ledger.checkpoints.exist():
         raise NoGoodCheckpoint(damaged)
     return None

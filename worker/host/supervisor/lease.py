@@ -1,4 +1,4 @@
-"""An attempt's lease, as its holder sees it: renewed at its pace, given up when the database stays away too long."""
+"""The lease of an attempt: renewed at its pace, given up when the database stays unavailable for too long."""
 
 import time
 
@@ -6,15 +6,15 @@ import structlog
 
 from server.kit.errors import LeaseLost, Unavailable
 from server.kit.settings import WorkerSettings
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger
-from server.runs.states import Intent
+from server.kit.states import Intent
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
 
 log = structlog.get_logger()
 
 
 class Lease:
-    """Keeps an attempt's lease. One thread uses it: whoever waits for something calls `keep` meanwhile."""
+    """Keeps an attempt's lease. One thread uses it, and calls `keep` whenever it waits."""
 
     def __init__(self, claim: Claim, ledger: AttemptLedger, settings: WorkerSettings) -> None:
         self._claim = claim
@@ -23,16 +23,16 @@ class Lease:
         self._next = 0.0
         self._answered = time.monotonic()
         self.step = claim.resume.step if claim.resume is not None else 0
-        """How far the run has come: agent steps of all behaviors. Renewals write it."""
+        """Agent steps of all behaviors of the run. Renewals write it."""
 
     def renew(self) -> Intent:
-        """Renew the lease, and return what users want of the run. Raises LeaseLost and Unavailable."""
+        """Renew the lease, and return the users' intent. Raises LeaseLost and Unavailable."""
         intent = self._ledger.heartbeat(self._settings.lease_seconds, self.step)
         self._answered = time.monotonic()
         return intent
 
     def keep(self) -> Intent | None:
-        """Renew the lease if it is time to; return what users want, None where nobody was asked or answered.
+        """Renew the lease if that is due; return the users' intent, None if the database was not read.
 
         Raises LeaseLost when the run is another worker's, or the database has been away for `outage_seconds`.
         """
@@ -46,5 +46,5 @@ class Lease:
                 log.warning("heartbeat_failed", error=str(error))
         if now >= self._answered + self._settings.outage_seconds:
             why = f"the database has not answered for {self._settings.outage_seconds:g} s (worker.outage_seconds)"
-            raise LeaseLost(self._claim.run_id, self._claim.epoch, why)
+            raise LeaseLost(self._claim.run_id, self._claim.attempt, why)
         return intent

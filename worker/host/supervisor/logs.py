@@ -1,4 +1,4 @@
-"""The log of an attempt, published while it grows."""
+"""Publishes the log of an attempt while it grows."""
 
 from concurrent.futures import Future
 from pathlib import Path
@@ -6,37 +6,39 @@ from pathlib import Path
 import structlog
 
 from server.kit.errors import LudusError, StorageFull, StorageRefused, StorageUnavailable
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
 from worker.host.supervisor.attempt_log import AttemptLog
-from worker.host.supervisor.copies import Copier
+from worker.host.supervisor.transfers import ArtifactTransfer
 from worker.host.supervisor.writes import Writes
 
 log = structlog.get_logger()
 
 
 class LogPublisher:
-    """Publishes what is new of the trainer's log, one copy at a time. One thread uses it."""
+    """Uploads new content of the trainer's log, one copy at a time. One thread uses it."""
 
-    def __init__(self, claim: Claim, ledger: AttemptLedger, copier: Copier, writes: Writes, scratch: Path) -> None:
-        self._folder = f"runs/{claim.run_id}/{claim.epoch}/logs"
+    def __init__(
+        self, claim: Claim, ledger: AttemptLedger, transfer: ArtifactTransfer, writes: Writes, scratch: Path
+    ) -> None:
+        self._folder = f"runs/{claim.run_id}/{claim.attempt}/logs"
         self._ledger = ledger
-        self._copier = copier
+        self._transfer = transfer
         self._writes = writes
         self._log = AttemptLog(scratch / "trainer.log")
         self.path = self._log.path
         """Where the trainer writes it."""
         self._copy: Future[list[tuple[str, str, int]]] | None = None
-        self._trouble = ""
-        """What the store said last."""
+        self._problem = ""
+        """Code of the store's last error; empty without one."""
 
     def publish(self, *, last: bool = False) -> None:
-        """Have what is new copied, and what was copied entered; the `last` copy is waited for. Raises LeaseLost."""
+        """Upload new content and register finished uploads; wait for the `last` one. Raises LeaseLost."""
         if self._copy is not None:
             if not last and not self._copy.done():
                 return
             self._enter(self._copy)
-        self._copy = self._copier.submit(self._copied)
+        self._copy = self._transfer.submit(self._copied)
         if last:
             self._enter(self._copy)
             self._copy = None
@@ -48,29 +50,29 @@ class LogPublisher:
     def _copied(self) -> list[tuple[str, str, int]]:
         """Copy the parts of the log that have changed; return their names, paths and sizes."""
         return [
-            (name, f"{self._folder}/{name}", self._copier.store.publish(file, f"{self._folder}/{name}")[0].size)
+            (name, f"{self._folder}/{name}", self._transfer.store.publish(file, f"{self._folder}/{name}")[0].size)
             for name, file in self._log.due()
         ]
 
     def _enter(self, copy: "Future[list[tuple[str, str, int]]]") -> None:
-        """Write down what was copied."""
+        """Register a finished upload."""
         try:
-            parts = self._copier.await_(copy)
+            parts = self._transfer.await_(copy)
         except (StorageFull, StorageRefused, StorageUnavailable) as error:
             self._refused(error)
             return
         except OSError as error:  # of the host's own disk: a log is not worth a run
             log.warning("log_not_copied", error=str(error))
             return
-        self._trouble = ""
+        self._problem = ""
         for part in parts:
             self._writes.add(self._ledger.log, *part)
 
     def _refused(self, error: LudusError) -> None:
-        """Tell the run's owner early, and once, that the store is out of use: checkpoints will fare no better."""
+        """Report once that the store fails: checkpoints will fail too."""
         log.warning("log_not_stored", error=str(error))
-        if self._trouble != error.code:
-            self._trouble = error.code
+        if self._problem != error.code:
+            self._problem = error.code
             self._writes.add(
                 self._ledger.event, "log_not_stored", str(error), level="warning", data={"code": error.code}
             )

@@ -1,7 +1,7 @@
-"""The folders in which attempts keep their files, on the worker's host: none outlives its attempt for long.
+"""The folders in which attempts keep their files, on the worker's host. Each is removed with its attempt or soon after.
 
-An attempt holds a lock on its folder, which the kernel lets go of when the process ends, however that ends. So whoever
-can lock a folder knows that nobody uses it any more. Where a file system has no locks, nothing is swept.
+An attempt holds a lock on its folder, which the kernel releases when the process ends, in whatever way. So a folder
+that can be locked is not in use. On a file system without locks no folder is swept.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = re.compile(r"run_[0-9A-Za-z]+-[0-9]+")
-"""Names of attempts' folders: run and epoch. Others may lie beside them."""
+"""Names of attempts' folders: run and attempt number. Others may lie beside them."""
 
 
 class Scratch:
@@ -25,7 +25,7 @@ class Scratch:
         self._lock: int | None = None
 
     def make(self) -> None:
-        """Make the folder, and keep it from being swept. Raises OSError."""
+        """Create the folder and lock it against `sweep`. Raises OSError."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with _sweeping_waits(self.folder.parent):
             self.folder.mkdir(exist_ok=True)
@@ -34,7 +34,7 @@ class Scratch:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove the folder, and release the lock."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -47,7 +47,7 @@ def sweep(root: Path) -> list[str]:
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         if not FOLDER.fullmatch(folder.name):
             continue
-        with contextlib.suppress(OSError):  # somebody uses it, or was faster
+        with contextlib.suppress(OSError):  # it is in use, or another process was faster
             lock = os.open(folder, os.O_RDONLY)
             try:
                 with _sweeping_waits(root):
@@ -61,7 +61,7 @@ def sweep(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _sweeping_waits(root: Path) -> Iterator[None]:
-    """Keep others from looking whether a folder is in use while it is made and not yet locked."""
+    """Exclude other sweeps and creations: a folder that is made and not yet locked looks unused."""
     lock = os.open(root, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What waits to be written to the database: in order, each until it has succeeded."""
+"""The queue of writes to the database: in order, each repeated until it has succeeded."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ class Writes:
         self._waiting: deque[Callable[[], object]] = deque()
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of queued calls."""
         return len(self._waiting)
 
     def add(
@@ -26,7 +26,7 @@ class Writes:
         self._waiting.append(partial(write, *arguments, **named))
 
     def flush(self, seconds: float) -> None:
-        """Write what waits, and begin nothing after `seconds`. Raises Unavailable, with the rest still waiting."""
+        """Make the queued calls, and begin none after `seconds`. Raises Unavailable, with the rest still queued."""
         deadline = time.monotonic() + seconds
         while self._waiting and time.monotonic() < deadline:
             self._waiting[0]()

@@ -1,4 +1,4 @@
-"""What the learner asks of an algorithm: PPO, SAC and POCA look alike from outside.
+"""The interface of an algorithm: PPO, SAC and POCA are alike for the learner.
 
 An algorithm owns networks, optimizers, reward signals and its random generator. It neither collects nor counts steps,
 writes no file and knows no process.

@@ -1,4 +1,4 @@
-"""What an update learns from: the columns of a rollout on the learner's device, and shuffled minibatches of them.
+"""The data of an update: the columns of a rollout on the learner's device, and shuffled minibatches of them.
 
 Minibatches are of single steps or, for networks with a memory, of whole sequences, padded at their end. Padded rows are
 marked (`real` is false) and never count.
@@ -16,9 +16,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from worker.experience.rollout import Rollout
 from worker.experience.sequences import Sequences
+from worker.experience.transitions import Transitions
+from worker.learning.data_parallel import share
+from worker.learning.functional.returns import beyond_termination, generalized_advantages, normalized
 from worker.learning.networks.encoder import Encoded
-from worker.learning.shares import share
+from worker.learning.rewards.episodes import segment_sums
+from worker.learning.rewards.signals import SignalSet
 
 
 class Recurrence(NamedTuple):
@@ -103,3 +108,47 @@ class Batch(NamedTuple):
                     sequences.rows.shape[1],
                 )
             )
+
+
+def batch_with_targets(
+    rollout: Rollout,
+    transitions: Transitions,
+    pool: Encoded,
+    values: Float[Tensor, "N S"],
+    bootstrap: Float[Tensor, "B S"],
+    terminated: Bool[Tensor, " B"],
+    signals: SignalSet,
+    lambd: float,
+    baselines: Float[Tensor, "N S"] | None = None,
+) -> tuple[Batch, Float[Tensor, "B S"]]:
+    """Return the steps of a rollout with returns and advantages, and what each segment earned.
+
+    `pool` is all steps, then the segments' successors; `bootstrap` the values of the latter, which count unless
+    `terminated`. The advantage is that over `baselines`; without them over the values.
+    """
+    device, masks = values.device, rollout.action_masks
+    rewards, goes_on = signals.evaluate(transitions), signals.ignores_termination
+    firsts = (rollout.lengths.cumsum(0) - rollout.lengths)[rollout.starts_episode]
+    advantages = generalized_advantages(
+        rewards,
+        values,
+        beyond_termination(bootstrap, terminated, values[firsts.to(device)], goes_on),
+        rollout.lengths,
+        terminated,
+        gamma=signals.gamma,
+        lambd=lambd,
+        ignores_termination=goes_on,
+    )
+    returns = advantages + values
+    batch = Batch(
+        encoded=[part[: rollout.steps] for part in pool],
+        continuous=rollout.continuous.to(device),
+        discrete=transitions.discrete,
+        masks=None if masks is None or bool(masks.all()) else masks.to(device),
+        log_prob=rollout.log_probs.to(device).sum(1),
+        advantage=normalized((advantages if baselines is None else returns - baselines).mean(1)),
+        values=values,
+        returns=returns,
+        steps=transitions.index,
+    )
+    return batch, segment_sums(rewards, rollout)

@@ -39,37 +39,31 @@ Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.optim.adam import adam
+from torch import Tensor
 
-from ludus.protocol.spec import BehaviorSpec
-from server.config.config import BehavioralCloningConfig, CloneConfig, ReinforcementConfig
+from server.config.config import BehavioralCloningConfig, ReinforcementConfig
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.learning.algorithms.guards import Diverged, Trace
-from worker.learning.functional.distributions import branch_bounds, masked_logits
+from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
+from worker.learning.algorithms.training_state import TrainingState
+from worker.learning.data_parallel import average, mean_weights, own_rows
+from worker.learning.fast.adam import FlatAdam
+from worker.learning.functional.imitation import continuous_error, cross_entropy
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
-from worker.learning.networks.actor import Actor, Parts
+from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
-from worker.learning.networks.optimizer import BETAS, EPSILON
-from worker.learning.shares import average, mean_weights, own_rows
 
 LOSS = "Losses/Pretraining Loss"
 """ML-Agents' name of the loss above, the mean over an update's minibatches."""
 EPOCHS = 3
 """Passes per update where `num_epoch` is null."""
-SAMPLE_RANGE = 3.0
-"""The environment gets `clip(sample, -3, 3) / 3` of a policy that is not squashed."""
 
 
-class Shown(NamedTuple):
+class ExpertBatch(NamedTuple):
     """A minibatch: what was seen and done."""
 
     encoded: Encoded
@@ -78,110 +72,6 @@ class Shown(NamedTuple):
     masks: Bool[Tensor, "R M"] | None
     weights: Float[Tensor, " R"]
     """Of each row in the mean; 0 for padding."""
-
-
-def continuous_error(
-    parts: Parts, shown: Float[Tensor, "R C"], noise: Float[Tensor, "R C"] | None
-) -> Float[Tensor, " R"]:
-    """Return the (expected) squared error of the action that the environment gets, mean over columns.
-
-    `noise` is standard normal for a squashed policy's sample; None takes the expectation of one that is not squashed.
-    """
-    sigma = parts.log_sigmas.exp()
-    if noise is None:
-        error = (parts.means / SAMPLE_RANGE - shown).square() + (sigma / SAMPLE_RANGE).square()
-    else:
-        error = ((parts.means + sigma * noise).tanh() - shown).square()
-    return error.mean(1)
-
-
-def cross_entropy(
-    logits: Float[Tensor, "R M"],
-    shown: Int[Tensor, "R D"],
-    masks: Bool[Tensor, "R M"] | None,
-    sizes: tuple[int, ...],
-) -> Float[Tensor, " R"]:
-    """Return minus the log-probability of the shown choices, mean over branches."""
-    masked = masked_logits(logits, masks)
-    log_probs = [
-        masked[:, start:stop].log_softmax(1).gather(1, shown[:, branch : branch + 1])
-        for branch, (start, stop) in enumerate(branch_bounds(sizes))
-    ]
-    return -torch.cat(log_probs, 1).mean(1)
-
-
-class SideAdam:
-    """Adam over parameters that belong to another optimizer (`worker.learning.networks.optimizer.FlatAdam` owns their
-    storage).
-
-    It takes gradients from its caller and leaves `grad` alone.
-    """
-
-    def __init__(self, named_parameters: Iterator[tuple[str, nn.Parameter]]) -> None:
-        named = [(name, parameter) for name, parameter in named_parameters if parameter.numel()]
-        self._names = [name for name, _ in named]
-        self.parameters = [parameter for _, parameter in named]
-        self._first = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self._second = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self._steps = [torch.zeros((), device=parameter.device) for parameter in self.parameters]
-
-    @torch.no_grad()
-    def step(self, gradients: list[Tensor], learning_rate: float) -> None:
-        """Descend the mean of the gradients of all processes that share an update."""
-        gradients = [gradient.contiguous() for gradient in gradients]
-        for gradient in gradients:
-            average(gradient)
-        adam(
-            list(self.parameters),
-            gradients,
-            self._first,
-            self._second,
-            [],
-            self._steps,
-            fused=True,
-            amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            lr=learning_rate,
-            weight_decay=0.0,
-            eps=EPSILON,
-            maximize=False,
-        )
-
-    @torch.no_grad()
-    def snapshot(self) -> list[Tensor]:
-        """Return a copy of parameters, moments and counts to go back to."""
-        return [tensor.clone() for tensor in self._state()]
-
-    @torch.no_grad()
-    def restore(self, snapshot: list[Tensor]) -> None:
-        """Go back to a snapshot."""
-        for tensor, saved in zip(self._state(), snapshot, strict=True):
-            tensor.copy_(saved)
-
-    @torch.no_grad()
-    def all_finite(self) -> Bool[Tensor, ""]:
-        """Return whether every parameter and moment is finite."""
-        return torch.stack([tensor.isfinite().all() for tensor in self._state()]).all()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return both moments by parameter name, and the count of steps. The tensors are copies."""
-        return {
-            "steps": self._steps[0].clone(),
-            "first": {name: moment.clone() for name, moment in zip(self._names, self._first, strict=True)},
-            "second": {name: moment.clone() for name, moment in zip(self._names, self._second, strict=True)},
-        }
-
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned. Parameters are loaded by their modules."""
-        for index, name in enumerate(self._names):
-            self._steps[index].copy_(state["steps"])
-            self._first[index].copy_(state["first"][name])
-            self._second[index].copy_(state["second"][name])
-
-    def _state(self) -> list[Tensor]:
-        return [*self.parameters, *self._first, *self._second, *self._steps]
 
 
 class Imitator:
@@ -198,7 +88,8 @@ class Imitator:
     ) -> None:
         """`sequence_length` counts for recurrent actors only."""
         self.actor = actor
-        self.optimizer = SideAdam(actor.named_parameters())
+        named = ((name, weight) for name, weight in actor.named_parameters() if weight.numel())
+        self.optimizer = FlatAdam(named, owns_storage=False)
         self._demonstrations = demonstrations
         self._sequences = demonstrations.sequences(sequence_length if actor.memory_size else 1)
         self._length = self._sequences.rows.shape[1]
@@ -229,10 +120,8 @@ class Imitator:
         with torch.enable_grad():
             loss = self.loss(chosen)
             gradients = torch.autograd.grad(loss, self.optimizer.parameters, allow_unused=True)
-        zeros = (torch.zeros_like(parameter) for parameter in self.optimizer.parameters)
-        self.optimizer.step(
-            [nothing if by is None else by for by, nothing in zip(gradients, zeros, strict=True)], learning_rate
-        )
+        self.optimizer.set_gradient(gradients)
+        self.optimizer.step(learning_rate)
         return loss.detach()
 
     @torch.no_grad()
@@ -244,7 +133,7 @@ class Imitator:
         """
         judged = torch.stack([*losses, self.loss(chosen)])
         average(judged)
-        trace = Trace()
+        trace = NumericCheck()
         for loss in judged:
             trace.add({LOSS: loss})
         sane = trace.is_sane() & self.optimizer.all_finite()
@@ -261,12 +150,16 @@ class Imitator:
         parts = actor.parts(head)
         losses = head.new_zeros(len(head))
         if layout.continuous_size:
-            losses = losses + continuous_error(parts, shown.continuous, self._noise(len(chosen)))
+            noise = None
+            if layout.squashed:
+                drawn = torch.randn(len(chosen) * self._length, layout.continuous_size, generator=self._generator)
+                noise = own_rows(drawn, self._length).to(head.device)
+            losses = losses + continuous_error(parts.means, parts.log_sigmas, shown.continuous, noise)
         if layout.discrete_branches:
             losses = losses + cross_entropy(parts.logits, shown.discrete, shown.masks, layout.discrete_branches)
         return torch.sum(losses * shown.weights)
 
-    def _diagnosis(self, trace: Trace) -> Diverged:
+    def _diagnosis(self, trace: NumericCheck) -> Diverged:
         """Return an error that names what was wrong first; what the last step did is the last minibatch's doing."""
         last = len(trace) - 2
         found = trace.diagnosis()
@@ -274,18 +167,11 @@ class Imitator:
             return Diverged("weights by imitation", last)
         return Diverged(LOSS, min(found.minibatch or 0, last), grown=found.grown)
 
-    def _noise(self, sequences: int) -> Float[Tensor, "R C"] | None:
-        layout = self.actor.layout
-        if not layout.squashed:
-            return None
-        noise = torch.randn(sequences * self._length, layout.continuous_size, generator=self._generator)
-        return own_rows(noise, self._length).to(self._demonstrations.transitions.index.device)
-
-    def _shown(self, chosen: Int[Tensor, " B"]) -> Shown:
+    def _shown(self, chosen: Int[Tensor, " B"]) -> ExpertBatch:
         sequences = self._sequences.select(chosen.to(self._sequences.rows.device))
         rows = sequences.rows.reshape(-1)
         shown, masks = self._demonstrations.transitions, self._demonstrations.masks
-        return Shown(
+        return ExpertBatch(
             encoded=self.actor.encode(self._demonstrations.observations(rows)),
             continuous=shown.continuous[rows],
             discrete=shown.discrete[rows],
@@ -321,6 +207,7 @@ class BehavioralCloning:
             sequence_length=sequence_length,
             generator=self._generator,
         )
+        self._state = TrainingState({"optimizer": self.optimizer, "generator": self._generator}, restored=[self])
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Go on with the trainer's new rate, times `strength`."""
@@ -340,16 +227,11 @@ class BehavioralCloning:
         """
         if self.is_over(step):
             return {}
-        before, generator = self._imitator.optimizer.snapshot(), self._generator.get_state()
         rate, losses = self._schedule.at(step), []
-        for chosen in self._minibatches():
-            losses.append(self._imitator.learn(chosen, rate))
-        try:
+        with self._state.undone_if_diverged():
+            for chosen in self._minibatches():
+                losses.append(self._imitator.learn(chosen, rate))
             return {LOSS: self._imitator.conclude(losses, chosen)}
-        except Diverged:
-            self._imitator.optimizer.restore(before)
-            self._generator.set_state(generator)
-            raise
 
     def learn(self, step: int) -> Float[Tensor, ""] | None:
         """Take the gradient steps that belong to one of SAC's; return their mean loss, None once it is over.
@@ -366,22 +248,28 @@ class BehavioralCloning:
         """Return whether the actor and the moments of this optimizer are finite."""
         return self._imitator.optimizer.all_finite()
 
+    @property
+    def optimizer(self) -> FlatAdam:
+        """What steps here; it shares the actor's weights with the trainer's optimizer."""
+        return self._imitator.optimizer
+
     def snapshot(self) -> list[Tensor]:
-        """Return a copy of the actor and this optimizer to go back to."""
-        return self._imitator.optimizer.snapshot()
+        """Return a copy of actor, optimizer and generator to go back to."""
+        return [*self.optimizer.snapshot(), self._generator.get_state()]
 
     def restore(self, snapshot: list[Tensor]) -> None:
         """Go back to a snapshot."""
-        self._imitator.optimizer.restore(snapshot)
+        *tensors, generator = snapshot
+        self.optimizer.restore(tensors)
+        self._generator.set_state(generator)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next update depends on, but the actor."""
-        return {"optimizer": self._imitator.optimizer.state_dict(), "generator": self._generator.get_state()}
+        return self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
-        self._imitator.optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"].cpu())
+        self._state.load_state_dict(state)
 
     def _minibatches(self) -> Iterator[Tensor]:
         imitator = self._imitator
@@ -409,112 +297,3 @@ def cloning_of(
         sequence_length=sequence_length,
         seed=seed,
     )
-
-
-@dataclass
-class _Pass:
-    """A shuffled pass over the demonstrations, and how much of it is done."""
-
-    order: Int[Tensor, " Q"]
-    at: int = 0
-
-
-class Cloning:
-    """A clone run: an actor learns from demonstrations alone. Deterministic by seed.
-
-    Shuffled passes without end; a pass's last minibatch may be smaller. The statistics of a normalizer are those of the
-    demonstrations, from the beginning on.
-    """
-
-    version: int
-    """How many gradient steps the weights have seen: the version under which they are published."""
-
-    def __init__(
-        self,
-        config: CloneConfig,
-        spec: BehaviorSpec,
-        demonstrations: DemonstrationBuffer,
-        device: torch.device,
-        seed: int,
-    ) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        hyper, memory = config.hyperparameters, config.network_settings.memory
-        self.config, self.version = config, 0
-        self._generator = torch.Generator().manual_seed(seed)
-        self._actor = Actor(spec, config.network_settings, self._generator).to(device)
-        if self._actor.normalizer is not None:
-            everything = demonstrations.observations(demonstrations.transitions.index)
-            vectors = [values.float() for values in everything if values.dim() == 2]
-            self._actor.normalizer.merge(torch.cat(vectors, 1))
-        self.reconfigure(config)
-        self._imitator = Imitator(
-            self._actor,
-            demonstrations,
-            batch_size=hyper.batch_size,
-            sequence_length=1 if memory is None else memory.sequence_length,
-            generator=self._generator,
-        )
-        self._pass = _Pass(self._imitator.shuffled())
-
-    def reconfigure(self, config: CloneConfig) -> None:
-        """Go on with another configuration from the next iteration on; only numbers of its schedule differ."""
-        self.config, hyper = config, config.hyperparameters
-        self._schedule = Schedule(
-            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
-        )
-
-    @property
-    def actor(self) -> Actor:
-        """The policy network, for exports."""
-        return self._actor
-
-    def iterate(self, iterations: int = 1) -> dict[str, float]:
-        """Take gradient steps; return the metrics, means over these steps.
-
-        Raise `Diverged` if any value on the way is not finite or the loss explodes. Weights and version are then those
-        from before, but the pass over the demonstrations goes on: taken once more, these steps meet other minibatches.
-        """
-        before, version = self._imitator.optimizer.snapshot(), self.version
-        losses = []
-        for _ in range(iterations):
-            rate, chosen = self._schedule.at(self.version), self._next()
-            losses.append(self._imitator.learn(chosen, rate))
-            self.version += 1
-        try:
-            return {LOSS: self._imitator.conclude(losses, chosen), "Policy/Learning Rate": rate}
-        except Diverged:
-            self._imitator.optimizer.restore(before)
-            self.version = version
-            raise
-
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them."""
-        return self._actor.flatten()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next iteration depends on. Tensors are copies."""
-        return {
-            "version": self.version,
-            "generator": self._generator.get_state(),
-            "order": self._pass.order.clone(),
-            "at": self._pass.at,
-            "model": {name: tensor.clone() for name, tensor in self._actor.state_dict().items()},
-            "optimizer": self._imitator.optimizer.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken; with other demonstrations than then, in a new pass."""
-        self._actor.load_state_dict(state["model"])
-        self._imitator.optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"].cpu())
-        self.version = state["version"]
-        same = len(state["order"]) == self._imitator.sequences
-        self._pass = _Pass(state["order"].cpu(), state["at"]) if same else _Pass(self._imitator.shuffled())
-
-    def _next(self) -> Tensor:
-        """Return the sequences of the next minibatch."""
-        if self._pass.at >= len(self._pass.order):
-            self._pass = _Pass(self._imitator.shuffled())
-        chosen = self._pass.order[self._pass.at : self._pass.at + self._imitator.size]
-        self._pass.at += self._imitator.size
-        return chosen

@@ -14,7 +14,7 @@ Details, as in ML-Agents 1.1.0 (`ppo/optimizer_torch.py`, `trainer/on_policy_tra
  6. Observations are normalised once per update: the statistics do not change during it.
  7. With a memory, segments are cut into sequences of `sequence_length` steps, the last one padded, and sequences are
     shuffled; `batch_size` is rounded down to whole ones. Actor and critic start each sequence with what they
-    remembered: the actor what it did when it acted, the critic what it does now (`algorithms.recollection`).
+    remembered: the actor what it did when it acted, the critic what it does now (`algorithms.recurrent_critic`).
  8. Signals that learn do so on every minibatch, after the step of actor and critic. Then behavioral cloning, if there
     is any, has its turn once.
 
@@ -40,248 +40,169 @@ Deviations from ML-Agents, on purpose:
  g. An update that meets a value that is not finite or explodes is taken back as a whole, signals and cloning included,
     and raises `Diverged` (`algorithms.guards`).
  h. `critic_learning_rate` (Ludus' own key) is the step size of the critic's parameters, on the actor's schedule.
- i. The critic's memory is each agent's own; in ML-Agents all agents share one (see `algorithms.recollection`).
+ i. The critic's memory is each agent's own; in ML-Agents all agents share one (see `algorithms.recurrent_critic`).
  j. Advantages are normalised over the steps, not over padding.
  k. What stands behind a termination for signals that go on beyond it is the mean value of the rollout's first steps of
     episodes. ML-Agents takes the value of the terminal observation, which is never learnt. On MountainCar-v0 with RND,
     whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000; with the
     same seed the last 100 episodes are worth -143 so, and -120 as it is here.
 
-What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in
-`worker.learning.functional`.
+What it does not do: collect, count steps, write files, decide when to stop. `update` is `on_policy.OnPolicy.update`,
+which POCA shares. Dimensions as in `worker.learning.functional`.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import PPOConfig
-from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
 from worker.experience.sequences import sequences_of
-from worker.experience.transitions import Transitions, transitions_of
-from worker.learning.algorithms.batch import Batch, Recurrence
-from worker.learning.algorithms.bc import cloning_of
-from worker.learning.algorithms.guards import Diverged, first_infinite
-from worker.learning.algorithms.learnt import Learnt
-from worker.learning.algorithms.ppo_stats import PolicyTrace, PPOStats, entropies, episode_rewards
-from worker.learning.algorithms.recollection import Memories, recollect
-from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, row_weights, squared_error
-from worker.learning.functional.returns import beyond_termination, generalized_advantages, normalized
-from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from worker.experience.transitions import transitions_of
+from worker.learning.algorithms.batch import Batch, Recurrence, batch_with_targets
+from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Experience, Loss, OnPolicy, Rates
+from worker.learning.algorithms.ppo_stats import entropies
+from worker.learning.algorithms.recurrent_critic import unroll
+from worker.learning.fast import ppo as by_hand
+from worker.learning.fast.switch import Case, covers
+from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, mean_of_rows, squared_error
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.encoder import Encoded
-from worker.learning.networks.optimizer import FlatAdam
-from worker.learning.rewards.episodes import EpisodeReturns, segment_sums
-from worker.learning.rewards.signals import SignalSet, extrinsic_alone
-
-VALUE_COEFFICIENT = 0.5
 
 
-class Rates(NamedTuple):
-    """The scheduled numbers of one update."""
-
-    learning_rate: float
-    critic_learning_rate: float | None
-    """None where the critic has none of its own."""
-    epsilon: float
-    beta: float
-
-
-class Prepared(NamedTuple):
+@dataclass(frozen=True)
+class PPOExperience(Experience):
     """A rollout with its targets, frozen for all epochs."""
 
-    batch: Batch
     recurrence: Recurrence | None
     """None without a memory."""
-    transitions: Transitions
-    """What reward signals see."""
-    episodes: Float[Tensor, "B S"]
-    """Each segment's sum of rewards, after strength."""
 
 
-class PPO:
+class PPO(OnPolicy[PPOExperience, Batch]):
     """Actor, critic, optimizer and reward signals of one behavior."""
 
-    version: int
-    """How many updates the weights have seen: the version under which they are published."""
+    _model: ActorCritic
 
-    def __init__(
-        self,
-        config: PPOConfig,
-        spec: BehaviorSpec,
-        device: torch.device,
-        seed: int,
-        signals: SignalSet | None = None,
-        shown: DemonstrationBuffer | None = None,
-    ) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior.
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """As `OnPolicy`."""
+        super().__init__(*arguments, **named)
+        self._by_hand = covers(Case.PPO, self.actor.layout)
+        # Inference mode saves a tenth of the time, but autograd does not work in it.
+        automatic = not self._by_hand or self._signals.learns or self._cloning is not None
+        self._mode: type[AbstractContextManager[None]] = torch.no_grad if automatic else torch.inference_mode
 
-        `signals` may be left out where the game's rewards are the only ones; `shown` is what `behavioral_cloning`
-        imitates.
-        """
-        hyper, memory = config.hyperparameters, config.network_settings.memory
-        self.config, self.device, self.version = config, device, 0
-        self._signals = extrinsic_alone(config.reward_signals, device) if signals is None else signals
-        self._generator = torch.Generator().manual_seed(seed)
-        self._model = ActorCritic(
+    def build_model(self, spec: BehaviorSpec) -> ActorCritic:
+        """Return actor and critic, new."""
+        return ActorCritic(
             spec,
-            config.network_settings,
+            self.config.network_settings,
             signals=len(self._signals),
-            shared_critic=hyper.shared_critic,
+            shared_critic=self.config.hyperparameters.shared_critic,
             generator=self._generator,
         )
-        self._model.to(device)
-        self._optimizer = FlatAdam(*self._groups())
-        self._length = 0 if memory is None else memory.sequence_length
-        self._memories = Memories(self._model.memory_size, device)
-        self._episodes = EpisodeReturns(len(self._signals))
-        self._cloning = cloning_of(config, self.actor, shown, max(self._length, 1), seed)
-        self._learnt = Learnt(
-            self._model,
-            self._generator,
-            self._optimizer,
-            self._signals,
-            self._memories,
-            self._episodes,
-            self._cloning,
-        )
-        self._gradient_of = self._differentiate
-        self.reconfigure(config)
 
-    def reconfigure(self, config: PPOConfig) -> None:
-        """Go on with another configuration from the next update on; see `Algorithm`."""
-        self.config, hyper = config, config.hyperparameters
-        kind, steps = hyper.learning_rate_schedule, config.max_steps
-        self._learning_rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps)
-        self._critic_learning_rate = Schedule(kind, hyper.critic_learning_rate or 0.0, LEARNING_RATE_FLOOR, steps)
-        self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, steps)
-        self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, steps)
-        if self._cloning is not None:
-            self._cloning.set_learning_rate(hyper.learning_rate)
+    def parameter_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
+        """Return the trained parameters, those of the critic apart if they have a learning rate of their own."""
+        (named,) = super().parameter_groups()
+        if self.config.hyperparameters.critic_learning_rate is None:
+            return [named]
+        critic = [item for item in named if item[0].startswith("critic.")]
+        return [[item for item in named if not item[0].startswith("critic.")], critic]
 
     @property
     def actor(self) -> Actor:
         """The policy network, for exports."""
         return self._model.actor
 
-    def round_steps(self) -> int:
-        """Return how many agent steps an update learns from."""
-        return self.config.hyperparameters.buffer_size
+    @property
+    def critic_memory_size(self) -> int:
+        """Width of the critic's memory of an agent; 0 without."""
+        return self._model.memory_size
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
-        """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
+        """As `OnPolicy.update`."""
+        with self._mode():
+            return super().update(rollout, step)
 
-        Return what was measured, by metric name (`PPOStats`). Raise `Diverged`, with everything as before, if any
-        value on the way is not finite or explodes.
-        """
-        # Inference mode saves a tenth of the time, but nothing can be differentiated automatically in it.
-        by_hand = self.actor.layout.plain and not self._signals.learns and self._cloning is None
-        with torch.inference_mode() if by_hand else torch.no_grad():
-            return self._improve(rollout, step)
+    def loss(self, experience: PPOExperience, minibatch: Batch, rates: Rates) -> Loss:  # noqa: ARG002  (has it all)
+        """Return the clipped surrogate, the value loss and the entropy bonus of a minibatch, as one scalar."""
+        real = minibatch.real
+        joint, values = self._model.evaluate(
+            minibatch.encoded,
+            minibatch.continuous,
+            minibatch.discrete,
+            minibatch.masks,
+            actor_memory=minibatch.actor_memory,
+            critic_memory=minibatch.critic_memory,
+            length=minibatch.length,
+        )
+        log_ratio = joint.log_prob - minibatch.log_prob
+        policy_loss = clipped_surrogate(log_ratio, minibatch.advantage, rates.epsilon, real)
+        if self.config.hyperparameters.clip_value_loss:
+            value_loss = clipped_value_loss(values, minibatch.values, minibatch.returns, rates.epsilon, real)
+        else:
+            value_loss = squared_error(values, minibatch.returns, real)
+        entropy = mean_of_rows(joint.entropy, real)
+        objective = policy_loss + VALUE_COEFFICIENT * value_loss - rates.beta * entropy
+        terms = {"policy loss": policy_loss, "value loss": value_loss}
+        return Loss(objective, {**terms, **entropies(joint, self.actor.log_sigma, real)}, log_ratio)
+
+    def differentiate(
+        self, experience: PPOExperience, minibatch: Batch, rates: Rates
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Write the gradient of `loss` to the weights' `grad`: by hand where that is faster (`fast.switch`)."""
+        if not self._by_hand:
+            return super().differentiate(experience, minibatch, rates)
+        return self._differentiate_by_hand(minibatch, rates.epsilon, rates.beta)
+
+    def _differentiate_by_hand(
+        self, minibatch: Batch, epsilon: float | Tensor, beta: float
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        return by_hand.differentiate(
+            self._model,
+            minibatch,
+            epsilon=epsilon,
+            beta=beta,
+            value_coefficient=VALUE_COEFFICIENT,
+            clip_value_loss=self.config.hyperparameters.clip_value_loss,
+        )
 
     def compile(self) -> None:
         """Let `torch.compile` fuse the operations: faster updates, after some 20 s once. Needs a C++ compiler."""
-        compiled = torch.compile(self._differentiate)
+        if self._by_hand:
+            compiled = torch.compile(self._differentiate_by_hand)
+            # As a number epsilon would be compiled in, anew for each value of its schedule.
+            self._differentiate_by_hand = lambda minibatch, epsilon, beta: compiled(  # type: ignore[method-assign]
+                minibatch, torch.tensor(epsilon, device=self.device), beta
+            )
+        else:
+            self.loss = torch.compile(self.loss)  # type: ignore[method-assign]  # replaced by its faster self
 
-        def gradient_of(minibatch: Batch, rates: Rates) -> tuple[dict[str, Tensor], Float[Tensor, " N"]]:
-            # As a number it would be compiled in, anew for each value of its schedule.
-            epsilon = torch.tensor(rates.epsilon, device=self.device)
-            return compiled(minibatch, rates._replace(epsilon=epsilon))  # type: ignore[arg-type]  # the losses take both
-
-        self._gradient_of = gradient_of
-
-    def rates(self, step: int) -> Rates:
-        """Return what an update at `step` uses."""
-        own = self.config.hyperparameters.critic_learning_rate is not None
-        return Rates(
-            self._learning_rate.at(step),
-            self._critic_learning_rate.at(step) if own else None,
-            self._epsilon.at(step),
-            self._beta.at(step),
-        )
-
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them (see `networks.layout`)."""
-        return self.actor.flatten()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next update depends on. Tensors are copies."""
-        return {"version": self.version, **self._learnt.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
-        self._learnt.load_state_dict(state)
-        self.version = state["version"]
-
-    def _improve(self, rollout: Rollout, step: int) -> dict[str, float]:
-        rates, before, trace = self.rates(step), self._learnt.save(), PolicyTrace()
-        prepared = self._prepare(rollout)
-        for minibatch in self._minibatches(prepared):
-            terms, log_ratio = self._gradient_of(minibatch, rates)
-            terms["gradient"] = self._step(rates)
-            if self._signals.learns:
-                terms |= self._signals.update(prepared.transitions.select(minibatch.steps))
-            trace.add_policy(terms, log_ratio, minibatch.real)
-        try:
-            cloned = {} if self._cloning is None else self._cloning.update(step)
-            finite = self._optimizer.all_finite() & self._signals.is_finite()
-            measured = trace.conclude(prepared.batch, self._signals.names, rates.epsilon, finite, prepared.episodes)
-            if measured is None:
-                raise self._diagnosis(prepared.batch, trace)
-        except Diverged:
-            self._learnt.restore(before)
-            raise
-        self.actor.body.update_normalizer([column[: rollout.steps] for column in prepared.transitions.observations])
-        self.version += 1
-        earned = self._episodes.add(rollout, measured.episodes)
-        stats = PPOStats(
-            **measured.own,
-            **rates._asdict(),
-            policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
-            others={**measured.others, **episode_rewards(self._signals.names, earned), **cloned},
-        )
-        return stats.metrics()
-
-    def _prepare(self, rollout: Rollout) -> Prepared:
+    def prepare(self, rollout: Rollout) -> PPOExperience:
         """Return the batch with its targets: values, rewards and advantages by the weights of before."""
-        transitions, masks = transitions_of(rollout, self.device, squashed=False), rollout.action_masks
+        transitions = transitions_of(rollout, self.device, squashed=False)
         pool = self.actor.encode(transitions.observations)  # all steps, then the segments' successors
         values, bootstrap, recurrence = self._values(rollout, pool)
-        rewards = self._signals.evaluate(transitions)
-        terminated, firsts = rollout.endings == Ending.TERMINATED, rollout.lengths.cumsum(0) - rollout.lengths
-        beginnings = values[firsts[rollout.starts_episode].to(self.device)]
-        advantages = generalized_advantages(
-            rewards,
-            values,
-            beyond_termination(bootstrap, terminated, beginnings, self._signals.ignores_termination),
-            rollout.lengths,
-            terminated,
-            gamma=self._signals.gamma,
-            lambd=self.config.hyperparameters.lambd,
-            ignores_termination=self._signals.ignores_termination,
+        terminated = rollout.endings == SegmentEnd.TERMINATED
+        lambd = self.config.hyperparameters.lambd
+        batch, episodes = batch_with_targets(
+            rollout, transitions, pool, values, bootstrap, terminated, self._signals, lambd
         )
-        batch = Batch(
-            encoded=[part[: rollout.steps] for part in pool],
-            continuous=rollout.continuous.to(self.device),
-            discrete=transitions.discrete,
-            masks=None if masks is None or bool(masks.all()) else masks.to(self.device),
-            log_prob=rollout.log_probs.to(self.device).sum(1),
-            advantage=normalized(advantages.mean(1)),
-            values=values,
-            returns=advantages + values,
-            steps=transitions.index,
-        )
-        return Prepared(batch, recurrence, transitions, segment_sums(rewards, rollout))
+        return PPOExperience(batch, transitions, episodes, recurrence)
+
+    def minibatches(self, experience: PPOExperience) -> Iterator[Batch]:
+        """Yield shuffled minibatches of each epoch."""
+        hyper = self.config.hyperparameters
+        for _ in range(hyper.num_epoch):
+            yield from experience.batch.minibatches(hyper.batch_size, self._generator, experience.recurrence)
 
     def _values(
         self, rollout: Rollout, pool: Encoded
@@ -291,7 +212,7 @@ class PPO:
             values, _ = self._model.values(pool)
             return values[: rollout.steps], values[rollout.steps :], None
 
-        def recall(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        def forward(rows: Tensor, memory: Tensor, length: int) -> tuple[Tensor, Tensor]:
             values, after = self._model.values([part[rows] for part in pool], memory, length=length)
             assert after is not None, "a recurrent critic returns its memory"
             return values, after
@@ -304,75 +225,8 @@ class PPO:
             initial = rollout.memories[firsts].to(self.device)
         else:
             initial = self._memories.before(rollout)
-        lived = recollect(rollout, sequences, initial, recall)
-        self._memories.keep(rollout, lived.after)
+        unrolled = unroll(rollout, sequences, initial, forward)
+        self._memories.keep(rollout, unrolled.after)
         following = torch.arange(rollout.steps, rollout.steps + rollout.segments, device=self.device)
-        bootstrap, _ = recall(following, lived.after, 1)
-        return lived.features, bootstrap, Recurrence(sequences, acted, lived.before)
-
-    def _minibatches(self, prepared: Prepared) -> Iterator[Batch]:
-        hyper = self.config.hyperparameters
-        for _ in range(hyper.num_epoch):
-            yield from prepared.batch.minibatches(hyper.batch_size, self._generator, prepared.recurrence)
-
-    def _differentiate(self, minibatch: Batch, rates: Rates) -> tuple[dict[str, Tensor], Float[Tensor, " N"]]:
-        """Write the gradient of the objective on one minibatch to the weights' `grad`.
-
-        Return the terms of the objective and the log-ratio of each action.
-        """
-        real = minibatch.real
-        prediction = self._model.evaluate(
-            minibatch.encoded,
-            minibatch.continuous,
-            minibatch.discrete,
-            minibatch.masks,
-            actor_memory=minibatch.actor_memory,
-            critic_memory=minibatch.critic_memory,
-            length=minibatch.length,
-        )
-        joint = prediction.joint
-        log_ratio = joint.log_prob - minibatch.log_prob
-        policy = clipped_surrogate(log_ratio, minibatch.advantage, rates.epsilon, real)
-        if self.config.hyperparameters.clip_value_loss:
-            value = clipped_value_loss(prediction.values, minibatch.values, minibatch.returns, rates.epsilon, real)
-        else:
-            value = squared_error(prediction.values, minibatch.returns, real)
-        self._model.backward(
-            prediction,
-            by_log_prob=policy.slope,
-            by_entropy=-rates.beta / len(log_ratio) if real is None else row_weights(real).mul_(-rates.beta),
-            by_values=value.slope.mul_(VALUE_COEFFICIENT),
-        )
-        terms = {"policy loss": policy.loss, "value loss": value.loss}
-        return {**terms, **entropies(joint, self.actor.log_sigma, real)}, log_ratio
-
-    def _step(self, rates: Rates) -> Float[Tensor, ""]:
-        own = rates.critic_learning_rate
-        both = rates.learning_rate if own is None else (rates.learning_rate, own)
-        return self._optimizer.step(both, self.config.hyperparameters.max_grad_norm)
-
-    def _groups(self) -> list[list[tuple[str, torch.nn.Parameter]]]:
-        """Return the trained parameters, those of the critic apart if they have a learning rate of their own."""
-        named = list(self._model.trained_parameters())
-        if self.config.hyperparameters.critic_learning_rate is None:
-            return [named]
-        critic = [item for item in named if item[0].startswith("critic.")]
-        return [[item for item in named if not item[0].startswith("critic.")], critic]
-
-    def _diagnosis(self, batch: Batch, trace: PolicyTrace) -> Diverged:
-        """Return an error that names what was wrong first."""
-        columns = [
-            *(("observations", part) for part in batch.encoded),
-            ("continuous", batch.continuous),
-            ("log-prob", batch.log_prob),
-            ("values", batch.values),
-            ("returns", batch.returns),
-            ("advantage", batch.advantage),
-        ]
-        spoiled = self._signals.spoiled()
-        return (
-            first_infinite(columns)
-            or trace.diagnosis()
-            or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
-            or Diverged("optimizer" if spoiled is None else f"weights of {spoiled}", len(trace) - 1)
-        )
+        bootstrap, _ = forward(following, unrolled.after, 1)
+        return unrolled.features, bootstrap, Recurrence(sequences, acted, unrolled.before)

@@ -1,4 +1,4 @@
-"""What an update of PPO measures, and how it gets off the device: everything at once, when the update is over."""
+"""Measurements of an update of PPO, copied from the device at once when the update is over."""
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worker.learning.algorithms.batch import Batch
-from worker.learning.algorithms.guards import Diverged, Trace
+from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
 from worker.learning.functional.distributions import JointDistribution, gaussian_entropy
 from worker.learning.functional.losses import approximate_kl, clip_fraction, mean_of_rows
 from worker.learning.functional.returns import explained_variance
@@ -83,7 +83,7 @@ FIELDS = {"policy loss": "policy_loss", "value loss": "value_loss", "gradient": 
 """Terms of the objective that are fields of `PPOStats`."""
 
 
-class PolicyTrace(Trace):
+class PolicyCheck(NumericCheck):
     """The terms of an update, and the log-ratio of every action in it."""
 
     def __init__(self) -> None:
@@ -158,11 +158,3 @@ def entropies(
     if len(log_sigma):
         heads["Policy/Continuous Entropy"] = gaussian_entropy(log_sigma).mean()
     return {"entropy": torch.stack(list(heads.values())).sum(), **(heads if len(heads) > 1 else {})}
-
-
-def episode_rewards(names: Sequence[str], earned: NDArray[np.float64]) -> dict[str, float]:
-    """Return the mean over episodes (F, S) for each signal but the extrinsic one; nothing without an episode."""
-    if not len(earned):
-        return {}
-    means = zip(names, earned.mean(0).tolist(), strict=True)
-    return {f"Policy/{title(name)} Reward": mean for name, mean in means if name != "extrinsic"}

@@ -1,4 +1,4 @@
-"""What SAC's gradient steps note: whether it makes sense, and the metrics of it.
+"""Measurements of SAC's gradient steps: numeric checks, and metrics.
 
 `Losses/Policy Loss`: minus the policy's soft value, which it descends.
 `Losses/Q1 Loss`, `Losses/Q2 Loss`, `Losses/Value Loss`: half the squared error, mean over signals.
@@ -12,11 +12,19 @@ All are means over the gradient steps of an update, in nats where they are entro
 without branches, has none of theirs. `S` signals, `E` coefficients: the branches', then the columns'.
 """
 
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from worker.learning.algorithms.guards import GROWTH, Diverged
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from worker.learning.algorithms.numeric_check import GROWTH, Diverged
+from worker.learning.data_parallel import average
 from worker.learning.rewards.signals import title
 
 TERMS = (
@@ -30,6 +38,26 @@ TERMS = (
 """What each gradient step notes first."""
 GAUSSIAN_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
 """Nats of a column whose sigma is 1."""
+
+
+class SACTerms(NamedTuple):
+    """What a gradient step measures, as tensors. `S` signals, `E` coefficients."""
+
+    policy_loss: Float[Tensor, ""]
+    value_loss: Float[Tensor, ""]
+    q_losses: Float[Tensor, "2"]
+    values: Float[Tensor, " S"]
+    """Mean of V."""
+    entropies: Float[Tensor, " E"]
+    coefficients: Float[Tensor, " E"]
+    log_sigma: Float[Tensor, ""] | None
+    """Mean over columns; None without columns."""
+
+    def joined(self, actor_norm: Float[Tensor, ""], critic_norm: Float[Tensor, ""]) -> Float[Tensor, " terms"]:
+        """Return the numbers in the order of `Heads.names`, with the norms of both gradients."""
+        first = torch.stack((self.policy_loss, self.value_loss, actor_norm, critic_norm))
+        last = [] if self.log_sigma is None else [self.log_sigma.view(1)]
+        return torch.cat([first, self.q_losses, self.values, self.entropies, self.coefficients, *last])
 
 
 class Heads(NamedTuple):
@@ -64,6 +92,29 @@ class Notes(NamedTuple):
     """A row for each gradient step."""
     losses: Mapping[str, list[float]]
     """What behavioral cloning and the reward signals measured, by metric name: a number for each step of theirs."""
+
+    @classmethod
+    def copied(
+        cls,
+        heads: Heads,
+        terms: list[Float[Tensor, " terms"]],
+        losses: Mapping[str, list[Float[Tensor, ""]]],
+        finite: list[Bool[Tensor, ""]],
+    ) -> tuple["Notes", bool]:
+        """Copy everything from the device at once, the mean over processes that share the steps.
+
+        Return it, and whether all flags of `finite` are true in all processes.
+        """
+        others = [torch.stack(column) for column in (*losses.values(), finite) if column]
+        flat = torch.cat([*terms, *others])
+        average(flat)
+        numbers = iter(flat.tolist())
+        noted = cls(
+            heads,
+            [list(islice(numbers, len(row))) for row in terms],
+            {name: list(islice(numbers, len(column))) for name, column in losses.items()},
+        )
+        return noted, all(flag == 1.0 for flag in numbers)
 
     def values(self) -> list[float]:
         """Return each signal's mean value over the gradient steps, its size; of none if there were none."""

@@ -1,4 +1,4 @@
-"""Log-probability and entropy of continuous, discrete and mixed actions, with their derivatives.
+"""Log-probability and entropy of continuous, discrete and mixed actions.
 
 Continuous columns are independent Gaussians whose `log_sigma` does not depend on the observation; each discrete branch
 is a categorical distribution over its allowed choices. The log-probability of an action is the *joint* one, the sum
@@ -35,7 +35,7 @@ class Branch(NamedTuple):
 
 
 class JointDistribution(NamedTuple):
-    """The distribution at the actions taken: the results, and what their derivatives need."""
+    """The distribution at the actions taken, and what its derivatives by hand need (`fast.ppo`)."""
 
     log_prob: Float[Tensor, " B"]
     """Joint log-probability of each row's action."""
@@ -78,39 +78,6 @@ def joint_distribution(
         entropy = branch.entropy + entropy
         branches.append(branch)
     return JointDistribution(log_prob, entropy, z, inverse_sigma, discrete, masks, branches)
-
-
-def joint_gradient(
-    joint: JointDistribution,
-    by_log_prob: Float[Tensor, " B"],
-    by_entropy: float | Float[Tensor, " B"],
-) -> tuple[Float[Tensor, "B H"], Float[Tensor, " C"]]:
-    """Carry derivatives of a loss by log-probability and entropy back to the parameters.
-
-    A number for `by_entropy` is the same for every row. Return the derivatives by the head and by `log_sigma`. With
-    branch probabilities `p`:
-
-        d log_prob / d mean = z / sigma                 d log_prob / d log_sigma = z^2 - 1
-        d log_prob / d logits = onehot(action) - p      d entropy / d logits = -p * (log p + entropy of the branch)
-    """
-    row = by_log_prob.unsqueeze(1)  # (B, 1)
-    by_all_entropies = by_entropy.sum() if isinstance(by_entropy, Tensor) else by_entropy * len(row)
-    by_row_entropy = by_entropy.unsqueeze(1) if isinstance(by_entropy, Tensor) else by_entropy
-    parts: list[Tensor] = []
-    by_log_sigma = joint.inverse_sigma  # stays so only where it is empty
-    if joint.z.shape[1]:
-        pull = row * joint.z
-        parts.append(pull * joint.inverse_sigma)
-        by_log_sigma = torch.sum(pull * joint.z, 0).sub_(by_log_prob.sum()).add_(by_all_entropies)
-    start = 0
-    for index, (log_p, p, entropy) in enumerate(joint.branches):
-        by_logits = (log_p + entropy.unsqueeze(1)).mul_(by_row_entropy).add_(row).mul_(p).neg_()
-        by_logits.scatter_add_(1, joint.discrete[:, index : index + 1], row)
-        if joint.masks is not None:
-            by_logits *= joint.masks[:, start : start + log_p.shape[1]]
-        parts.append(by_logits)
-        start += log_p.shape[1]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1), by_log_sigma
 
 
 def gaussian_entropy(log_sigma: Float[Tensor, "*N C"]) -> Float[Tensor, "*N C"]:

@@ -8,10 +8,6 @@ tanh rounds to 1,
 
 `log_sigma` is an output of the network, limited to [-20, 2]; where the limit acts its derivative is 0.
 
-Derivatives are in closed form, as in `functional.losses`, for a fixed noise (the reparameterised gradient):
-
-    d a / d u = 1 - a^2        d log pi / d u = 2 a        d u / d mean = 1        d u / d log sigma = sigma * noise
-
 Deviation from ML-Agents, on purpose: no `1e-7` inside logarithms.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
@@ -19,7 +15,6 @@ Deviation from ML-Agents, on purpose: no `1e-7` inside logarithms.
 import math
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -32,7 +27,7 @@ LOG_TWO = math.log(2.0)
 
 
 class Squashed(NamedTuple):
-    """Actions drawn from squashed Gaussians: the results, and what their derivatives need."""
+    """Actions drawn from squashed Gaussians, and what their derivatives by hand need (`fast.sac`)."""
 
     action: Float[Tensor, "B C"]
     """In (-1, 1)."""
@@ -49,7 +44,7 @@ class Squashed(NamedTuple):
 def draw_squashed(mean: Float[Tensor, "B C"], log_sigma: Float[Tensor, "B C"], noise: Float[Tensor, "B C"]) -> Squashed:
     """Return the actions that standard normal noise draws, with their log-density. `log_sigma` as the network gives."""
     limited = log_sigma.clamp(*LOG_SIGMA_LIMITS)
-    step = limited.exp().mul_(noise)
+    step = limited.exp() * noise
     unsquashed = mean + step
     terms = F.softplus(unsquashed.mul(-2.0)).add_(unsquashed).mul_(2.0)
     terms = terms.sub_(limited).addcmul_(noise, noise, value=-0.5)
@@ -61,14 +56,3 @@ def draw_squashed(mean: Float[Tensor, "B C"], log_sigma: Float[Tensor, "B C"], n
         inside=limited == log_sigma,
         step=step,
     )
-
-
-def squashed_gradient(
-    squashed: Squashed, by_action: Float[Tensor, "B C"], by_log_prob: Float[Tensor, "B 1"]
-) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
-    """Carry derivatives of a loss by action and log-density back to `mean` and to the network's `log_sigma`."""
-    action = squashed.action
-    # d loss / d u = by_action (1 - a^2) + by_log_prob 2 a
-    by_mean = torch.addcmul(by_action, action, action * by_action, value=-1.0).addcmul_(action, by_log_prob, value=2.0)
-    by_log_sigma = (by_mean * squashed.step).sub_(by_log_prob).mul_(squashed.inside)
-    return by_mean, by_log_sigma

@@ -1,8 +1,4 @@
-"""Actor and critic as a learner sees them: predictions for whole batches, and the way back to the weights.
-
-Distribution and heads have their derivatives by hand (`functional.distributions`, `networks.dense`), the bodies by hand
-or automatically (`networks.body`): a learner does not notice which. Call `evaluate` and `backward` under
-`torch.no_grad()` (not `inference_mode`, in which nothing can be differentiated automatically).
+"""Actor and critic as a learner sees them: predictions for whole batches.
 
 A memory is the actor's or the critic's own, and with a shared body the actor's for both. Rows are sequences of
 `length`, one after the other. Dimensions: `R` rows, `Q` sequences, `S` signals, `K` width of a memory.
@@ -18,22 +14,19 @@ from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
 from server.config.network import NetworkSettings
-from worker.learning.functional.distributions import JointDistribution, joint_distribution, joint_gradient
+from worker.learning.functional.distributions import JointDistribution, joint_distribution
 from worker.learning.networks.actor import Actor
-from worker.learning.networks.body import NetworkBody, Trail
+from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.critic import Critic
 from worker.learning.networks.encoder import Encoded
 
 
 class Prediction(NamedTuple):
-    """What the networks say of a batch of steps, and what is needed for the way back."""
+    """Action distributions and values of a batch of steps."""
 
     joint: JointDistribution
     """Log-probability of the actions taken and entropy of the policy."""
     values: Float[Tensor, "R S"]
-    actor: Trail
-    critic: Trail
-    """The actor's, where the body is shared."""
 
 
 class ActorCritic(nn.Module):
@@ -77,37 +70,14 @@ class ActorCritic(nn.Module):
         Memories are those before each sequence; None is all zeros. A shared critic goes on from the actor's.
         """
         actor, critic = self.actor, self.critic
-        trail = actor.body.record(encoded, actor_memory, length=length)
-        value_trail = trail if critic.body is None else critic.body.record(encoded, critic_memory, length=length)
+        features, _ = actor.body(encoded, actor_memory, length=length)
+        value_features = features
+        if critic.body is not None:
+            value_features, _ = critic.body(encoded, critic_memory, length=length)
         joint = joint_distribution(
-            actor.head(trail.features), actor.log_sigma, continuous, discrete, masks, actor.layout.discrete_branches
+            actor.head(features), actor.log_sigma, continuous, discrete, masks, actor.layout.discrete_branches
         )
-        return Prediction(joint, critic.heads(value_trail.features), trail, value_trail)
-
-    def backward(
-        self,
-        prediction: Prediction,
-        by_log_prob: Float[Tensor, " R"],
-        by_entropy: float | Float[Tensor, " R"],
-        by_values: Float[Tensor, "R S"],
-    ) -> None:
-        """Write the derivatives of a loss by every weight to its `grad`, given those by what was predicted.
-
-        A number for `by_entropy` is the same for every row.
-        """
-        actor, critic = self.actor, self.critic
-        by_head, by_log_sigma = joint_gradient(prediction.joint, by_log_prob, by_entropy)
-        actor.head.backward(prediction.actor.features, by_head)
-        if actor.log_sigma.grad is not None:
-            actor.log_sigma.grad.copy_(by_log_sigma)
-        critic.heads.backward(prediction.critic.features, by_values)
-        by_features = actor.head.by_inputs(by_head)
-        by_critic_features = critic.heads.by_inputs(by_values)
-        if critic.body is None:
-            by_features += by_critic_features
-        else:
-            critic.body.backward(prediction.critic, by_critic_features)
-        actor.body.backward(prediction.actor, by_features)
+        return Prediction(joint, critic.heads(value_features))
 
     @torch.no_grad()
     def values(

@@ -6,16 +6,11 @@ Hidden layers are ordinary ones or, where an observation is a goal signal and `g
 of `networks.conditional`. `encode` normalises and joins the vectors; nothing learns there, so learners encode a
 rollout once. Pictures go through it untouched.
 
-Learners that need derivatives use `record` and `backward`: by hand where the layout is plain (`networks.dense`), else
-by automatic differentiation. What both return and take is the same. Everything else may call `forward` and let torch
-differentiate.
-
 Dimensions: `R` rows; with a memory they are `Q` sequences of `L` steps each, one sequence after the other.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -25,21 +20,10 @@ from ludus.collector.layout import BodyLayout, ObservationKind
 from ludus.protocol.spec import ObservationSpec
 from server.config.network import NetworkSettings
 from worker.learning.networks.conditional import ConditionalBody
-from worker.learning.networks.dense import DenseBody, Recorded
+from worker.learning.networks.dense import DenseBody
 from worker.learning.networks.encoder import Encoded, ObservationEncoder
 from worker.learning.networks.memory import Memory
 from worker.learning.networks.normalizer import Normalizer
-
-
-class Trail(NamedTuple):
-    """The features of a batch, and the way back from them to the weights."""
-
-    features: Float[Tensor, "R U"]
-    """Without a graph."""
-    layers: list[Recorded]
-    """By hand; empty otherwise."""
-    graph: Float[Tensor, "R U"] | None
-    """The features with torch's graph; None by hand."""
 
 
 class NetworkBody(nn.Module):
@@ -66,8 +50,6 @@ class NetworkBody(nn.Module):
         super().__init__()
         layout = BodyLayout.of(observations, settings.model_dump())
         self.layout = layout
-        self.plain = layout.plain and not extra_inputs
-        """Whether derivatives are made by hand."""
         self.features = layout.features
         """Width of what `forward` returns."""
         self.memory_size = layout.memory_size
@@ -122,27 +104,11 @@ class NetworkBody(nn.Module):
         features, state = self.memory(features, memory, length)
         return features, state
 
-    def record(self, encoded: Encoded, memory: Float[Tensor, "Q S"] | None = None, *, length: int = 1) -> Trail:
-        """Return the features of each row with the way back from them. Call it where torch records no graph."""
-        if self.plain:
-            assert isinstance(self.hidden, DenseBody)
-            features, layers = self.hidden.record(encoded[0])
-            return Trail(features, layers, None)
-        with torch.enable_grad():
-            graph, _ = self(encoded, memory, length=length)
-            graph = graph.float()  # from bfloat16, where torch.autocast chose it
-        return Trail(graph.detach(), [], graph)
-
-    def backward(self, trail: Trail, by_features: Float[Tensor, "R U"]) -> None:
-        """Write the derivatives of a loss by all weights to their `grad`, given the one by the features."""
-        if trail.graph is None:
-            assert isinstance(self.hidden, DenseBody)
-            self.hidden.backward(trail.layers, by_features)
-            return
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        torch.autograd.backward([trail.graph], [by_features])
+    @property
+    def dense(self) -> DenseBody:
+        """The hidden layers of a plain body, which are all of it."""
+        assert isinstance(self.hidden, DenseBody)
+        return self.hidden
 
     @property
     def rows_at_once(self) -> int:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from worker.learning.networks.attention import NORM_EPSILON
-from worker.learning.networks.dense import ACTIVATIONS, Dense, DenseBody
+from worker.learning.networks.dense import Dense, DenseBody, torch_function
 
 HYPER_LAYERS = 2
 
@@ -26,7 +26,7 @@ class ConditionalBody(nn.Module):
         self, inputs: int, goal_size: int, units: int, num_layers: int, generator: torch.Generator, *, activation: str
     ) -> None:
         super().__init__()
-        self._activation = ACTIVATIONS[activation]
+        self._activate = torch_function(activation)
         self.units = units
         self.before = DenseBody(inputs, units, num_layers - 1, generator, activation=activation)
         self.last_inputs = units if num_layers > 1 else inputs
@@ -43,4 +43,4 @@ class ConditionalBody(nn.Module):
         normed = F.layer_norm(self.hyper(goal), (self.units,), eps=NORM_EPSILON)
         weights = self.weights(normed).view(-1, self.last_inputs, self.units)  # (B, inputs, units)
         linear = torch.bmm(hidden.unsqueeze(1), weights).squeeze(1) + self.bias
-        return self._activation.forward(linear)
+        return self._activate(linear)

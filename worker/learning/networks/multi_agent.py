@@ -44,7 +44,7 @@ class Members(NamedTuple):
     """Of what they see and do."""
 
 
-class Digest(NamedTuple):
+class TeamEmbedding(NamedTuple):
     """What the critic makes of teams before it remembers anything."""
 
     summary: Float[Tensor, "T H"]
@@ -88,12 +88,12 @@ class TeamCritic(nn.Module):
             self.seeing(encoding.unsqueeze(1), None).squeeze(1), self.acting(both.unsqueeze(1), None).squeeze(1)
         )
 
-    def digest(self, teams: Float[Tensor, "T K H"], absent: Bool[Tensor, "T K"]) -> Digest:
+    def embed_team(self, teams: Float[Tensor, "T K H"], absent: Bool[Tensor, "T K"]) -> TeamEmbedding:
         """Return what teams of embedded members amount to. Neither their order nor the absent change it."""
         count = (~absent).sum(1, keepdim=True)
-        return Digest(self.hidden(self.attention(teams, absent)), count * 2.0 / self.largest - 1.0)
+        return TeamEmbedding(self.hidden(self.attention(teams, absent)), count * 2.0 / self.largest - 1.0)
 
-    def remember(
+    def recur(
         self, summary: Float[Tensor, "R H"], memory: Float[Tensor, "Q M"] | None, length: int
     ) -> tuple[Float[Tensor, "R U"], Float[Tensor, "Q M"] | None]:
         """Return features, and the memory after each sequence of `length` rows; both as they are without a memory."""
@@ -102,7 +102,7 @@ class TeamCritic(nn.Module):
         features, after = self.memory(summary, memory, length)
         return features, after
 
-    def judge(self, features: Float[Tensor, "R U"], size: Float[Tensor, "R 1"]) -> Float[Tensor, "R S"]:
+    def values_of(self, features: Float[Tensor, "R U"], size: Float[Tensor, "R 1"]) -> Float[Tensor, "R S"]:
         """Return one value for each signal."""
         values: Tensor = self.heads(torch.cat([features, size], 1))
         return values
@@ -121,24 +121,24 @@ class TeamCritic(nn.Module):
 
         `memory` is that before each sequence of rows: first those for the values, then those for the baselines.
         """
-        digest = self.digest_of_agents(members, own, mates, present)
-        features, _ = self.remember(digest.summary, memory, length)
-        values, baselines = self.judge(features, digest.size).chunk(2)
+        embedding = self.embed_teams(members, own, mates, present)
+        features, _ = self.recur(embedding.summary, memory, length)
+        values, baselines = self.values_of(features, embedding.size).chunk(2)
         return values, baselines
 
-    def digest_of_agents(
+    def embed_teams(
         self,
         members: Members,
         own: Int[Tensor, " R"],
         mates: Int[Tensor, "R G"],
         present: Bool[Tensor, "R G"],
-    ) -> Digest:
-        """Return the digests for the values of `R` agents, then those for their baselines: twice as many teams."""
+    ) -> TeamEmbedding:
+        """Return the embeddings for the values of `R` agents, then those for their baselines: twice as many teams."""
         oneself = members.seeing[own].unsqueeze(1)  # (R, 1, H)
         value = torch.cat([oneself, members.seeing[mates]], 1)
         baseline = torch.cat([oneself, members.acting[mates]], 1)
         there = torch.cat([present.new_ones(len(own), 1), present], 1)
-        return self.digest(torch.cat([value, baseline]), ~there.repeat(2, 1))
+        return self.embed_team(torch.cat([value, baseline]), ~there.repeat(2, 1))
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield every parameter by name."""

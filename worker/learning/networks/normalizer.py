@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worker.learning.shares import total
+from worker.learning.data_parallel import total
 
 CLIP = 5.0
 """Normalised observations lie in [-5, 5]."""

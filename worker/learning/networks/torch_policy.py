@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ludus.collector.policy import Acted, FloatArray, sample
+from ludus.collector.activations import FloatArray
+from ludus.collector.policy import Acted, sample
 from ludus.collector.stacked import Rows, rows_of
 from ludus.protocol.spec import BehaviorSpec
 from server.config.network import NetworkSettings

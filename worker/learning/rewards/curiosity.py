@@ -1,4 +1,4 @@
-"""Curiosity (ICM, Pathak et al. 2017, https://arxiv.org/abs/1705.05363): reward for what could not be foreseen.
+"""Curiosity (ICM, Pathak et al. 2017, https://arxiv.org/abs/1705.05363): reward for prediction errors.
 
 Features `phi` of observations are learnt so that the action between two observations can be told (inverse model, which
 makes them ignore what the agent has no part in); a forward model predicts the next features:
@@ -21,21 +21,22 @@ Deviations, on purpose:
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import CuriosityConfig
+from server.config.rewards import (
+    CuriosityConfig,
+)
 from worker.experience.transitions import Transitions
+from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import action_error, flat_actions, squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense, xavier_dense
-from worker.learning.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
-from worker.learning.shares import portion
+from worker.learning.rewards.trained import TrainedSignal, merge, observed, pieces, without_memory
 
 LOSS_FACTOR = 10.0
 FORWARD_SHARE = 0.2
@@ -83,7 +84,7 @@ class CuriosityNetworks(nn.Module):
         return 0.5 * squared_distance(foreseen, following), action_error(acted, continuous, discrete, self.sizes)
 
 
-class CuriosityReward:
+class CuriosityReward(TrainedSignal):
     """Pays for observations that its forward model did not foresee."""
 
     ignores_termination = True
@@ -93,7 +94,7 @@ class CuriosityReward:
     ) -> None:
         self._limit = 1.0 / abs(config.strength) if config.strength else math.inf
         self._networks = CuriosityNetworks(config, spec, generator).to(device)
-        self._trained = Trained(self._networks, config.learning_rate)
+        super().__init__(self._networks, config.learning_rate)
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
@@ -108,26 +109,6 @@ class CuriosityReward:
         with torch.enable_grad():
             forward, inverse = (error.mean() for error in self._networks(transitions))
             loss = LOSS_FACTOR * (FORWARD_SHARE * forward + (1.0 - FORWARD_SHARE) * inverse)
-            self._trained.descend(loss, portion(transitions.steps))
+            self.descend(loss, shard(transitions.steps))
         self._networks.updated.fill_(1.0)
         return {"Losses/Curiosity Forward Loss": forward.detach(), "Losses/Curiosity Inverse Loss": inverse.detach()}
-
-    def is_finite(self) -> Bool[Tensor, ""]:
-        """Return whether all weights are finite."""
-        return self._trained.is_finite()
-
-    def snapshot(self) -> TrainedSnapshot:
-        """Return a copy of all that `update` changes."""
-        return self._trained.snapshot()
-
-    def restore(self, snapshot: TrainedSnapshot) -> None:
-        """Go back to a snapshot."""
-        self._trained.restore(snapshot)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all networks, the statistics and the optimizer."""
-        return self._trained.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
-        self._trained.load_state_dict(state)

@@ -1,9 +1,10 @@
-"""What whole episodes earned from each signal: sums over the steps of an agent's episode, across rounds.
+"""Episode returns of each signal: sums over the steps of an agent's episode, across rounds.
 
 Dimensions: `N` steps, `B` segments, `S` signals.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
+from worker.learning.rewards.signals import title
 
 MOST_AGENTS = 1 << 16
 """Unfinished episodes that are remembered; beyond them the ones not heard of for longest are forgotten."""
@@ -36,7 +38,7 @@ class EpisodeReturns:
 
     def add(self, rollout: Rollout, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """Take the sums of a rollout's segments (B, S); return those of the episodes that ended in it (F, S)."""
-        ended = rollout.endings.numpy() != Ending.CUT
+        ended = rollout.endings.numpy() != SegmentEnd.CUT
         whole = ended & rollout.starts_episode.numpy()
         finished = [sums[whole]]
         keys = torch.stack((rollout.simulators, rollout.agents, rollout.episodes, rollout.sequences), 1).numpy()
@@ -66,3 +68,14 @@ class EpisodeReturns:
         """Take over what `state_dict` returned."""
         rows = zip(state["keys"].tolist(), state["sums"].cpu().numpy(), strict=True)
         self._open = {(simulator, agent): (episode, total.copy()) for (simulator, agent, episode), total in rows}
+
+
+def episode_rewards(names: Sequence[str], earned: NDArray[np.float64], *, extrinsic: bool = False) -> dict[str, float]:
+    """Return the mean over episodes (F, S) for each signal; nothing without an episode.
+
+    The game's own rewards are measured where they are played; `extrinsic` counts them here, too.
+    """
+    if not len(earned):
+        return {}
+    means = zip(names, earned.mean(0).tolist(), strict=True)
+    return {f"Policy/{title(name)} Reward": mean for name, mean in means if extrinsic or name != "extrinsic"}

@@ -1,4 +1,4 @@
-"""The game's own rewards: what the agent was given, and what its group was given.
+"""The game's own rewards: the agent's, and its group's.
 
 As in ML-Agents 1.1.0 (`torch_entities/components/reward_providers/extrinsic_reward_provider.py`) their sum is what PPO
 and SAC learn from; POCA adds the mates' rewards. Cumulative rewards, by which episodes are judged, are without groups'.
@@ -20,7 +20,7 @@ from worker.experience.transitions import Transitions
 class ExtrinsicReward:
     """Reads the rewards of the steps; learns nothing."""
 
-    ignores_termination = False
+    ignores_termination, learns = False, False
 
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
         """Return the agent's own rewards plus its group's."""

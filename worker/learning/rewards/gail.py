@@ -38,12 +38,15 @@ import hashlib
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import GAILConfig
+from server.config.rewards import (
+    GAILConfig,
+)
 from worker.experience.transitions import Transitions
+from worker.learning.data_parallel import Shard, average, shard
 from worker.learning.functional.adversarial import (
     bottleneck_information,
     discriminator_loss,
@@ -55,8 +58,7 @@ from worker.learning.functional.prediction import flat_actions
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense, xavier_dense
 from worker.learning.networks.visual import scaled
-from worker.learning.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
-from worker.learning.shares import Portion, average, portion
+from worker.learning.rewards.trained import TrainedSignal, merge, observed, pieces, without_memory
 
 PENALTY = 10.0
 """Weight of the gradient penalty."""
@@ -68,7 +70,7 @@ BETA_RATE = 5e-4
 
 
 @runtime_checkable
-class Shown(Protocol):
+class ExpertBatch(Protocol):
     """Demonstrated steps."""
 
     def sample(self, size: int, generator: torch.Generator, /) -> Transitions:
@@ -124,7 +126,7 @@ class Discriminator(nn.Module):
         return Judged(self.unit(features).squeeze(1), mean)
 
 
-class GAILReward:
+class GAILReward(TrainedSignal):
     """Pays for steps that pass as the expert's."""
 
     def __init__(
@@ -133,7 +135,7 @@ class GAILReward:
         spec: BehaviorSpec,
         device: torch.device,
         generator: torch.Generator,
-        shown: Shown,
+        shown: ExpertBatch,
         name: str = "gail",
     ) -> None:
         """`name` is the configuration's (`gail_2` if it is the second one): metrics tell several signals apart by it.
@@ -145,7 +147,7 @@ class GAILReward:
         self._shown = shown
         self._vail = config.use_vail
         self._network = Discriminator(config, spec, generator).to(device)
-        self._trained = Trained(self._network, config.learning_rate)
+        super().__init__(self._network, config.learning_rate)
         seeds = torch.randint(2**31, (2,), generator=generator).tolist()
         self._draws = torch.Generator().manual_seed(seeds[0])  # on the CPU: the same rows on every device
         self._noise = torch.Generator(device).manual_seed(seeds[1])  # a number for every pixel: too many for a CPU
@@ -160,7 +162,7 @@ class GAILReward:
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Let the discriminator learn from as many demonstrated steps as there are steps of the policy."""
         network = self._network
-        part = portion(transitions.steps)
+        part = shard(transitions.steps)
         drawn = self._shown.sample(part.whole, self._draws)
         demonstrated = Transitions(drawn.observations, *(part.of(column) for column in drawn[1:]))
         merge(network.body, observed(demonstrated, demonstrated.index))
@@ -174,7 +176,7 @@ class GAILReward:
             if self._vail:
                 information = bottleneck_information(expert.mean, policy.mean, network.sigma)
                 loss = loss + network.beta * (information - BOUND)
-            self._trained.descend(loss, part)
+            self.descend(loss, part)
         measured = {
             f"Losses/{self._label} Loss": telling.detach(),
             f"Policy/{self._label} Policy Estimate": policy.logit.detach().sigmoid().mean(),
@@ -189,26 +191,14 @@ class GAILReward:
             measured[f"Losses/{self._label} KL Loss"] = passed
         return measured
 
-    def is_finite(self) -> Bool[Tensor, ""]:
-        """Return whether all weights are finite."""
-        return self._trained.is_finite()
-
-    def snapshot(self) -> TrainedSnapshot:
-        """Return a copy of all that `update` changes, but for the generators."""
-        return self._trained.snapshot()
-
-    def restore(self, snapshot: TrainedSnapshot) -> None:
-        """Go back to a snapshot."""
-        self._trained.restore(snapshot)
-
     def state_dict(self) -> dict[str, Any]:
         """Return network, statistics, beta, optimizer and generators."""
         generators = {"draws": self._draws.get_state(), "noise": self._noise.get_state()}
-        return {**self._trained.state_dict(), "generators": generators}
+        return {**super().state_dict(), "generators": generators}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken; on another kind of device, with noise of another sequence."""
-        self._trained.load_state_dict(state)
+        super().load_state_dict(state)
         self._draws.set_state(state["generators"]["draws"].cpu())
         noise = state["generators"]["noise"].cpu()
         if len(noise) == len(self._noise.get_state()):
@@ -216,12 +206,12 @@ class GAILReward:
         else:  # of a CPU's generator on a GPU, or the other way round: a new sequence, the same whenever it is resumed
             self._noise.manual_seed(int.from_bytes(hashlib.sha256(noise.numpy().tobytes()).digest()[:4]))
 
-    def _bottleneck_noise(self, part: Portion) -> Float[Tensor, "B Z"] | None:
+    def _bottleneck_noise(self, part: Shard) -> Float[Tensor, "B Z"] | None:
         if not self._vail:
             return None
         return part.of(torch.randn((part.whole, BOTTLENECK), generator=self._noise, device=self._noise.device))
 
-    def _penalty(self, expert: list[Tensor], policy: list[Tensor], part: Portion) -> Float[Tensor, ""]:
+    def _penalty(self, expert: list[Tensor], policy: list[Tensor], part: Shard) -> Float[Tensor, ""]:
         """Return the gradient penalty at points between expert and policy, without its weight."""
         between = []
         for shown, acted in zip(expert, policy, strict=True):

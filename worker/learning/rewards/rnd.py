@@ -1,4 +1,4 @@
-"""Random network distillation (Burda et al. 2018, https://arxiv.org/abs/1810.12894): reward for what is new.
+"""Random network distillation (Burda et al. 2018, https://arxiv.org/abs/1810.12894): reward for new observations.
 
 A network with random weights that never change, the target, gives each observation some features; another one learns
 to predict them. Where it is still wrong it has not been often:
@@ -14,20 +14,20 @@ often they were asked for.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from typing import Any
-
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import RNDConfig
+from server.config.rewards import (
+    RNDConfig,
+)
 from worker.experience.transitions import Transitions
+from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.encoder import Encoded
-from worker.learning.rewards.trained import Trained, TrainedSnapshot, merge, observed, pieces, without_memory
-from worker.learning.shares import portion
+from worker.learning.rewards.trained import TrainedSignal, merge, observed, pieces, without_memory
 
 
 class RNDNetworks(nn.Module):
@@ -44,14 +44,14 @@ class RNDNetworks(nn.Module):
         return squared_distance(self.predictor(encoded)[0], self.target(encoded)[0])
 
 
-class RNDReward:
+class RNDReward(TrainedSignal):
     """Pays for observations that its predictor does not know yet."""
 
     ignores_termination = True
 
     def __init__(self, config: RNDConfig, spec: BehaviorSpec, device: torch.device, generator: torch.Generator) -> None:
         self._networks = RNDNetworks(config, spec, generator).to(device)
-        self._trained = Trained(self._networks, config.learning_rate)
+        super().__init__(self._networks, config.learning_rate)
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
@@ -66,25 +66,5 @@ class RNDReward:
         merge(self._networks.target, observations)
         with torch.enable_grad():
             loss = self._networks(self._networks.target.encode(observations)).mean()
-            self._trained.descend(loss, portion(transitions.steps))
+            self.descend(loss, shard(transitions.steps))
         return {"Losses/RND Loss": loss.detach()}
-
-    def is_finite(self) -> Bool[Tensor, ""]:
-        """Return whether all weights are finite."""
-        return self._trained.is_finite()
-
-    def snapshot(self) -> TrainedSnapshot:
-        """Return a copy of all that `update` changes."""
-        return self._trained.snapshot()
-
-    def restore(self, snapshot: TrainedSnapshot) -> None:
-        """Go back to a snapshot."""
-        self._trained.restore(snapshot)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return both networks, the statistics and the optimizer."""
-        return self._trained.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
-        self._trained.load_state_dict(state)

@@ -15,7 +15,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from server.config.config import RewardSignals
+from server.config.rewards import (
+    RewardSignals,
+)
 from worker.experience.transitions import Transitions
 from worker.learning.rewards.extrinsic import ExtrinsicReward
 
@@ -26,6 +28,9 @@ class RewardSignal(Protocol):
 
     ignores_termination: bool
     """Whether its returns go on where an episode terminated: then dying cannot stop a penalty, nor end a reward."""
+
+    learns: bool
+    """Whether `update` does anything."""
 
     def evaluate(self, transitions: Transitions) -> Float[Tensor, " N"]:
         """Return the reward of each step, before the signal's strength. It changes nothing and keeps no graph."""
@@ -72,7 +77,7 @@ class SignalSet:
             [signal.signal.ignores_termination for signal in signals], device=device
         )
         """(S,): see `RewardSignal`."""
-        self.learns = any(not isinstance(signal.signal, ExtrinsicReward) for signal in signals)
+        self.learns = any(signal.signal.learns for signal in signals)
         """Whether `update` does anything."""
 
     def __len__(self) -> int:

@@ -1,8 +1,7 @@
-"""What the signals that learn have in common: a network with its optimizer, and large batches piece by piece."""
+"""The base of the reward signals that learn: a network with its optimizer, and large batches piece by piece."""
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,9 +10,9 @@ from torch import Tensor, nn
 
 from server.config.config import NetworkSettings
 from worker.experience.transitions import Transitions
+from worker.learning.data_parallel import Shard
+from worker.learning.fast.adam import FlatAdam
 from worker.learning.networks.body import NetworkBody
-from worker.learning.networks.optimizer import FlatAdam, Snapshot
-from worker.learning.shares import Portion
 
 
 def without_memory(settings: NetworkSettings) -> NetworkSettings:
@@ -41,27 +40,20 @@ def merge(body: NetworkBody, observations: list[Tensor]) -> None:
     body.update_normalizer(observations, shared=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedSnapshot:
-    """Weights, moments and buffers."""
+class TrainedSignal:
+    """A signal whose network learns by Adam. The learning rate does not change (ML-Agents)."""
 
-    optimizer: Snapshot
-    buffers: tuple[Tensor, ...]
+    learns = True
 
-
-class Trained:
-    """A module and what descends its losses. The learning rate does not change (ML-Agents)."""
-
-    def __init__(self, module: nn.Module, learning_rate: float) -> None:
-        self._module = module
-        self._learning_rate = learning_rate
+    def __init__(self, network: nn.Module, learning_rate: float) -> None:
+        self._module, self._learning_rate = network, learning_rate
         trained = {
-            name: weight for name, weight in module.named_parameters() if weight.requires_grad and weight.numel()
+            name: weight for name, weight in network.named_parameters() if weight.requires_grad and weight.numel()
         }
         self._weights = list(trained.values())
         self._optimizer = FlatAdam(trained.items())
 
-    def descend(self, loss: Float[Tensor, ""], part: Portion) -> None:
+    def descend(self, loss: Float[Tensor, ""], part: Shard) -> None:
         """Take one step down the gradient of a loss that has a graph; it is the mean over this process's part."""
         self._optimizer.zero_gradient()
         torch.autograd.backward([loss * part.weight], inputs=self._weights)
@@ -71,19 +63,20 @@ class Trained:
         """Return whether all weights and moments are finite."""
         return self._optimizer.all_finite()
 
-    def snapshot(self) -> TrainedSnapshot:
-        """Return a copy of all that training changes."""
-        return TrainedSnapshot(self._optimizer.snapshot(), tuple(buffer.clone() for buffer in self._module.buffers()))
+    def snapshot(self) -> Any:
+        """Return a copy of all that `update` changes."""
+        return self._optimizer.snapshot(), [buffer.clone() for buffer in self._module.buffers()]
 
     @torch.no_grad()
-    def restore(self, snapshot: TrainedSnapshot) -> None:
+    def restore(self, snapshot: Any) -> None:
         """Go back to a snapshot."""
-        self._optimizer.restore(snapshot.optimizer)
-        for buffer, saved in zip(self._module.buffers(), snapshot.buffers, strict=True):
+        optimizer, buffers = snapshot
+        self._optimizer.restore(optimizer)
+        for buffer, saved in zip(self._module.buffers(), buffers, strict=True):
             buffer.copy_(saved)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return module and optimizer. Tensors are copies."""
+        """Return network and optimizer. Tensors are copies."""
         return {
             "model": {name: tensor.clone() for name, tensor in self._module.state_dict().items()},
             "optimizer": self._optimizer.state_dict(),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.batches import Array
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
 from tests.unity.communicator import Transcript
@@ -37,7 +37,7 @@ class Life:
 
     group: int
     steps: list[Step] = field(default_factory=list)
-    ending: Ending = Ending.CUT
+    ending: SegmentEnd = SegmentEnd.CUT
     final: list[Array] = field(default_factory=list)
     """What was seen at its end."""
     void: bool = False
@@ -71,7 +71,7 @@ def lives_of(transcript: Transcript) -> Lives:
                 seen = [values_of(observation) for observation in info.observations]
                 if info.done:
                     if life is not None:
-                        life.ending = Ending.TRUNCATED if info.max_step_reached else Ending.TERMINATED
+                        life.ending = SegmentEnd.TRUNCATED if info.max_step_reached else SegmentEnd.TERMINATED
                         life.final = seen
                     open_lives.pop(key, None)
                 elif is_answered:
@@ -137,7 +137,7 @@ def check_delivered(lives: Lives, delivered: dict[str, list[Rollout]], simulator
             if told and _is_part_of(life, told[0]):
                 steps += _check_life(life, told.pop(0))
             else:
-                assert life.ending is Ending.CUT, f"an episode of {behavior}, agent {agent}, did not arrive"
+                assert life.ending is SegmentEnd.CUT, f"an episode of {behavior}, agent {agent}, did not arrive"
         assert not told, f"an episode of {behavior}, agent {agent}, that was never lived"
     return steps
 
@@ -177,10 +177,10 @@ def _check_life(life: Life, segments: list[Rollout]) -> int:
         told = torch.cat([getattr(segment, name) for segment in segments])
         np.testing.assert_array_equal(told, np.array([getattr(step, name[:-1]) for step in lived], np.float32))
     assert {int(segment.groups) for segment in segments} == {life.group}
-    assert all(int(segment.endings) == Ending.CUT for segment in segments[:-1])
+    assert all(int(segment.endings) == SegmentEnd.CUT for segment in segments[:-1])
     last = segments[-1]
-    if life.ending is Ending.CUT:
-        assert int(last.endings) == Ending.CUT
+    if life.ending is SegmentEnd.CUT:
+        assert int(last.endings) == SegmentEnd.CUT
     else:
         assert (count, int(last.endings)) == (len(life.steps), life.ending)
         for index, seen in enumerate(life.final):

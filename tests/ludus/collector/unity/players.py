@@ -1,18 +1,20 @@
 """Players in threads of their own at a real collector, and what became of them at both ends."""
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
-from ludus.collector.segments import Ending
+from ludus.collector.messages import SimulatorLeft, SimulatorProblem
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.mlagents import agent_pb2
-from tests.ludus.collector.stack import PATIENCE, Learner
+from tests.ludus.collector.stack import Learner
 from tests.ludus.collector.unity.lives import Lives, check_delivered, lives_of
 from tests.unity.descriptions import Behavior
 from tests.unity.player import Player, Summary
 from tests.unity.transcripts import check_transcript
-from worker.collectors.notices import EpisodesEnded, RoundCollected, SimulatorLeft, SimulatorTrouble
+from tests.waiting import eventually
+from worker.collectors.events import EpisodesEnded, RoundCollected
 
 SEED = 7
 """Of the runs of `stack.learner`."""
@@ -27,7 +29,7 @@ def port_of(desk: Learner, collector: int = 0) -> int:
     return desk.endpoints[collector].port
 
 
-class Seat:
+class Participant:
     """A player that plays in a thread of its own."""
 
     def __init__(self, player: Player, steps: int | None = None, seconds: float | None = None) -> None:
@@ -77,29 +79,21 @@ def collected(desk: Learner, behavior: str, number: int) -> None:
     desk.wait_for(RoundCollected, lambda notice: (notice.behavior, notice.round) == (behavior, number))
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something is so at a player's end."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def left(desk: Learner, number: int) -> SimulatorLeft:
     """Wait until a simulator's session is over, and return how."""
     return desk.wait_for(SimulatorLeft, lambda notice: notice.number == number)
 
 
-def trouble(desk: Learner, code: str, number: int) -> SimulatorTrouble:
+def trouble(desk: Learner, code: str, number: int) -> SimulatorProblem:
     """Wait until a trouble of this simulator is told of."""
-    return desk.wait_for(SimulatorTrouble, lambda notice: notice.code == code and notice.number == number)
+    return desk.wait_for(SimulatorProblem, lambda notice: notice.code == code and notice.number == number)
 
 
 def converse(desk: Learner, behaviors: Sequence[Behavior], steps: int, **options: Any) -> "Conversation":
     """Play so many steps of a game, say goodbye, and check what came of it at both ends."""
-    seat = Seat.at(desk, behaviors, steps, **options)
-    assert seat.end().ending == "left"
-    return Conversation(desk, seat.player)
+    participant = Participant.at(desk, behaviors, steps, **options)
+    assert participant.end().ending == "left"
+    return Conversation(desk, participant.player)
 
 
 class Conversation:
@@ -111,16 +105,15 @@ class Conversation:
         self.number = number_of(self.summary)
         assert check_transcript(self.transcript, seed=SEED + self.number) == []
         self.lives: Lives = lives_of(self.transcript)
-        deadline = time.monotonic() + ARRIVAL_SECONDS
-        while True:
-            try:
-                self.delivered_steps = self._check(desk)
-            except AssertionError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-            else:
-                break
+        with suppress(AssertionError):
+            eventually(lambda: self._is_right(desk), "everything arrives", ARRIVAL_SECONDS)
+        self.delivered_steps = self._check(desk)
+
+    def _is_right(self, desk: Learner) -> bool:
+        with suppress(AssertionError):
+            self._check(desk)
+            return True
+        return False
 
     def _check(self, desk: Learner) -> int:
         told = [
@@ -144,11 +137,11 @@ class Conversation:
                 round(sum(step.reward for step in life.steps), 4),
                 round(sum(step.group_reward for step in life.steps), 4),
                 len(life.steps),
-                life.ending is Ending.TRUNCATED,
+                life.ending is SegmentEnd.TRUNCATED,
             )
             for (behavior, agent), lives in self.lives.items()
             for life in lives
-            if life.ending is not Ending.CUT
+            if life.ending is not SegmentEnd.CUT
         ]
         assert sorted(told) == sorted(lived)
         return check_delivered(self.lives, desk.delivered, self.number)

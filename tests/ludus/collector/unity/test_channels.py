@@ -6,16 +6,17 @@ from uuid import UUID
 
 import pytest
 
+from ludus.collector.messages import SimulatorStarted, StatsReported
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, Uniform
 from ludus.protocol.mlagents import unity_pb2
 from ludus.protocol.side_channels import EngineConfiguration
 from tests.ludus.collector.stack import Learner, learner
-from tests.ludus.collector.unity.players import Seat, left, trouble
+from tests.ludus.collector.unity.players import Participant, left, trouble
 from tests.ludus.collector.unity.raw import SECOND_CALL, Raw, agents, introduction
 from tests.unity.descriptions import Behavior
 from tests.unity.side_channels import ANALYTICS, ENGINE, FLOATS, PARAMETERS, STATS
-from worker.collectors.notices import EpisodesEnded, SimulatorStarted, StatsReported
+from worker.collectors.events import EpisodesEnded
 
 # The examples of bytes that were seen on ML-Agents' wire.
 GRAVITY = "07000000 67726176697479 01000000 01000000 00000000 0000803F 00000040"
@@ -103,11 +104,11 @@ def test_a_player_that_comes_later_is_told_the_newest_parameters_at_once() -> No
 
 def test_episodes_of_a_player_carry_the_parameters_that_it_was_told() -> None:
     with learner(size=96, environment_parameters={"size": Constant(1.0)}) as desk:
-        seat = Seat.at(desk, [Behavior("Told?team=0", continuous=1, episode_length=5)])
+        participant = Participant.at(desk, [Behavior("Told?team=0", continuous=1, episode_length=5)])
         desk.wait_for(EpisodesEnded)
         desk.pool.tell_parameters({"size": Constant(1.5)}, 1)
         desk.wait_for(EpisodesEnded, lambda notice: 1 in notice.parameter_sets)
-        summary = seat.leave()
+        summary = participant.leave()
 
         numbers = [number for notice in desk.heard(EpisodesEnded) for number in notice.parameter_sets.tolist()]
         assert numbers == sorted(numbers)
@@ -151,8 +152,8 @@ def test_a_reset_before_the_second_call_changes_what_that_call_brings() -> None:
 
 
 def test_stats_of_all_four_aggregations_become_the_run_s(desk: Learner) -> None:
-    seat = Seat.at(desk, [Behavior("Reporter?team=0", continuous=1)], 10, stats=True)
-    assert seat.end().ending == "left"
+    participant = Participant.at(desk, [Behavior("Reporter?team=0", continuous=1)], 10, stats=True)
+    assert participant.end().ending == "left"
 
     # The player reports how many messages it has sent: 2 to 11.
     expected = {

@@ -9,16 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from ludus.collector.segments import Ending
+from ludus.collector.messages import SimulatorConnected, SimulatorStarted
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
-from ludus.protocol.options import INCARNATION_METADATA
+from ludus.protocol.options import SESSION_ID_METADATA
 from ludus.protocol.spec import DimensionProperty, ObservationType
 from tests.ludus.collector.stack import Learner, learner
 from tests.ludus.collector.unity.players import (
     SEED,
     Conversation,
-    Seat,
+    Participant,
     collected,
     converse,
     eventually,
@@ -27,7 +28,7 @@ from tests.ludus.collector.unity.players import (
 )
 from tests.unity.descriptions import PACKAGES, Behavior, Package, Sensor
 from tests.unity.transcripts import check_transcript
-from worker.collectors.notices import BehaviorAnnounced, SimulatorConnected, SimulatorStarted
+from worker.collectors.events import BehaviorAnnounced
 
 MEBI = 1 << 20
 
@@ -48,7 +49,7 @@ def infos(conversation: Conversation, name: str) -> list[list[agent_pb2.AgentInf
     return [list(output.rl_output.agentInfos[name].value) for output in outputs(conversation)]
 
 
-def endings(conversation: Conversation) -> set[Ending]:
+def endings(conversation: Conversation) -> set[SegmentEnd]:
     return {life.ending for lives in conversation.lives.values() for life in lives}
 
 
@@ -77,14 +78,14 @@ def test_players_of_the_same_major_version_are_served(version: str, desk: Learne
 
 def test_a_player_waits_for_its_first_actions_as_long_as_the_run_needs(desk: Learner) -> None:
     desk.held.add("Early")
-    seat = Seat.at(desk, [Behavior("Early?team=0", agents=2, continuous=1)])
+    participant = Participant.at(desk, [Behavior("Early?team=0", agents=2, continuous=1)])
     started = desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Early?team=0",))
 
-    answered_before = seat.agent_steps
+    answered_before = participant.agent_steps
     desk.pool.grant("Early", 0, 8)
     collected(desk, "Early", 0)
     desk.pool.grant_unrecorded("Early")
-    seat.leave()
+    participant.leave()
 
     assert (started.agents, answered_before) == (2, 0)
 
@@ -122,7 +123,7 @@ def test_an_agent_may_end_and_begin_anew_in_one_message(desk: Learner) -> None:
     ]
     assert len(both) == 6
     assert [len(lives) for lives in conversation.lives.values()] == [7, 7, 7]
-    assert endings(conversation) == {Ending.TERMINATED, Ending.CUT}
+    assert endings(conversation) == {SegmentEnd.TERMINATED, SegmentEnd.CUT}
 
 
 def test_actions_go_to_those_who_asked_in_the_order_in_which_they_did(desk: Learner) -> None:
@@ -143,7 +144,7 @@ def test_an_episode_that_a_limit_cuts_is_truncated_and_its_future_has_value(desk
         desk, [Behavior("Mortal?team=0", agents=4, continuous=1, episode_length=9, jitter=8, max_step=12)], 60
     )
 
-    assert endings(conversation) == {Ending.TERMINATED, Ending.TRUNCATED, Ending.CUT}
+    assert endings(conversation) == {SegmentEnd.TERMINATED, SegmentEnd.TRUNCATED, SegmentEnd.CUT}
 
 
 def test_agents_that_are_disabled_give_way_to_others_with_new_ids(desk: Learner) -> None:
@@ -263,26 +264,26 @@ def test_messages_may_be_larger_than_grpc_allows_by_default(desk: Learner) -> No
 
 def test_a_reset_is_the_reply_to_the_pending_call_and_voids_what_was_under_way(desk: Learner) -> None:
     desk.held.add("Reset")
-    seat = Seat.at(desk, [Behavior("Reset?team=0", agents=2, continuous=1, episode_length=0)])
+    participant = Participant.at(desk, [Behavior("Reset?team=0", agents=2, continuous=1, episode_length=0)])
     desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Reset?team=0",))
     for number in range(2):
         desk.pool.grant("Reset", number, 20)
         collected(desk, "Reset", number)  # the eleventh call waits
         desk.pool.reset({"size": Constant(number)})
-        eventually(lambda number=number: seat.player.summary.resets == number + 1)  # type: ignore[misc]
+        eventually(lambda number=number: participant.player.summary.resets == number + 1)  # type: ignore[misc]
     desk.pool.grant_unrecorded("Reset")
-    seat.leave()
+    participant.leave()
 
-    conversation = Conversation(desk, seat.player)
+    conversation = Conversation(desk, participant.player)
     assert conversation.summary.parameters["size"] == ["constant", 1.0]
     assert [[life.void for life in lives] for lives in conversation.lives.values()] == [[True, True, False]] * 2
     assert conversation.delivered_steps == 40
 
 
 def test_a_reset_reaches_a_player_that_computes_with_its_next_reply(desk: Learner) -> None:
-    thinker = Seat.at(desk, [Behavior("Thinker?team=0", continuous=1, episode_length=0)], pace=0.3)
+    thinker = Participant.at(desk, [Behavior("Thinker?team=0", continuous=1, episode_length=0)], pace=0.3)
     desk.held.add("Witness")
-    witness = Seat.at(desk, [Behavior("Witness?team=0", continuous=1)])
+    witness = Participant.at(desk, [Behavior("Witness?team=0", continuous=1)])
     desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Witness?team=0",))
     answered = thinker.agent_steps
     eventually(lambda: thinker.agent_steps > answered)  # it has just begun to compute
@@ -310,17 +311,17 @@ def test_a_player_that_says_goodbye_has_left_in_good_order(desk: Learner) -> Non
 def test_at_the_end_every_player_is_told_so_with_status_400_and_the_reason() -> None:
     with learner() as desk:
         desk.held.add("Waiter")
-        waiting = Seat.at(desk, [Behavior("Waiter?team=0", continuous=1)])
-        computing = Seat.at(desk, [Behavior("Worker?team=0", continuous=1)], pace=0.2)
+        waiting = Participant.at(desk, [Behavior("Waiter?team=0", continuous=1)])
+        computing = Participant.at(desk, [Behavior("Worker?team=0", continuous=1)], pace=0.2)
         desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Waiter?team=0",))
         eventually(lambda: computing.agent_steps > 0)
 
         desk.pool.close("run_finished", "every behavior has reached its max_steps", rejoin=False)
 
-        for seat in (waiting, computing):
-            assert seat.end().ending == "ended"
-            assert seat.player.summary.close == ("run_finished", "every behavior has reached its max_steps")
-            assert check_transcript(seat.player.transcript) == []
+        for participant in (waiting, computing):
+            assert participant.end().ending == "ended"
+            assert participant.player.summary.close == ("run_finished", "every behavior has reached its max_steps")
+            assert check_transcript(participant.player.transcript) == []
 
 
 # Many --------------------------------------------------------------------------------------------------------------
@@ -328,11 +329,11 @@ def test_at_the_end_every_player_is_told_so_with_status_400_and_the_reason() -> 
 
 def play_together(desk: Learner, name: str, players: int, steps: int) -> list[Conversation]:
     """Let players of one agent each play at once on one port."""
-    seats = [Seat.at(desk, [Behavior(f"{name}?team=0", continuous=2)], steps) for _ in range(players)]
-    summaries = [seat.end() for seat in seats]
+    participants = [Participant.at(desk, [Behavior(f"{name}?team=0", continuous=2)], steps) for _ in range(players)]
+    summaries = [participant.end() for participant in participants]
     assert {summary.ending for summary in summaries} == {"left"}
     assert len({number_of(summary) for summary in summaries}) == players
-    return [Conversation(desk, seat.player) for seat in seats]
+    return [Conversation(desk, participant.player) for participant in participants]
 
 
 def test_64_players_play_on_one_port_at_once(desk: Learner) -> None:
@@ -352,26 +353,26 @@ def test_256_players_play_on_one_port_at_once(desk: Learner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own_connection", "incarnations"),
+    ("own_connection", "session_ids"),
     [(True, False), (False, False), (False, True)],
     ids=["with a connection each", "sharing one", "sharing one and saying who they are"],
 )
-def test_four_players_of_one_process_are_told_apart(own_connection: bool, incarnations: bool, desk: Learner) -> None:
-    name = f"Twin{own_connection}{incarnations}"
-    seats = [
-        Seat.at(
+def test_four_players_of_one_process_are_told_apart(own_connection: bool, session_ids: bool, desk: Learner) -> None:
+    name = f"Twin{own_connection}{session_ids}"
+    participants = [
+        Participant.at(
             desk,
             [Behavior(f"{name}?team=0", agents=1 + place, continuous=2)],
             60,
             own_connection=own_connection,
-            metadata=[(INCARNATION_METADATA, f"{name}-{place}")] if incarnations else (),
+            metadata=[(SESSION_ID_METADATA, f"{name}-{place}")] if session_ids else (),
         )
         for place in range(4)
     ]
-    for seat in seats:
-        assert seat.end().ending == "left"
+    for participant in participants:
+        assert participant.end().ending == "left"
 
-    conversations = [Conversation(desk, seat.player) for seat in seats]
+    conversations = [Conversation(desk, participant.player) for participant in participants]
     assert [conversation.summary.agent_steps for conversation in conversations] == [60, 120, 180, 240]
     connected = [
         notice
@@ -380,5 +381,5 @@ def test_four_players_of_one_process_are_told_apart(own_connection: bool, incarn
     ]
     assert len(connected) == 4
     assert (len({notice.peer for notice in connected}) == 4) is own_connection
-    if incarnations:
-        assert {notice.incarnation for notice in connected} == {f"{name}-{place}" for place in range(4)}
+    if session_ids:
+        assert {notice.session_id for notice in connected} == {f"{name}-{place}" for place in range(4)}

@@ -78,3 +78,18 @@ def test_the_end_is_status_400_and_nothing_else() -> None:
     assert unity.UnityMessageProto.FromString(closing_reply()) == unity.UnityMessageProto(
         header=unity.HeaderProto(status=400)
     )
+
+
+def test_a_field_that_is_added_to_the_messages_must_be_encoded_by_hand_too() -> None:
+    rl_input = unity.UnityInputProto.DESCRIPTOR.fields_by_name["rl_input"].message_type
+    entry = rl_input.fields_by_name["agent_actions"].message_type
+    actions = entry.fields_by_name["value"].message_type
+    action = actions.fields_by_name["value"].message_type
+    fields = {kind.name: {field.name for field in kind.fields} for kind in (rl_input, actions, action)}
+
+    # `value` of an action is the value estimate, which players ignore. Add a new field to the encoders, and here.
+    assert fields == {
+        "UnityRLInputProto": {"agent_actions", "command", "side_channel"},
+        "ListAgentActionProto": {"value"},
+        "AgentActionProto": {"vector_actions_deprecated", "value", "continuous_actions", "discrete_actions"},
+    }

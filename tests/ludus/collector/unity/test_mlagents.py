@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.unity.communicator import Transcript
 from tests.unity.player import Player
 from tests.unity.side_channels import ANALYTICS, frames
 from tests.unity.transcripts import check_transcript
+from tests.waiting import eventually
 
 MLAGENTS = os.environ.get("LUDUS_TEST_MLAGENTS")
 EDITOR_PORT = 5004
@@ -71,12 +71,12 @@ def ludus(case: Case, folder: Path) -> Iterator[int]:
     command = [sys.executable, "-m", "worker.trainer", "ludus.yaml", "--scratch", "scratch"]
     log = folder / "ludus.log"
     with trainer(command, log, environment()) as process:
-        deadline = time.monotonic() + PATIENCE
-        while not (listening := re.search(r'"address": "127\.0\.0\.1:(\d+)"', log.read_text())):
+
+        def listening() -> re.Match[str] | None:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, "it does not listen"
-            time.sleep(0.05)
-        yield int(listening[1])
+            return re.search(r'"address": "127\.0\.0\.1:(\d+)"', log.read_text())
+
+        yield int(eventually(listening, "it listens", PATIENCE)[1])
 
 
 def play(case: Case, port: int) -> Transcript:

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from ludus.collector.messages import SimulatorLeft
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
-from ludus.protocol.options import INCARNATION_METADATA
+from ludus.protocol.options import SESSION_ID_METADATA
 from tests.ludus.collector.stack import Learner, learner
 from tests.ludus.collector.unity.messages import brain, message, numbers
-from tests.ludus.collector.unity.players import Seat, eventually, number_of
+from tests.ludus.collector.unity.players import Participant, number_of
 from tests.ludus.collector.unity.raw import GOODBYE, SECOND_CALL, Raw, agents, introduction
 from tests.unity.descriptions import Behavior
 from tests.unity.side_channels import STATS
-from worker.collectors.notices import CollectorDied, SimulatorLeft
+from tests.waiting import eventually
+from worker.collectors.events import CollectorDied
 
 EXAMPLES = 200
 CALLS = 6
@@ -82,9 +84,9 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 def test_damaged_messages_neither_end_nor_grow_a_collector_nor_disturb_others(desk: Learner) -> None:
-    bystander = Seat.at(desk, [Behavior("Bystander?team=0", agents=2, continuous=1)], pace=0.001)
+    bystander = Participant.at(desk, [Behavior("Bystander?team=0", agents=2, continuous=1)], pace=0.001)
     eventually(lambda: bystander.agent_steps > 0)
-    first = Raw(desk, (INCARNATION_METADATA, "fuzzed"))
+    first = Raw(desk, (SESSION_ID_METADATA, "fuzzed"))
     first.shake_hands()
     assert first.call(_agents()).header.status == 200
     sizes: list[int] = []

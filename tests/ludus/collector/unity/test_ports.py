@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from ludus.collector.messages import SimulatorConnected
 from ludus.collector.settings import CollectorSettings
 from tests.ludus.collector.stack import Learner, learner
-from tests.ludus.collector.unity.players import Seat, left, number_of, port_of
+from tests.ludus.collector.unity.players import Participant, left, number_of, port_of
 from tests.unity.descriptions import Behavior
 from tests.unity.player import Player
 from tests.unity.transcripts import check_transcript
-from worker.collectors.notices import SimulatorConnected
 from worker.collectors.pool import CollectorPool, CollectorStartError
 
 GAME = [Behavior("Local?team=0", agents=2, continuous=1)]
@@ -33,11 +33,11 @@ def desk() -> Iterator[Learner]:
 
 
 def test_collectors_share_the_port_and_ask_for_no_tickets(desk: Learner) -> None:
-    seats = [Seat(Player(UNITY_PORT, GAME, record=True), 10) for _ in range(16)]
-    summaries = [seat.end() for seat in seats]
+    participants = [Participant(Player(UNITY_PORT, GAME, record=True), 10) for _ in range(16)]
+    summaries = [participant.end() for participant in participants]
 
     assert {summary.ending for summary in summaries} == {"left"}
-    assert all(check_transcript(seat.player.transcript) == [] for seat in seats)
+    assert all(check_transcript(participant.player.transcript) == [] for participant in participants)
     numbers = {number_of(summary) for summary in summaries}
     assert len(numbers) == 16
     collectors = {notice.collector for notice in desk.heard(SimulatorConnected) if notice.number in numbers}
@@ -46,15 +46,15 @@ def test_collectors_share_the_port_and_ask_for_no_tickets(desk: Learner) -> None
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_players_may_dial_either_loopback(host: str, desk: Learner) -> None:
-    seat = Seat(Player(UNITY_PORT, GAME, host=host), 3)
+    participant = Participant(Player(UNITY_PORT, GAME, host=host), 3)
 
-    assert seat.end().ending == "left"
-    notice = left(desk, number_of(seat.player.summary))
+    assert participant.end().ending == "left"
+    notice = left(desk, number_of(participant.player.summary))
     assert notice.peer.startswith("ipv4:127.0.0.1" if host == "127.0.0.1" else "ipv6:%5B::1%5D")
 
 
 def test_the_other_port_still_asks_for_tickets(desk: Learner) -> None:
-    summary = Seat(Player(port_of(desk), GAME)).end()
+    summary = Participant(Player(port_of(desk), GAME)).end()
 
     assert summary.ending == "inference"
     assert desk.wait_for(type(left(desk, -1)), lambda notice: notice.number == -1).code == "bad_ticket"

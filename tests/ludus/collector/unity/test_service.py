@@ -1,11 +1,11 @@
-"""Whose a call is: a bridge says it with its incarnation, which others may know, and proves it with its ticket."""
+"""Whose a call is: a bridge says it with its session id, which others may know, and proves it with its ticket."""
 
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from ludus.protocol.options import INCARNATION_METADATA, TICKET_METADATA
+from ludus.protocol.options import SESSION_ID_METADATA, TICKET_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
 from tests.ludus.collector.stack import Learner, learner
 from tests.ludus.collector.unity.players import left, port_of
@@ -21,24 +21,24 @@ def desk() -> Iterator[Learner]:
         yield running
 
 
-def ticket(desk: Learner, incarnation: str) -> str:
-    """Return a fresh ticket for an incarnation."""
+def ticket(desk: Learner, session_id: str) -> str:
+    """Return a fresh ticket for a session id."""
     endpoint = f"localhost:{port_of(desk)}"
-    return sign(KEY, TicketClaims("run-1", 1, incarnation, next(numbers), time.time() + 60, endpoint))
+    return sign(KEY, TicketClaims("run-1", 1, session_id, next(numbers), time.time() + 60, endpoint))
 
 
-def bridge(desk: Learner, incarnation: str, shown: str) -> Raw:
-    return Raw(desk, (INCARNATION_METADATA, incarnation), (TICKET_METADATA, shown))
+def bridge(desk: Learner, session_id: str, shown: str) -> Raw:
+    return Raw(desk, (SESSION_ID_METADATA, session_id), (TICKET_METADATA, shown))
 
 
 @pytest.mark.parametrize("call", [agents(0), introduction(), GOODBYE, b"\xff" * 64])
 @pytest.mark.parametrize("shown", ["", "1.e30.x", "another's"])
-def test_who_only_knows_an_incarnation_cannot_speak_for_it(desk: Learner, call: Message | bytes, shown: str) -> None:
-    incarnation = f"known-{next(numbers)}"
-    player = bridge(desk, incarnation, ticket(desk, incarnation))
+def test_who_only_knows_an_session_id_cannot_speak_for_it(desk: Learner, call: Message | bytes, shown: str) -> None:
+    session_id = f"known-{next(numbers)}"
+    player = bridge(desk, session_id, ticket(desk, session_id))
     number = player.shake_hands()
     assert player.call(agents(0)).header.status == 200
-    stranger = bridge(desk, incarnation, ticket(desk, "stranger") if shown == "another's" else shown)
+    stranger = bridge(desk, session_id, ticket(desk, "stranger") if shown == "another's" else shown)
 
     assert stranger.call(call).header.status == 400
 
@@ -50,7 +50,7 @@ def test_who_only_knows_an_incarnation_cannot_speak_for_it(desk: Learner, call: 
     stranger.close()
 
 
-def test_the_same_incarnation_comes_back_with_a_fresh_ticket(desk: Learner) -> None:
+def test_the_same_session_id_comes_back_with_a_fresh_ticket(desk: Learner) -> None:
     first = bridge(desk, "again", ticket(desk, "again"))
     number = first.shake_hands()
     assert first.call(agents(0)).header.status == 200

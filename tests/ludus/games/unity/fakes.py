@@ -22,9 +22,9 @@ from ludus.protocol.options import (
     CLIENT_METADATA,
     CLOSE_METADATA,
     EXCHANGE,
-    INCARNATION_METADATA,
     PARKS_METADATA,
     REASON_METADATA,
+    SESSION_ID_METADATA,
     STATE_METADATA,
     TICKET_METADATA,
     server_options,
@@ -48,9 +48,9 @@ class SessionEnds(Exception):
 
 @dataclass
 class Session:
-    """What a collector knows of one incarnation."""
+    """What a collector knows of one session id."""
 
-    incarnation: str
+    session_id: str
     collector: int
     calls: int = 0
     messages: list[bytes] = field(default_factory=list)
@@ -74,7 +74,7 @@ class FakeRun:
     def __init__(self, on_step: Step | None = None, side_channel: bytes = FRAMES) -> None:
         self.joins: list[v1.JoinRequest] = []
         self.sessions: list[Session] = []
-        self.words: list[v1.ReportRequest] = []
+        self.run_reporter: list[v1.ReportRequest] = []
         self.takes_words = True
         """Whether the gateway has a Report; it is younger than Join."""
         self.unheard = 0
@@ -105,7 +105,7 @@ class FakeRun:
         """Listen on another port; sessions of earlier collectors are not known there."""
         service, _, method = EXCHANGE[1:].partition("/")
         self._collectors += 1
-        self._live: dict[str, Session] = {}
+        self._run_process: dict[str, Session] = {}
         self._collector = self._serve({service: {method: self._exchange}})
 
     def kill_collector(self) -> None:
@@ -148,9 +148,9 @@ class FakeRun:
             return v1.JoinResponse(wait=wait).SerializeToString()
         assignment = v1.Assignment(
             address=self._collector[1],
-            ticket=f"ticket of {request.incarnation} at {self._collectors}",
+            ticket=f"ticket of {request.session_id} at {self._collectors}",
             ticket_valid_seconds=60,
-            simulator_number=len({join.incarnation for join in self.joins}) - 1,
+            simulator_number=len({join.session_id for join in self.joins}) - 1,
             run_id=RUN_ID,
         )
         return v1.JoinResponse(assignment=assignment).SerializeToString()
@@ -160,7 +160,7 @@ class FakeRun:
         if not self.takes_words:
             self.unheard += 1
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-        self.words.append(v1.ReportRequest.FromString(data))
+        self.run_reporter.append(v1.ReportRequest.FromString(data))
         return v1.ReportResponse().SerializeToString()
 
     def _authenticate(self, context: grpc.ServicerContext) -> None:
@@ -170,19 +170,19 @@ class FakeRun:
 
     def _exchange(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         metadata = dict(context.invocation_metadata())
-        incarnation = str(metadata[INCARNATION_METADATA])
+        session_id = str(metadata[SESSION_ID_METADATA])
         self._check(metadata[CLIENT_METADATA].startswith("ludus-unity"), "the client is not named")
         self._check(
-            metadata[TICKET_METADATA] == f"ticket of {incarnation} at {self._collectors}", "the ticket is another's"
+            metadata[TICKET_METADATA] == f"ticket of {session_id} at {self._collectors}", "the ticket is another's"
         )
         message = pb.UnityMessageProto.FromString(data)
         with self._lock:
-            session = self._live.get(incarnation)
+            session = self._run_process.get(session_id)
             if session is None:
                 if message.header.status != 200:
                     _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "step_before_hello")
-                session = Session(incarnation, self._collectors, parks=PARKS_METADATA in metadata)
-                self._live[incarnation] = session
+                session = Session(session_id, self._collectors, parks=PARKS_METADATA in metadata)
+                self._run_process[session_id] = session
                 self.sessions.append(session)
         self._check(not any(call.is_active() for call in session.pending), "two calls at once")
         session.pending.append(context)
@@ -193,7 +193,7 @@ class FakeRun:
             reply = self._reply(session, message).SerializeToString()
             session.replies.append(reply)
         except SessionEnds as end:
-            self._live.pop(incarnation, None)
+            self._run_process.pop(session_id, None)
             context.set_trailing_metadata(((CLOSE_METADATA, end.close.SerializeToString()),))
             return GOODBYE
         finally:

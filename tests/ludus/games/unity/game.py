@@ -57,14 +57,14 @@ def main() -> int:
         sys.stderr.write("cannot open display\n")
         return int(arguments.exit_at_once)
     if arguments.never_dial:
-        time.sleep(60)
+        time.sleep(60)  # allow: sleep, because this game hangs until it is killed
     if arguments.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     game = Game(arguments.mlagents_port).begin()
     steps = 0
     for reply in game.play(cameras=arguments.cameras):
         steps += 1
-        time.sleep(0.01)
+        time.sleep(0.01)  # allow: sleep, because a game draws between its steps
         if reply.header.status != 200:
             break
         if steps == arguments.crash_at or (steps == arguments.crash_once_at and is_first_to_crash(arguments.report)):
@@ -74,10 +74,10 @@ def main() -> int:
             game.quit()
             break
         if steps == arguments.hang_at:
-            time.sleep(60)
+            time.sleep(60)  # allow: sleep, because this game hangs until it is killed
     report(event="ended", steps=steps, resets=game.resets)
     if arguments.stubborn:
-        time.sleep(60)
+        time.sleep(60)  # allow: sleep, because this game hangs until it is killed
     return 0
 
 

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ludus.games import doctor
+from ludus.games import diagnostics
+from ludus.games.builds import GameSettings, GivenUp
 from ludus.games.engine import EngineOverrides
-from ludus.games.fleet import GivenUp, UnitySettings
-from ludus.games.unity.bridge import Conversation
+from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.mlagents import unity_pb2 as pb
 from ludus.protocol.side_channels import EngineConfiguration, engine_configuration, join
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
-from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
+from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port
 from tests.ludus.games.unity.fakes import (
     BALL,
     FRAMES,
@@ -32,6 +32,7 @@ from tests.ludus.games.unity.fakes import (
     introduction,
     make_message,
 )
+from tests.waiting import eventually
 
 
 def test_bytes_pass_unchanged_in_both_directions(editor: EditorWorld) -> None:
@@ -62,7 +63,7 @@ def test_the_second_call_is_held_until_the_run_is_ready(editor: EditorWorld) -> 
     game.introduce()
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(game.get_ready)
-        until(lambda: editor.run.sessions[0].calls == 2)
+        eventually(lambda: editor.run.sessions[0].calls == 2)
         assert not held.done()
 
         editor.run.ready.set()
@@ -95,7 +96,7 @@ def test_the_pending_call_is_held_over_the_death_of_the_collector_and_answered_w
         pending = pool.submit(game.step)
         gate.held.wait(10)
         editor.run.kill_collector()
-        until(lambda: editor.run.waits >= 2)
+        eventually(lambda: editor.run.waits >= 2)
         assert not pending.done()
 
         editor.run.start_collector()
@@ -106,7 +107,7 @@ def test_the_pending_call_is_held_over_the_death_of_the_collector_and_answered_w
     assert reply.unity_input.rl_input.command == pb.RESET
     assert reply.unity_input.rl_input.side_channel == FRAMES
     first, second = editor.run.sessions
-    assert second.incarnation == first.incarnation
+    assert second.session_id == first.session_id
     assert second.messages[:2] == first.messages[:2] == game.sent[:2]
     assert len(game.step().unity_input.rl_input.agent_actions[BALL].value) == 2
 
@@ -169,7 +170,7 @@ def test_a_pause_is_waited_through(editor: EditorWorld) -> None:
         game.step()
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(game.step)
-        until(lambda: editor.run.waits >= 3)
+        eventually(lambda: editor.run.waits >= 3)
         assert not pending.done()
 
         editor.run.paused = ""
@@ -187,7 +188,7 @@ def test_a_call_of_the_handshake_is_simply_made_again(editor: EditorWorld, call:
         editor.run.kill_collector()
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(game.introduce if call == 1 else game.get_ready)
-        until(lambda: editor.run.waits >= 1)
+        eventually(lambda: editor.run.waits >= 1)
         editor.run.start_collector()
         reply = pending.result(10)
 
@@ -213,12 +214,12 @@ def test_play_stop_play_are_two_lives_of_the_game(editor: EditorWorld, caplog: p
         game = editor.press_play().begin()
         game.step()
         game.quit()
-        until(lambda: caplog.text.count("Play was stopped; waiting for the next one") == play + 1)  # noqa: B023  now
+        eventually(lambda: caplog.text.count("Play was stopped; waiting for the next one") == play + 1)  # noqa: B023  now
 
     assert all(session.closed_by_game for session in editor.run.sessions)
-    assert len({session.incarnation for session in editor.run.sessions}) == 3
-    # The first life plays under the incarnation that had asked whether there is such a run.
-    assert editor.run.joins[0].incarnation == editor.run.sessions[0].incarnation
+    assert len({session.session_id for session in editor.run.sessions}) == 3
+    # The first life plays under the session id that had asked whether there is such a run.
+    assert editor.run.joins[0].session_id == editor.run.sessions[0].session_id
 
 
 def test_a_game_that_vanishes_in_a_call_leaves_its_collector(editor: EditorWorld) -> None:
@@ -234,7 +235,7 @@ def test_a_game_that_vanishes_in_a_call_leaves_its_collector(editor: EditorWorld
     other = editor.press_play().begin()
 
     assert other.step().header.status == 200
-    assert len({session.incarnation for session in editor.run.sessions}) == 2
+    assert len({session.session_id for session in editor.run.sessions}) == 2
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["replied", "not-sent"])
@@ -242,20 +243,22 @@ def test_a_collector_that_hears_nothing_of_a_broken_call_hears_the_goodbye(run: 
     run._on_step = gate = Gate(at=3)
 
     async def play() -> None:
-        conversation = Conversation(Target(run.address, "balls"), lambda *_: None, lambda *_: None)
+        session = BridgeSession(Target(run.address, "balls"), lambda *_: None, lambda *_: None)
         for message in (introduction(), make_message()):
-            await conversation.answer(message.SerializeToString())
+            await session.answer(message.SerializeToString())
         step = make_message(pb.UnityOutputProto()).SerializeToString()
-        call = asyncio.ensure_future(conversation.answer(step))
+        call = asyncio.ensure_future(session.answer(step))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # the call has been begun, and nothing of it sent
         if arrives:
             assert await asyncio.to_thread(gate.held.wait, SECONDS)
             gate.opened.set()
-            until(lambda: len(run.sessions[0].replies) == 3)  # this event loop stands still: it has not got the reply
+            eventually(
+                lambda: len(run.sessions[0].replies) == 3
+            )  # this event loop stands still: it has not got the reply
         call.cancel()
         await asyncio.wait({call})
-        await conversation.leave()
+        await session.leave()
 
     asyncio.run(play())
 
@@ -270,7 +273,7 @@ def test_a_game_that_comes_without_having_said_goodbye_begins_a_new_life(editor:
     second = editor.press_play().begin()
 
     assert second.step().header.status == 200
-    until(lambda: editor.run.sessions[0].closed_by_game)
+    eventually(lambda: editor.run.sessions[0].closed_by_game)
     # What is left of the first game must not speak in the second one's conversation.
     assert first.step().header.status == 400
 
@@ -286,19 +289,19 @@ def test_a_second_game_on_the_port_is_sent_away(editor: EditorWorld, caplog: pyt
 
         gate.opened.set()
         assert pending.result(10).header.status == 200
-    assert doctor.foreign_game(editor.port).sentence in caplog.text
-    until(lambda: words(editor) == ["foreign_game"])
+    assert diagnostics.foreign_game(editor.port).sentence in caplog.text
+    eventually(lambda: run_reporter(editor) == ["foreign_game"])
 
 
-def words(editor: EditorWorld) -> list[str]:
+def run_reporter(editor: EditorWorld) -> list[str]:
     """Return the codes of what the run was told; that its sentences are those of the log is checked by the fixture."""
-    return [word.code for word in editor.run.words]
+    return [word.code for word in editor.run.run_reporter]
 
 
 def test_a_game_in_the_middle_of_nothing_is_sent_away(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
     assert editor.press_play().step().header.status == 400
-    assert doctor.stray_call(editor.port).sentence in caplog.text
-    until(lambda: words(editor) == ["stray_call"])
+    assert diagnostics.stray_call(editor.port).sentence in caplog.text
+    eventually(lambda: run_reporter(editor) == ["stray_call"])
 
 
 @pytest.mark.parametrize(
@@ -326,14 +329,14 @@ def test_a_message_that_the_server_does_not_take_ends_the_game_with_advice(
 
     assert game.step(floats=100_000).header.status == 400
 
-    until(lambda: "put fewer agents into one build" in caplog.text)
+    eventually(lambda: "put fewer agents into one build" in caplog.text)
     assert "waiting for the next Play" in caplog.text
-    until(lambda: words(editor) == ["message_too_large"])
-    assert editor.run.words[0].incarnation == editor.run.sessions[0].incarnation
+    eventually(lambda: run_reporter(editor) == ["message_too_large"])
+    assert editor.run.run_reporter[0].session_id == editor.run.sessions[0].session_id
 
 
 def test_a_reply_that_unity_cannot_take_is_announced(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
-    editor.run._side_channel = bytes(doctor.UNITY_RECEIVES_BYTES)
+    editor.run._side_channel = bytes(diagnostics.UNITY_RECEIVES_BYTES)
     game = editor.press_play().begin()
     editor.run.kill_collector()
     editor.run.start_collector()
@@ -342,7 +345,7 @@ def test_a_reply_that_unity_cannot_take_is_announced(editor: EditorWorld, caplog
 
     assert game.resets == 2
     assert caplog.text.count("Unity's client takes") == 1
-    until(lambda: words(editor) == ["reply_too_large"])
+    eventually(lambda: run_reporter(editor) == ["reply_too_large"])
 
 
 def test_data_that_the_server_refuses_end_the_life_and_not_the_bridge(
@@ -354,28 +357,28 @@ def test_data_that_the_server_refuses_end_the_life_and_not_the_bridge(
 
     editor.run._on_step = refuse
     assert editor.press_play().begin().step().header.status == 400
-    until(lambda: "waiting for the next Play" in caplog.text)
+    eventually(lambda: "waiting for the next Play" in caplog.text)
 
     assert editor.press_play().begin().step().header.status == 200
     assert "observation 0 holds NaN (not_finite)" in caplog.text
-    assert words(editor) == []  # the server knows it best
+    assert run_reporter(editor) == []  # the server knows it best
 
 
 @pytest.mark.parametrize("editor", [{"timeout_wait_seconds": 0.3}], indirect=True, ids=["impatient"])
 def test_who_forgets_to_press_play_is_reminded_once(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
-    until(lambda: "press Play; if that was done" in caplog.text)
+    eventually(lambda: "press Play; if that was done" in caplog.text)
     assert editor.press_play().begin().step().header.status == 200
     assert caplog.text.count("press Play; if that was done") == 1
-    assert words(editor) == ["nobody_plays"]
-    assert editor.run.words[0].incarnation == editor.run.sessions[0].incarnation
+    assert run_reporter(editor) == ["nobody_plays"]
+    assert editor.run.run_reporter[0].session_id == editor.run.sessions[0].session_id
 
 
 @pytest.mark.parametrize("editor", [{"timeout_wait_seconds": 0.3}], indirect=True, ids=["impatient"])
 def test_a_game_that_refuses_the_handshake_is_diagnosed(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
     editor.press_play().introduce()
 
-    until(lambda: doctor.second_call_missing(0.3).sentence in caplog.text)
-    until(lambda: words(editor) == ["second_call_missing"])
+    eventually(lambda: diagnostics.second_call_missing(0.3).sentence in caplog.text)
+    eventually(lambda: run_reporter(editor) == ["second_call_missing"])
 
 
 @pytest.mark.parametrize("editor", [{"timeout_wait_seconds": 0.3}], indirect=True, ids=["impatient"])
@@ -424,7 +427,7 @@ def test_a_run_that_takes_no_words_is_played_all_the_same(editor: EditorWorld) -
     editor.run.takes_words = False
 
     assert editor.press_play().step().header.status == 400  # a stray call
-    until(lambda: editor.run.unheard == 1)
+    eventually(lambda: editor.run.unheard == 1)
 
     assert editor.press_play().begin().step().header.status == 200
 
@@ -441,17 +444,17 @@ def test_a_token_that_is_refused_is_no_reason_to_try_again(editor: EditorWorld) 
 def test_what_is_wrong_with_the_run_is_said_before_any_game_is_started(run: FakeRun) -> None:
     run.ended = "FAILED"
 
-    with Playing(UnitySettings(Target(run.address, "balls"), editor_port=free_port())) as playing:
+    with Playing(GameSettings(Target(run.address, "balls"), editor_port=free_port())) as playing:
         assert playing.result().code is CloseCode.RUN_FAILED
 
 
 def test_an_editors_port_that_is_taken_is_an_error(run: FakeRun) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        settings = UnitySettings(Target(run.address, "balls"), editor_port=other.getsockname()[1])
+        settings = GameSettings(Target(run.address, "balls"), editor_port=other.getsockname()[1])
         with Playing(settings) as playing, pytest.raises(GivenUp, match="--editor-port") as error:
             playing.result()
 
-    assert [(word.code, word.sentence) for word in run.words] == [("editor_port_taken", str(error.value))]
+    assert [(word.code, word.sentence) for word in run.run_reporter] == [("editor_port_taken", str(error.value))]
 
 
 def test_patience_begins_when_the_gateway_is_lost_and_not_before(
@@ -459,12 +462,12 @@ def test_patience_begins_when_the_gateway_is_lost_and_not_before(
 ) -> None:
     caplog.set_level("INFO", LUDUS_LOGGER)
     port = free_port()
-    settings = UnitySettings(Target(run.address, "balls", patience_seconds=1.0), editor_port=port)
+    settings = GameSettings(Target(run.address, "balls", patience_seconds=1.0), editor_port=port)
     with Playing(settings) as playing:
-        until(lambda: "press Play" in caplog.text)
+        eventually(lambda: "press Play" in caplog.text)
         game = Game(port).begin()
-        for _ in range(8):  # longer than patience, and no need for the gateway
-            time.sleep(0.2)
+        for _ in range(8):  # no need for the gateway
+            time.sleep(0.2)  # allow: sleep, because play has to last longer than patience
             game.step()
         run.kill_collector()
         run.stop_gateway()

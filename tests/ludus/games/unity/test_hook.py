@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from ludus.games import doctor
-from ludus.games.fleet import GivenUp, UnitySettings
+from ludus.games import diagnostics
+from ludus.games.builds import GameSettings, GivenUp
 from ludus.games.unity import hook
 from ludus.games.unity.messages import outline
 from ludus.protocol.mlagents import unity_pb2 as pb
@@ -27,10 +27,11 @@ from ludus.protocol.side_channels import (
 )
 from ludus.sdk.errors import Failure
 from ludus.sdk.join import Target
-from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port, until
+from tests.ludus.games.conftest import LUDUS_LOGGER, EditorWorld, Playing, free_port
 from tests.ludus.games.unity.fakes import FakeRun
 from tests.unity.descriptions import Behavior
 from tests.unity.player import Player, Summary
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[4]
 CHAT = UUID("621f0a70-4f87-11ea-a6bf-784f4387d1f7")
@@ -83,9 +84,9 @@ def world(run: FakeRun, chat: Chat, caplog: pytest.LogCaptureFixture) -> Iterato
     caplog.set_level("INFO", LUDUS_LOGGER)
     run._side_channel = join(engine_configuration(EngineConfiguration(width=640)))
     port = free_port()
-    with Playing(UnitySettings(Target(run.address, "balls"), editor_port=port, side_channels=chat)) as playing:
+    with Playing(GameSettings(Target(run.address, "balls"), editor_port=port, side_channels=chat)) as playing:
         world = EditorWorld(run, playing, port)
-        until(lambda: "press Play in the Editor" in caplog.text)
+        eventually(lambda: "press Play in the Editor" in caplog.text)
         yield world
         world.close()
 
@@ -165,9 +166,9 @@ def test_bytes_that_are_no_frames_are_left_to_the_collector(world: EditorWorld, 
 @pytest.mark.parametrize(
     ("chat", "problem"),
     [
-        (Clumsy("received"), doctor.hook_failed("received", KeyError("no such line"))),
-        (Clumsy("pending"), doctor.hook_failed("pending", KeyError("no such line"))),
-        (Clumsy("stats"), doctor.channel_of_the_run(STATS)),
+        (Clumsy("received"), diagnostics.hook_failed("received", KeyError("no such line"))),
+        (Clumsy("pending"), diagnostics.hook_failed("pending", KeyError("no such line"))),
+        (Clumsy("stats"), diagnostics.channel_of_the_run(STATS)),
     ],
     indirect=["chat"],
     ids=["received", "pending", "stats"],
@@ -180,10 +181,10 @@ def test_what_a_hook_does_wrong_ends_the_game_and_is_said(
 
     assert player.play(STEPS).ending in {"ended", "inference"}
 
-    until(lambda: "waiting for the next Play" in caplog.text)
+    eventually(lambda: "waiting for the next Play" in caplog.text)
     assert problem.sentence in caplog.text
-    until(lambda: [word.code for word in world.run.words] == [problem.code])
-    until(lambda: world.run.sessions[0].closed_by_game)
+    eventually(lambda: [word.code for word in world.run.run_reporter] == [problem.code])
+    eventually(lambda: world.run.sessions[0].closed_by_game)
 
 
 def test_each_build_has_its_number_and_a_broken_hook_is_no_reason_to_start_it_again(
@@ -204,7 +205,7 @@ def test_each_build_has_its_number_and_a_broken_hook_is_no_reason_to_start_it_ag
             return [Frame(CHAT, b"%d" % worker)]
 
     numbers = Numbers()
-    settings = UnitySettings(
+    settings = GameSettings(
         Target(run.address, "balls"),
         env=env,
         num_envs=2,
@@ -226,7 +227,7 @@ def test_the_hook_of_the_guide_works(run: FakeRun, capsys: pytest.CaptureFixture
     exec(rest.partition("```")[0], guide)
     run._side_channel = b""
     port = free_port()
-    with Playing(UnitySettings(Target(run.address, "balls"), editor_port=port, side_channels=guide["Chat"]())):
+    with Playing(GameSettings(Target(run.address, "balls"), editor_port=port, side_channels=guide["Chat"]())):
         behavior = Behavior(name="Jumper?team=0", continuous=2)
         summary = Player(port, [behavior], raw=[guide["CHAT"]]).play(STEPS)
 
@@ -237,7 +238,7 @@ def test_the_hook_of_the_guide_works(run: FakeRun, capsys: pytest.CaptureFixture
 
 def test_training_analytics_are_the_runs() -> None:
     chat = Chat()
-    tap = hook.Tap(chat, 3)
+    tap = hook.SideChannelTap(chat, 3)
     message = pb.UnityMessageProto(header=pb.HeaderProto(status=200))
     message.unity_output.rl_output.side_channel = join([Frame(TRAINING_ANALYTICS, b"x"), Frame(CHAT, b"y")])
     said = message.SerializeToString()

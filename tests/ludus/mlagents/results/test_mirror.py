@@ -10,10 +10,10 @@ import yaml
 
 from ludus.client import Client
 from ludus.mlagents.results import Folder, Mirror
-from server.config.lessons import status_of
-from server.config.parameters import Lesson
+from server.config.curriculum import status_of
+from server.config.environment_parameters import Lesson
+from server.kit.states import RunState
 from server.metrics.points import MetricPoint
-from server.runs.states import RunState
 from tests.factories import give_up
 from tests.ludus.mlagents.results.reading import events_in, shown, written
 from tests.server.app.world import Trainer, World
@@ -42,7 +42,7 @@ class Play:
         self.scratch = tmp_path / "scratch"
         self.scratch.mkdir()
         self.folder = Folder(tmp_path / "results" / "first")
-        self.run = client.get_run(world.create(config, name=name)["id"])
+        self.run = client.runs.get(world.create(config, name=name)["id"])
         self.trainer: Trainer = world.claim(self.run.id).start()
         self.lines: list[str] = []
 
@@ -56,7 +56,7 @@ class Play:
     def summary(self, step: int, values: dict[str, float]) -> None:
         at = self.run.created_at.timestamp() + step / 100
         points = {**values, SPEED: 500.0}
-        self.trainer.ledger.metrics([MetricPoint("A", key, step, at, value) for key, value in points.items()])
+        self.trainer.ledger.metrics.append([MetricPoint("A", key, step, at, value) for key, value in points.items()])
 
     def save(self, step: int) -> str:
         return self.trainer.save(step, FILES, self.scratch, behavior="A")
@@ -241,7 +241,7 @@ def test_the_end_brings_the_final_checkpoint_and_the_timers(play: Play) -> None:
 
 def test_behaviors_introduce_themselves_with_their_hyperparameters(play: Play) -> None:
     client = "Ludus/0.1.0 Unity ML-Agents 3.0.0 (API 1.5.0)"
-    play.trainer.ledger.simulator_connected("one", number=0, collector=0, client=client)
+    play.trainer.ledger.simulators.connected("one", number=0, collector=0, client=client)
     admitted = {"behavior": "A", "name": "A?team=0"}
     play.trainer.ledger.event("behavior_admitted", "Behavior A trains", level="info", data=admitted)
     play.summary(100, {REWARD: 1.5})
@@ -275,7 +275,7 @@ def test_lessons_are_told_in_ml_agents_words_and_stand_in_the_status(
     parsed = [Lesson.model_validate(each) for each in lessons]
     moved = [status_of("wall", parsed, 1, 2.0), status_of("gravity", [Lesson(name="gravity", value=9.5)], 0, 9.5)]
 
-    play.trainer.ledger.parameters([each.to_plain() for each in moved], 0)
+    play.trainer.ledger.parameters.publish([each.to_plain() for each in moved], 0)
     play.trainer.ledger.event("lesson_changed", f"{line} And more.", data={"log_line": line})
     play.sync()
 

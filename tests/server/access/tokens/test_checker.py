@@ -7,11 +7,11 @@ from sqlalchemy import text, update
 
 from server.access.tokens.checker import REMEMBERED_SECONDS, TokenChecker
 from server.access.tokens.models import Token
-from server.access.tokens.principal import CONFIGURED, Scope, everything, including
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.service import Made, TokenService
 from server.kit.db.database import Database
 from server.kit.errors import TokenRefused
+from server.kit.principal import CONFIGURED, Scope, everything, including
 
 
 class Clock:

@@ -11,9 +11,9 @@ import pytest
 from server.access.audit.repository import AuditRepository
 from server.access.tokens.bootstrap import create_first_token
 from server.app.serve import Exposed, serve_api
-from server.controller.controller import Steward
-from server.kit.settings import Settings, StewardSettings
-from tests.factories import RecordingBell
+from server.controller.controller import Controller
+from server.kit.settings import ControllerSettings, Settings
+from tests.factories import RecordingWakeUp
 from tests.server.app.world import CARTPOLE, World, open_world
 
 
@@ -167,9 +167,9 @@ def test_old_entries_are_forgotten(tmp_path: Path) -> None:
         with database.write() as session:
             session.connection().exec_driver_sql("UPDATE audit_entries SET at = at - 3 * 86400")
         world.create()
-        settings = world.services.settings.model_copy(update={"steward": StewardSettings(audit_days=2)})
+        settings = world.services.settings.model_copy(update={"controller": ControllerSettings(audit_days=2)})
 
-        Steward(database, RecordingBell(), settings).tick()
+        Controller(database, RecordingWakeUp(), settings).tick()
 
         assert len(entries(world)) == 1
         with database.write() as session:

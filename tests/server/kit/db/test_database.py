@@ -12,13 +12,14 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from server.config.config import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.database import Database, after_commit
 from server.kit.db.ids import new_id
 from server.kit.errors import DatabaseUnavailable
 from server.runs.models import Run
-from server.runs.repository import RunRepository
-from tests.factories import CONFIG, RecordingBell, make_run, read_run
+from server.runs.repository import NewRun, RunRepository
+from tests.factories import CONFIG, RecordingWakeUp, make_run, read_run
 
 
 def test_a_block_that_ends_well_is_committed(database: Database) -> None:
@@ -156,7 +157,7 @@ def test_the_databases_clock_shows_the_time(database: Database) -> None:
 
 def test_ids_sort_by_time() -> None:
     earlier = new_id("run")
-    time.sleep(0.002)
+    time.sleep(0.002)  # allow: sleep, because ids tell milliseconds apart
     later = new_id("run")
 
     assert earlier < later
@@ -193,6 +194,6 @@ def count(database: Database) -> int:
 
 
 def make_in(session: object) -> None:
-    from server.runs.service import RunService  # noqa: PLC0415
+    from server.lifecycle.service import RunService  # noqa: PLC0415
 
-    RunService(session, RecordingBell()).create(CONFIG)  # type: ignore[arg-type]
+    RunService(session, RecordingWakeUp()).create(NewRun(RunConfig.model_validate(CONFIG)))  # type: ignore[arg-type]

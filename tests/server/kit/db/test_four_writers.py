@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from server.kit.db.database import Database
+from server.kit.states import RunState
 from server.metrics.repository import MetricRepository
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
-from server.runs.states import RunState
 from tests.factories import make_ledger, read_run
 
 
@@ -20,7 +20,7 @@ def test_four_writers_lose_nothing(database_url: str, seconds: int) -> None:
     database = Database(database_url)
     make_ledger(database, name="contended")
     run = read_run(database, "contended")
-    arguments = [sys.executable, "-m", "tests.server.kit.db.writer", database_url, run.id, str(run.epoch)]
+    arguments = [sys.executable, "-m", "tests.server.kit.db.writer", database_url, run.id, str(run.attempt)]
     writers = [
         subprocess.Popen(
             [*arguments, str(number), str(seconds)],

@@ -1,6 +1,6 @@
 """A writing process for `test_four_writers.py`: prints each write once it is committed.
 
-`python -m tests.server.kit.db.writer URL RUN EPOCH WRITER SECONDS`
+`python -m tests.server.kit.db.writer URL RUN ATTEMPT WRITER SECONDS`
 """
 
 import sys
@@ -8,12 +8,12 @@ import time
 
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
+from server.kit.states import RunKind
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.service import RunService
 from server.metrics.points import MetricPoint
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger
-from server.runs.service import RunService
-from server.runs.states import RunKind
-from tests.factories import RecordingBell, make_run
+from tests.factories import RecordingWakeUp, make_run
 
 
 def say(kind: str, what: object) -> None:
@@ -22,10 +22,10 @@ def say(kind: str, what: object) -> None:
     sys.stdout.flush()
 
 
-def main(url: str, run_id: str, epoch: str, writer: str, seconds: str) -> None:
+def main(url: str, run_id: str, attempt: str, writer: str, seconds: str) -> None:
     """Write events and metrics of one attempt, runs, and their pauses, as fast as the database takes them."""
     database = Database(url)
-    ledger = AttemptLedger(database, Claim(run_id, int(epoch), RunKind.TRAIN, "run", {}, 0, None, "worker"))
+    ledger = AttemptLedger(database, Claim(run_id, int(attempt), RunKind.TRAIN, "run", {}, 0, None, "worker"))
     say("ready", writer)
     sys.stdin.readline()  # everybody begins together
     end = time.monotonic() + float(seconds)
@@ -36,12 +36,12 @@ def main(url: str, run_id: str, epoch: str, writer: str, seconds: str) -> None:
         try:
             ledger.event("something_happened", name)
             say("event", name)
-            ledger.metrics([MetricPoint(f"behavior-{writer}", "value", number, 0.0, float(number))])
+            ledger.metrics.append([MetricPoint(f"behavior-{writer}", "value", number, 0.0, float(number))])
             say("point", name)
             made = make_run(database, name=name)
             say("run", name)
             with database.write() as session:
-                RunService(session, RecordingBell()).pause(made.id)
+                RunService(session, RecordingWakeUp()).pause(made.id)
             say("paused", name)
         except DatabaseUnavailable as error:
             say("refused", error)

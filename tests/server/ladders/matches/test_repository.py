@@ -12,12 +12,12 @@ from server.checkpoints.refs import NewCheckpoint
 from server.kit.db.database import Database
 from server.kit.errors import InvalidQuery, LeaseLost, MatchInvalid, PlayerNotFound
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.ladders.matches.repository import MatchRepository, SeatedMatch
+from server.ladders.matches.repository import MatchRepository, MatchWithParticipants
 from server.ladders.models import LadderPlayer
-from server.ladders.refs import Outcome, PlayedSeat, PlayerKind, ReportedMatch, ReportedSeat
+from server.ladders.refs import Outcome, PlayedParticipant, PlayerKind, ReportedMatch, ReportedParticipant
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.service import LadderService, NewPlayer
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.repository import RunRepository
 from tests.factories import make_claim, make_run
 from tests.server.ladders.played import (
@@ -42,14 +42,16 @@ def players(database: Database, ladder: str = "run") -> dict[str, LadderPlayer]:
     return {player.name.partition("/")[2] or player.name: player for player in listed}
 
 
-def listed(database: Database, *conditions: Condition, ladder: str = "run", limit: int = 1000) -> list[SeatedMatch]:
+def listed(
+    database: Database, *conditions: Condition, ladder: str = "run", limit: int = 1000
+) -> list[MatchWithParticipants]:
     with database.read() as session:
         ladder_id = LadderRepository(session).get(ladder).id
         query = ListQuery(Order("seq", descending=False), conditions, limit)
         return list(MatchRepository(session).list(ladder_id, query).items)
 
 
-def numbers(found: Sequence[SeatedMatch]) -> list[int | None]:
+def numbers(found: Sequence[MatchWithParticipants]) -> list[int | None]:
     return [each.match.number for each in found]
 
 
@@ -65,10 +67,16 @@ def league(database: Database) -> str:
 
 
 def report(
-    database: Database, league: str, *seats: tuple[int | str, float | None], outcome: Outcome | None = None, **rest: Any
-) -> SeatedMatch:
+    database: Database,
+    league: str,
+    *participants: tuple[int | str, float | None],
+    outcome: Outcome | None = None,
+    **rest: Any,
+) -> MatchWithParticipants:
     match = ReportedMatch(
-        tuple(ReportedSeat(player, index, score) for index, (player, score) in enumerate(seats)), outcome, **rest
+        tuple(ReportedParticipant(player, index, score) for index, (player, score) in enumerate(participants)),
+        outcome,
+        **rest,
     )
     with database.write() as session:
         return LadderService(session).report(league, match)
@@ -77,21 +85,21 @@ def report(
 def test_a_match_is_kept_as_it_was_played(database: Database) -> None:
     ledger = make_player(database, name="run")
 
-    ledger.matches([make_match(1, "loss", 3, truncated=True, rated=False, simulator=4, elo=1199.5, step=250)])
+    ledger.matches.append([make_match(1, "loss", 3, truncated=True, rated=False, simulator=4, elo=1199.5, step=250)])
 
     (found,) = listed(database)
     match = found.match
-    assert (match.seq, match.epoch, match.number, match.behavior) == (1, 1, 1, "Striker")
+    assert (match.seq, match.attempt, match.number, match.behavior) == (1, 1, 1, "Striker")
     assert (match.at, match.outcome, match.truncated, match.rated) == (1001.0, "loss", True, False)
     assert (match.simulator, match.step, match.elo, match.superseded_by) == (4, 250, 1199.5, None)
-    learner, opponent = found.seats
+    learner, opponent = found.participants
     assert (learner[0].team, learner[0].rank, learner[0].step, learner[1].kind) == (0, 2, 250, "policy")
     assert (opponent[0].team, opponent[0].rank, opponent[0].step, opponent[1].kind) == (1, 1, 3000, "snapshot")
     assert (opponent[1].name, opponent[1].key) == ("run/Striker#3", f"{match.run_id}/Striker#3")
 
 
 def test_players_are_listed_by_the_present_names_of_their_runs(database: Database) -> None:
-    make_player(database, name="zebra").matches([make_match(1, snapshot=0), make_match(2, snapshot=10)])
+    make_player(database, name="zebra").matches.append([make_match(1, snapshot=0), make_match(2, snapshot=10)])
     query = ListQuery(Order("name"), (Condition("name", Operator.EQ, "ant/Striker#*"),), limit=1)
     with database.write() as session:
         RunRepository(session).get("zebra").name = "ant"
@@ -111,8 +119,8 @@ def test_policies_and_snapshots_become_players_once(database: Database) -> None:
     config = {"behaviors": {"Striker": {"self_play": {"initial_elo": 900.0}}}}
     ledger = make_player(database, name="run", config=config)
 
-    ledger.matches([make_match(1, snapshot=0), make_match(2, snapshot=2)])
-    ledger.matches([make_match(3, snapshot=2), make_match(4, snapshot=5), make_match(5, snapshot=None)])
+    ledger.matches.append([make_match(1, snapshot=0), make_match(2, snapshot=2)])
+    ledger.matches.append([make_match(3, snapshot=2), make_match(4, snapshot=5), make_match(5, snapshot=None)])
 
     found = players(database)
     assert [*found] == ["Striker", "Striker#0", "Striker#2", "Striker#5"]
@@ -125,7 +133,7 @@ def test_policies_and_snapshots_become_players_once(database: Database) -> None:
 def test_a_behavior_without_self_play_settings_begins_with_the_ladders_rating(database: Database) -> None:
     ledger = make_player(database, name="run", config={"behaviors": {"Other": {}}})
 
-    ledger.matches([make_match(1)])
+    ledger.matches.append([make_match(1)])
 
     assert players(database)["Striker"].initial_elo == 1200.0
 
@@ -133,9 +141,9 @@ def test_a_behavior_without_self_play_settings_begins_with_the_ladders_rating(da
 def test_handing_matches_in_twice_adds_them_once(database: Database) -> None:
     ledger = make_player(database, name="run")
 
-    ledger.matches([make_match(1), make_match(2)])
-    ledger.matches([make_match(1), make_match(2), make_match(3)])
-    ledger.matches([])
+    ledger.matches.append([make_match(1), make_match(2)])
+    ledger.matches.append([make_match(1), make_match(2), make_match(3)])
+    ledger.matches.append([])
 
     assert numbers(listed(database)) == [1, 2, 3]
     assert get_ladder(database, "run").match_seq == 3
@@ -143,9 +151,9 @@ def test_handing_matches_in_twice_adds_them_once(database: Database) -> None:
 
 def test_behaviors_count_their_matches_apart(database: Database) -> None:
     ledger = make_player(database, name="run")
-    goalie = (PlayedSeat("Goalie", 1, None, 10), PlayedSeat("Striker", 0, 0, 0))
+    goalie = (PlayedParticipant("Goalie", 1, None, 10), PlayedParticipant("Striker", 0, 0, 0))
 
-    ledger.matches([make_match(1), make_match(1, behavior="Goalie", seats=goalie), make_match(2)])
+    ledger.matches.append([make_match(1), make_match(1, behavior="Goalie", participants=goalie), make_match(2)])
 
     assert [(each.match.behavior, each.match.number) for each in listed(database)] == [
         ("Striker", 1),
@@ -156,18 +164,18 @@ def test_behaviors_count_their_matches_apart(database: Database) -> None:
 
 def test_a_later_attempt_supersedes_what_it_plays_anew(database: Database) -> None:
     first = make_player(database, name="run")
-    first.matches([make_match(number) for number in range(1, 7)])
+    first.matches.append([make_match(number) for number in range(1, 7)])
     second = next_attempt(database, first, Striker=3)
-    second.matches([make_match(4, "loss"), make_match(5, "loss")])
+    second.matches.append([make_match(4, "loss"), make_match(5, "loss")])
 
     counting = listed(database)
     superseded = listed(database, Condition("superseded", EQ, True))
     third = next_attempt(database, second, Striker=4)
-    third.matches([make_match(5, "draw")])
+    third.matches.append([make_match(5, "draw")])
 
-    assert [(each.match.epoch, each.match.number) for each in counting] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+    assert [(each.match.attempt, each.match.number) for each in counting] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
     assert [(each.match.number, each.match.superseded_by) for each in superseded] == [(4, 2), (5, 2), (6, 2)]
-    assert [(each.match.epoch, each.match.number) for each in listed(database)] == [
+    assert [(each.match.attempt, each.match.number) for each in listed(database)] == [
         (1, 1),
         (1, 2),
         (1, 3),
@@ -179,9 +187,9 @@ def test_a_later_attempt_supersedes_what_it_plays_anew(database: Database) -> No
 
 def test_an_attempt_that_resumes_where_the_last_one_was_supersedes_nothing(database: Database) -> None:
     first = make_player(database, name="run")
-    first.matches([make_match(1), make_match(2)])
+    first.matches.append([make_match(1), make_match(2)])
 
-    next_attempt(database, first, Striker=2).matches([make_match(3), make_match(4)])
+    next_attempt(database, first, Striker=2).matches.append([make_match(3), make_match(4)])
 
     assert numbers(listed(database)) == [1, 2, 3, 4]
     assert all(match.superseded_by is None for match in read_matches(database))
@@ -191,10 +199,10 @@ def test_what_was_played_beyond_the_checkpoint_does_not_count_even_before_anythi
     database: Database,
 ) -> None:
     first = make_player(database, name="run")
-    first.matches([make_match(1), make_match(2)])
+    first.matches.append([make_match(1), make_match(2)])
     rate_all(database)
     up_to_two = computed(database)
-    first.matches([make_match(3), make_match(4)])
+    first.matches.append([make_match(3), make_match(4)])
     rate_all(database)
 
     second = next_attempt(database, first, Striker=2)
@@ -202,16 +210,16 @@ def test_what_was_played_beyond_the_checkpoint_does_not_count_even_before_anythi
     assert numbers(listed(database)) == [1, 2]
     assert computed(database) == up_to_two
     third = next_attempt(database, second, Striker=2)  # the second died before it had played anything
-    third.matches([make_match(3, "loss")])
-    assert [(each.match.epoch, each.match.number) for each in listed(database)] == [(1, 1), (1, 2), (3, 3)]
+    third.matches.append([make_match(3, "loss")])
+    assert [(each.match.attempt, each.match.number) for each in listed(database)] == [(1, 1), (1, 2), (3, 3)]
 
 
 def test_an_attempt_without_a_checkpoint_begins_with_an_empty_ledger(database: Database) -> None:
     first = make_player(database, name="run")
-    goalie = (PlayedSeat("Goalie", 1, None, 10), PlayedSeat("Striker", 0, 0, 0))
-    first.matches([make_match(1), make_match(1, behavior="Goalie", seats=goalie)])
+    goalie = (PlayedParticipant("Goalie", 1, None, 10), PlayedParticipant("Striker", 0, 0, 0))
+    first.matches.append([make_match(1), make_match(1, behavior="Goalie", participants=goalie)])
     other = make_player(database, name="other")
-    other.matches([make_match(1)])
+    other.matches.append([make_match(1)])
 
     next_attempt(database, first)
 
@@ -221,17 +229,17 @@ def test_an_attempt_without_a_checkpoint_begins_with_an_empty_ledger(database: D
 
 def test_policies_of_other_runs_are_players_of_their_runs(database: Database) -> None:
     origin = make_player(database, name="origin")
-    checkpoint = origin.checkpoint(NewCheckpoint(5000, {"Striker": 5000}, "interval", "somewhere", ()))
+    checkpoint = origin.checkpoints.add(NewCheckpoint(5000, {"Striker": 5000}, "interval", "somewhere", ()))
     ledger = make_player(database, name="run", config={"behaviors": {"Striker": {"self_play": {"initial_elo": 900.0}}}})
     with database.read() as session:
         run = RunRepository(session).get("origin").id
-    own = PlayedSeat("Striker", 0, None, 100)
-    guest = PlayedSeat("Striker", 1, None, 5000, checkpoint)
-    snapshot = PlayedSeat("Striker", 1, 3, 3000, checkpoint)
-    unknown = PlayedSeat("Old", 1, None, 7, "ckpt_" + "0" * 26)
+    own = PlayedParticipant("Striker", 0, None, 100)
+    guest = PlayedParticipant("Striker", 1, None, 5000, checkpoint)
+    snapshot = PlayedParticipant("Striker", 1, 3, 3000, checkpoint)
+    unknown = PlayedParticipant("Old", 1, None, 7, "ckpt_" + "0" * 26)
 
-    ledger.matches([make_match(1, seats=(own, guest)), make_match(2, seats=(own, snapshot))])
-    ledger.matches([make_match(3, seats=(own, guest)), make_match(4, seats=(own, unknown))])
+    ledger.matches.append([make_match(1, participants=(own, guest)), make_match(2, participants=(own, snapshot))])
+    ledger.matches.append([make_match(3, participants=(own, guest)), make_match(4, participants=(own, unknown))])
 
     with database.read() as session:
         ladder = LadderRepository(session).get("run").id
@@ -254,16 +262,16 @@ def test_policies_of_other_runs_are_players_of_their_runs(database: Database) ->
 
 def test_a_registered_checkpoint_that_plays_is_the_player_it_was_registered_as(database: Database) -> None:
     origin = make_player(database, name="origin")
-    checkpoint = origin.checkpoint(NewCheckpoint(5000, {"Striker": 5000}, "interval", "somewhere", ()))
+    checkpoint = origin.checkpoints.add(NewCheckpoint(5000, {"Striker": 5000}, "interval", "somewhere", ()))
     with database.write() as session:
         service = LadderService(session)
         shared = service.create("shared").id
         anchor = NewPlayer("anchor", PlayerKind.CHECKPOINT, checkpoint, "Striker", elo=1500.0, fixed=True)
         service.add_player("shared", anchor)
     ledger = make_player(database, name="run", ladder=shared)
-    seats = (PlayedSeat("Striker", 0, None, 100), PlayedSeat("Striker", 1, None, 5000, checkpoint))
+    participants = (PlayedParticipant("Striker", 0, None, 100), PlayedParticipant("Striker", 1, None, 5000, checkpoint))
 
-    ledger.matches([make_match(1, seats=seats)])
+    ledger.matches.append([make_match(1, participants=participants)])
     rate_all(database)
 
     found = players(database, "shared")
@@ -280,10 +288,13 @@ def test_a_scripted_opponent_is_the_player_of_its_name(database: Database, regis
         if registered:
             service.add_player("shared", NewPlayer("random", PlayerKind.SCRIPTED, elo=1000.0, fixed=True))
     ledger = make_player(database, name="run", ladder=shared)
-    seats = (PlayedSeat("Striker", 0, None, 100), PlayedSeat("Striker", 1, None, 0, scripted="random"))
+    participants = (
+        PlayedParticipant("Striker", 0, None, 100),
+        PlayedParticipant("Striker", 1, None, 0, scripted="random"),
+    )
 
-    ledger.matches([make_match(1, seats=seats)])
-    ledger.matches([make_match(2, seats=seats)])
+    ledger.matches.append([make_match(1, participants=participants)])
+    ledger.matches.append([make_match(2, participants=participants)])
     rate_all(database)
 
     found = players(database, "shared")
@@ -297,12 +308,12 @@ def test_a_scripted_opponent_is_the_player_of_its_name(database: Database, regis
 
 def test_only_the_behavior_that_plays_anew_is_superseded(database: Database) -> None:
     first = make_player(database, name="run")
-    goalie = (PlayedSeat("Goalie", 1, None, 10), PlayedSeat("Striker", 0, 0, 0))
-    first.matches([make_match(1), make_match(1, behavior="Goalie", seats=goalie), make_match(2)])
+    goalie = (PlayedParticipant("Goalie", 1, None, 10), PlayedParticipant("Striker", 0, 0, 0))
+    first.matches.append([make_match(1), make_match(1, behavior="Goalie", participants=goalie), make_match(2)])
 
-    next_attempt(database, first, Striker=1, Goalie=1).matches([make_match(2)])
+    next_attempt(database, first, Striker=1, Goalie=1).matches.append([make_match(2)])
 
-    assert [(each.match.behavior, each.match.epoch) for each in listed(database)] == [
+    assert [(each.match.behavior, each.match.attempt) for each in listed(database)] == [
         ("Striker", 1),
         ("Goalie", 1),
         ("Striker", 2),
@@ -314,7 +325,7 @@ def test_an_attempt_that_was_replaced_writes_no_match(database: Database) -> Non
     next_attempt(database, first)
 
     with pytest.raises(LeaseLost):
-        first.matches([make_match(1)])
+        first.matches.append([make_match(1)])
 
     assert read_matches(database) == []
 
@@ -329,7 +340,7 @@ def test_two_runs_share_a_ladder_without_a_gap_in_its_numbers(database: Database
 
     def play(ledger: AttemptLedger) -> None:
         for number in range(1, 11):
-            ledger.matches([make_match(number)])
+            ledger.matches.append([make_match(number)])
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(play, ledgers))
@@ -345,7 +356,7 @@ def test_two_runs_share_a_ladder_without_a_gap_in_its_numbers(database: Database
 def test_a_reported_match_has_ranks_by_scores(database: Database, league: str) -> None:
     found = report(database, league, ("bob", 2.0), (1, 5.0), ("cleo", 2.0), at=50.0)
 
-    assert [(player.name, seat.rank, seat.score) for seat, player in found.seats] == [
+    assert [(player.name, participant.rank, participant.score) for participant, player in found.participants] == [
         ("bob", 2, 2.0),
         ("ann", 1, 5.0),
         ("cleo", 2, 2.0),
@@ -359,28 +370,32 @@ def test_a_reported_outcome_is_the_first_seats(database: Database, league: str, 
 
     assert (found.match.outcome, found.match.scored, found.match.rated) == (outcome, False, True)
     assert found.match.at == pytest.approx(found.match.at, abs=1)
-    ranks = [seat.rank for seat, _ in found.seats]
+    ranks = [participant.rank for participant, _ in found.participants]
     assert ranks == {"win": [1, 2], "draw": [1, 1], "loss": [2, 1]}[outcome]
 
 
 @pytest.mark.parametrize(
-    ("seats", "outcome", "problem"),
+    ("participants", "outcome", "problem"),
     [
-        ([("ann", 1.0)], None, "one seat only"),
-        ([], None, "one seat only"),
-        ([("ann", 1.0), (1, 0.0)], None, "player 1 sits at two"),
-        ([("ann", 1.0), ("bob", math.nan)], None, "seat 1 is nan"),
-        ([("ann", math.inf), ("bob", 0.0)], None, "seat 0 is inf"),
-        ([("ann", 1.0), ("bob", None)], None, "seat 1 has no score"),
+        ([("ann", 1.0)], None, "one participant only"),
+        ([], None, "one participant only"),
+        ([("ann", 1.0), (1, 0.0)], None, "player 1 takes part twice"),
+        ([("ann", 1.0), ("bob", math.nan)], None, "participant 1 is nan"),
+        ([("ann", math.inf), ("bob", 0.0)], None, "participant 0 is inf"),
+        ([("ann", 1.0), ("bob", None)], None, "participant 1 has no score"),
         ([("ann", 1.0), ("bob", 0.0)], "win", "outcome and scores"),
-        ([("ann", None), ("bob", None)], None, "seat 0 has no score"),
+        ([("ann", None), ("bob", None)], None, "participant 0 has no score"),
     ],
 )
 def test_what_is_no_match_is_refused_by_name(
-    database: Database, league: str, seats: list[tuple[int | str, float | None]], outcome: Outcome | None, problem: str
+    database: Database,
+    league: str,
+    participants: list[tuple[int | str, float | None]],
+    outcome: Outcome | None,
+    problem: str,
 ) -> None:
     with pytest.raises(MatchInvalid, match=problem):
-        report(database, league, *seats, outcome=outcome)
+        report(database, league, *participants, outcome=outcome)
 
     assert read_matches(database) == []
     assert get_ladder(database, league).match_seq == 0
@@ -396,7 +411,7 @@ def test_an_unknown_player_is_named(database: Database, league: str, unknown: in
 
 def test_pages_of_matches_are_disjoint_and_complete(database: Database) -> None:
     ledger = make_player(database, name="run")
-    ledger.matches([make_match(number) for number in range(1, 8)])
+    ledger.matches.append([make_match(number) for number in range(1, 8)])
     query = ListQuery(Order("seq"), limit=3)
     seen: list[int] = []
 
@@ -429,7 +444,7 @@ def test_matches_are_found_by_who_played_and_how_it_ended(
     database: Database, condition: Condition, expected: list[int]
 ) -> None:
     ledger = make_player(database, name="run")
-    ledger.matches(
+    ledger.matches.append(
         [make_match(1), make_match(2, snapshot=1), make_match(3, "loss"), make_match(4, snapshot=1, rated=False)]
     )
 
@@ -445,13 +460,13 @@ def test_a_field_that_matches_do_not_have_is_refused(database: Database) -> None
 
 def test_superseding_takes_ratings_back_in_the_same_transaction(database: Database) -> None:
     first = make_player(database, name="run")
-    first.matches([make_match(1), make_match(2)])
+    first.matches.append([make_match(1), make_match(2)])
     rate_all(database)
     up_to_two = computed(database)
-    first.matches([make_match(3), make_match(4)])
+    first.matches.append([make_match(3), make_match(4)])
     rate_all(database)
 
-    next_attempt(database, first, Striker=2).matches([make_match(3, rated=False)])
+    next_attempt(database, first, Striker=2).matches.append([make_match(3, rated=False)])
 
     assert get_ladder(database, "run").rated_through == 2
     assert computed(database) == up_to_two

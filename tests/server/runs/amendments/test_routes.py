@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.runs.states import RunState
+from server.kit.states import RunState
 from tests.server.app.world import World
 
 CONFIG: dict[str, Any] = {
@@ -71,8 +71,8 @@ def test_a_worker_gets_the_changed_configuration_and_says_what_it_has_made_of_it
     assert [each.seq for each in claim.amendments] == [1]
 
     patch(world, run, rate(1e-5))
-    (second,) = trainer.ledger.amendments(1)
-    trainer.ledger.amended(second.seq, second.changes, step=640)
+    (second,) = trainer.ledger.amendments.after(1)
+    trainer.ledger.amendments.applied(second.seq, second.changes, step=640)
 
     assert [each["applied"] for each in amendments(world, run)["amendments"]] == [True, True]
     (event,) = events(world, run, "hyperparameters_changed")

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.config.lessons import status_of
-from server.config.parameters import Lesson
-from server.runs.states import RunState
+from server.config.curriculum import status_of
+from server.config.environment_parameters import Lesson
+from server.kit.states import RunState
 from tests.server.app.world import World
 
 CONFIG: dict[str, Any] = {
@@ -74,7 +74,7 @@ def test_what_the_trainer_says_is_answered(world: World, run: str) -> None:
     lessons = [Lesson.model_validate(each) for each in CONFIG["environment_parameters"]["wall"]["curriculum"]]
     status = status_of("wall", lessons, 0, 1.0, measured=0.61, episodes=74, trained=True)
 
-    trainer.ledger.parameters([status.to_plain()], 0)
+    trainer.ledger.parameters.publish([status.to_plain()], 0)
 
     (wall,) = world.http.get(path(run)).json()["parameters"]
     assert (wall["measured"], wall["episodes"]) == (0.61, 74)
@@ -89,9 +89,9 @@ def test_changes_wait_until_the_trainer_has_done_them(world: World, run: str) ->
     assert wanted == [(1, "wall", {"lesson": 2}), (2, "gravity", {"value": 1.5})]
 
     trainer = world.claim(run).start()
-    assert trainer.ledger.parameter_edits(0) == wanted
-    assert trainer.ledger.parameter_edits(1) == wanted[1:]
-    trainer.ledger.parameters([], 1)
+    assert trainer.ledger.parameters.edits(0) == wanted
+    assert trainer.ledger.parameters.edits(1) == wanted[1:]
+    trainer.ledger.parameters.publish([], 1)
 
     assert [each["seq"] for each in world.http.get(path(run)).json()["pending"]] == [2]
     trainer.finish()

@@ -4,8 +4,8 @@ import pytest
 
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, RunNotFound
+from server.kit.states import RunState
 from server.runs.events.repository import EventRepository, Note, lock_run, move, record
-from server.runs.states import RunState
 from tests.factories import make_ledger, make_run, read_run
 
 
@@ -23,8 +23,8 @@ def test_pages_follow_on_from_the_last_number(database: Database) -> None:
         assert [event.seq for event in first] == [1, 2, 3, 4, 5, 6]
         assert [event.seq for event in second] == [7, 8, 9, 10]
         assert events.count(run_id) == 10
-        assert events.newest([run_id, "run_unknown"]) == {run_id: 10}
-        assert [event.epoch for event in first[:2]] == [None, 1]
+        assert {key: head.seq for key, head in events.heads([run_id, "run_unknown"]).items()} == {run_id: 10}
+        assert [event.attempt for event in first[:2]] == [None, 1]
 
 
 def test_a_run_without_a_row_takes_no_events(database: Database) -> None:

@@ -9,12 +9,12 @@ from sqlalchemy import text
 
 from server.kit.db.database import Database
 from server.kit.settings import SchedulingSettings
-from server.runs.attempts.repository import AttemptLedger, RunQueue
+from server.kit.states import RunState
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer
+from server.runs.scheduling.order import Account, Obstacle
 from server.runs.scheduling.repository import WaitingRuns
-from server.runs.scheduling.turn import Account, Obstacle
-from server.runs.states import RunState
 from tests.factories import CONFIG, make_run, read_run
 
 

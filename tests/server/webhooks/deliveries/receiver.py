@@ -1,7 +1,6 @@
 """A receiver of webhooks: a real HTTP server on loopback that answers as it is told and remembers what it got."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from standardwebhooks import Webhook
+
+from tests.waiting import eventually
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,7 @@ class Receiver:
 
     def wait_for(self, count: int, seconds: float = 60.0) -> list[Received]:
         """Return the first requests, once so many have come."""
-        deadline = time.monotonic() + seconds
-        while len(self.received) < count:
-            assert time.monotonic() < deadline, f"{len(self.received)} of {count} messages came"
-            time.sleep(0.01)
+        eventually(lambda: len(self.received) >= count, f"{count} messages come", seconds)
         return self.received[:count]
 
 

@@ -10,18 +10,18 @@ from sqlalchemy import update
 from server.kit.db.database import Database
 from server.kit.listing import ListQuery, Order
 from server.kit.settings import WebhookSettings
-from server.runs.attempts.repository import AttemptLedger
+from server.kit.states import RunState
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import Note, record
 from server.runs.models import Run
-from server.runs.repository import RunQueue
-from server.runs.states import RunState
-from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox, Untold
+from server.webhooks.deliveries.repository import DeliveryQueue, DeliveryRepository, Outbox, PendingEvents
 from server.webhooks.deliveries.sender import Sender
 from server.webhooks.models import Delivery, Webhook
 from server.webhooks.repository import WebhookRepository
 from server.webhooks.service import Change, WebhookService
 from tests.factories import make_run
 from tests.server.webhooks.deliveries.receiver import Receiver, receiving
+from tests.waiting import eventually, never
 
 
 def settings(**changes: Any) -> WebhookSettings:
@@ -36,6 +36,11 @@ def subscribe(database: Database, url: str, events: tuple[str, ...] = ("*",), **
 def change(database: Database, webhook: Webhook, **values: Any) -> Webhook:
     with database.write() as session:
         return WebhookService(session, private=True).change(webhook.id, Change(**values))
+
+
+def clock(database: Database) -> float:
+    with database.read() as session:
+        return WebhookRepository(session).clock()
 
 
 def happen(database: Database, run_id: str, *types: str) -> None:
@@ -125,7 +130,7 @@ def _type(body: bytes) -> str:
 def test_what_happened_before_a_webhook_was_made_is_not_told(database: Database, receiver: Receiver) -> None:
     run = make_run(database)
     happen(database, run.id, "before")
-    time.sleep(0.01)  # SQLite's clock has milliseconds
+    time.sleep(0.01)  # allow: sleep, because SQLite's clock has milliseconds
     subscribe(database, receiver.url)
     happen(database, run.id, "after")
     sender = Sender(database, settings())
@@ -285,6 +290,8 @@ def test_what_was_waiting_goes_on_when_a_webhook_is_enabled_again(database: Data
     happen(database, run.id, "missed")
     sender.tell()
     assert receiver.received == []
+    missed_at = clock(database)
+    eventually(lambda: clock(database) > missed_at, "the clock goes on; it counts whole milliseconds")
 
     change(database, webhook, enabled=True)
     happen(database, run.id, "new")
@@ -327,7 +334,7 @@ def test_two_senders_make_and_send_each_message_once(database: Database, receive
     with database.read() as session:
         total = sum(session.get_one(Run, run).event_seq for run in runs)
     receiver.wait_for(total)
-    time.sleep(0.3)
+    never(lambda: len(receiver.received) > total, "a message is sent twice", 0.3)
     stop.set()
     for each in senders:
         each.join()
@@ -384,11 +391,11 @@ def test_a_cursor_moves_once_whoever_tells(database: Database, receiver: Receive
     subscribe(database, receiver.url)
     run = make_run(database)
     with database.write() as session:
-        wishes = WebhookRepository(session).wishes(lock=True)
-        (untold,) = Outbox(session).untold(0.0, 10)
-        first = Outbox(session).tell(untold, wishes)
-        second = Outbox(session).tell(untold, wishes)
-        late = Outbox(session).tell(Untold(run.id, 99, 100), wishes)
+        subscriptions = WebhookRepository(session).subscriptions(lock=True)
+        (pending,) = Outbox(session).pending(0.0, 10)
+        first = Outbox(session).tell(pending, subscriptions)
+        second = Outbox(session).tell(pending, subscriptions)
+        late = Outbox(session).tell(PendingEvents(run.id, 99, 100), subscriptions)
 
     assert first > 0
     assert (second, late) == (0, 0)
@@ -437,7 +444,7 @@ def test_without_webhooks_nothing_is_written(database: Database) -> None:
 
     assert Sender(database, settings()).tell() == 0
     with database.read() as session:
-        assert len(Outbox(session).untold(0.0, 10)) == 1  # no cursor was made
+        assert len(Outbox(session).pending(0.0, 10)) == 1  # no cursor was made
 
 
 def test_what_a_disabled_webhook_holds_back_is_given_up_after_a_week_and_its_log_says_why(

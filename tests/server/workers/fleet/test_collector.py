@@ -5,9 +5,9 @@ from prometheus_client import CollectorRegistry
 
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.runs.states import RunState
+from server.kit.states import RunState
 from server.webhooks.service import Change, WebhookService
-from server.workers.fleet.collector import FleetCollector
+from server.workers.fleet.collector import FleetMetrics
 from server.workers.fleet.repository import FleetRepository
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import make_ledger, make_run
@@ -15,7 +15,7 @@ from tests.factories import make_ledger, make_run
 
 def sample(database: Database, name: str, **labels: str) -> float | None:
     registry = CollectorRegistry()
-    registry.register(FleetCollector(database, 10.0))
+    registry.register(FleetMetrics(database, 10.0))
     return registry.get_sample_value(name, labels)
 
 
@@ -27,7 +27,7 @@ def test_runs_queue_attempts_steps_and_workers_are_counted(database: Database) -
     lost.release("lease_expired", "gone")
     live = make_ledger(database)
     live.heartbeat(10.0, 1500)
-    live.simulator_connected("inc-1", number=0, collector=0, behaviors=[], peer="", client="")
+    live.simulators.connected("inc-1", number=0, collector=0, behaviors=[], peer="", client="")
     make_run(database)
 
     def value(name: str, **labels: str) -> float | None:
@@ -68,7 +68,7 @@ def test_an_empty_installation_has_zeros_and_no_gaps(database: Database) -> None
 
 def test_the_answer_is_read_once_in_a_while_only(database: Database) -> None:
     registry = CollectorRegistry()
-    registry.register(FleetCollector(database, 10.0))
+    registry.register(FleetMetrics(database, 10.0))
     before = registry.get_sample_value("ludus_queue_runs")
     make_run(database)
 
@@ -77,7 +77,7 @@ def test_the_answer_is_read_once_in_a_while_only(database: Database) -> None:
 
 def test_without_a_database_the_rest_is_still_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = CollectorRegistry()
-    registry.register(FleetCollector(database, 10.0))
+    registry.register(FleetMetrics(database, 10.0))
 
     def unreachable() -> None:
         raise DatabaseUnavailable("down")

@@ -7,30 +7,24 @@ import pytest
 from sqlalchemy import select
 
 from server.checkpoints.models import Checkpoint
+from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.artifacts import FileRef, FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable, StorageFull
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger
-from server.runs.checkpoint_requests.repository import CheckpointRequestRepository
-from server.runs.checkpoint_requests.service import CheckpointRequestService
+from server.kit.states import RunState
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
-from server.runs.states import RunState
 from tests.factories import make_claim, make_run, read_run
 from tests.worker.host.supervisor.conftest import SETTINGS
 from tests.worker.host.supervisor.outage import outage
 from worker.host.supervisor.checkpoints import CheckpointCommits
-from worker.host.supervisor.copies import Copier
 from worker.host.supervisor.lease import Lease
-from worker.trainer.link import (
-    CheckpointCommitted,
-    CheckpointRefused,
-    CheckpointWritten,
-    Message,
-    SupervisorLink,
-    TrainerLink,
-)
-from worker.trainer.link import socket_pair as make_sockets
+from worker.host.supervisor.transfers import ArtifactTransfer
+from worker.trainer.connection import SupervisorConnection, TrainerConnection
+from worker.trainer.connection import socket_pair as make_sockets
+from worker.trainer.messages import CheckpointCommitted, CheckpointRefused, CheckpointWritten, Message
 
 
 class FullStore(FolderStore):
@@ -41,10 +35,10 @@ class FullStore(FolderStore):
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[SupervisorLink, TrainerLink]]:
+def ends() -> Iterator[tuple[SupervisorConnection, TrainerConnection]]:
     """Both ends of a link, on which the trainer listens."""
     ours, theirs = make_sockets()
-    link, trainer = SupervisorLink(ours), TrainerLink(theirs, print)
+    link, trainer = SupervisorConnection(ours), TrainerConnection(theirs, print)
     trainer.start(60)
     yield link, trainer
     trainer.close(1)
@@ -53,7 +47,7 @@ def ends() -> Iterator[tuple[SupervisorLink, TrainerLink]]:
 
 def commits(claim: Claim, database: Database, store: FolderStore) -> CheckpointCommits:
     ledger = AttemptLedger(database, claim)
-    return CheckpointCommits(claim, ledger, Copier(store, Lease(claim, ledger, SETTINGS), lambda: False))
+    return CheckpointCommits(claim, ledger, ArtifactTransfer(store, Lease(claim, ledger, SETTINGS), lambda: False))
 
 
 def written(folder: Path, step: int, request: int | None = None) -> CheckpointWritten:
@@ -66,7 +60,7 @@ def written(folder: Path, step: int, request: int | None = None) -> CheckpointWr
     )
 
 
-def finish(checkpoints: CheckpointCommits, link: SupervisorLink) -> None:
+def finish(checkpoints: CheckpointCommits, link: SupervisorConnection) -> None:
     while checkpoints:
         checkpoints.wait(1)
         checkpoints.finish(link)
@@ -77,7 +71,7 @@ def stored(database: Database) -> list[int]:
         return list(session.scalars(select(Checkpoint.step).order_by(Checkpoint.created_at, Checkpoint.step)))
 
 
-def heard(trainer: TrainerLink, count: int) -> list[Message]:
+def heard(trainer: TrainerConnection, count: int) -> list[Message]:
     answers: list[Message] = []
     while len(answers) < count:
         answers += trainer.commands()
@@ -85,7 +79,7 @@ def heard(trainer: TrainerLink, count: int) -> list[Message]:
 
 
 def test_checkpoints_are_entered_and_answered_in_the_order_in_which_they_were_written(
-    database: Database, claim: Claim, ends: tuple[SupervisorLink, TrainerLink], tmp_path: Path
+    database: Database, claim: Claim, ends: tuple[SupervisorConnection, TrainerConnection], tmp_path: Path
 ) -> None:
     link, trainer = ends
     checkpoints = commits(claim, database, FolderStore(tmp_path / "artifacts"))
@@ -101,7 +95,7 @@ def test_checkpoints_are_entered_and_answered_in_the_order_in_which_they_were_wr
 
 
 def test_a_checkpoint_is_not_acknowledged_before_the_database_has_it(
-    ends: tuple[SupervisorLink, TrainerLink], impatient: Path, tmp_path: Path
+    ends: tuple[SupervisorConnection, TrainerConnection], impatient: Path, tmp_path: Path
 ) -> None:
     link, trainer = ends
     database = Database(f"sqlite:///{impatient}", synchronous="NORMAL", busy_seconds=0.05)
@@ -126,7 +120,7 @@ def test_a_checkpoint_is_not_acknowledged_before_the_database_has_it(
 
 
 def test_a_checkpoint_that_cannot_be_stored_is_refused_and_whoever_asked_for_it_hears_why(
-    database: Database, claim: Claim, ends: tuple[SupervisorLink, TrainerLink], tmp_path: Path
+    database: Database, claim: Claim, ends: tuple[SupervisorConnection, TrainerConnection], tmp_path: Path
 ) -> None:
     link, trainer = ends
     AttemptLedger(database, claim).move(RunState.RUNNING)
@@ -149,7 +143,7 @@ def test_a_checkpoint_that_cannot_be_stored_is_refused_and_whoever_asked_for_it_
 
 
 def test_a_checkpoint_of_a_trainer_that_is_gone_counts_all_the_same(
-    database: Database, claim: Claim, ends: tuple[SupervisorLink, TrainerLink], tmp_path: Path
+    database: Database, claim: Claim, ends: tuple[SupervisorConnection, TrainerConnection], tmp_path: Path
 ) -> None:
     link, trainer = ends
     checkpoints = commits(claim, database, FolderStore(tmp_path / "artifacts"))

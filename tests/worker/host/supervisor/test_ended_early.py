@@ -3,7 +3,7 @@
 import errno
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,60 +15,26 @@ from server.kit.artifacts import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, StorageFull, StorageRefused
 from server.kit.settings import WorkerSettings
-from server.runs.attempts.repository import AttemptLedger
+from server.kit.states import RunState
+from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.leases.repository import LeaseRepository
 from server.runs.events.repository import EventRepository
-from server.runs.leases.repository import LeaseRepository
 from server.runs.models import Attempt, Run
-from server.runs.states import RunState
 from tests.factories import make_claim, make_run, read_run
-from tests.worker.host.supervisor.supervising import BEAT_SECONDS, LEASE_SECONDS, Scripted
-from tests.worker.host.supervisor.test_loop import SPEAKS
+from tests.waiting import eventually
+from tests.worker.host.supervisor import trainers
+from tests.worker.host.supervisor.supervising import BEAT_SECONDS, LEASE_SECONDS, Separate
 from worker.host import memory
 from worker.host.process import WarmTrainer
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.loop import Supervisor
-
-DEAF = """
-import os, socket, sys, time
-from worker.trainer.link import Listening, Progress, TrainerLink
-link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), lambda reason: os._exit(9))
-job = link.await_job()
-link.start(job.lease_seconds)
-link.post(Listening(endpoints=[]))
-while True:
-    link.post(Progress(step=0, simulators=0))
-    time.sleep(0.05)
-"""
-"""A trainer that does nothing that it is told."""
-KILLED = """
-import os, pathlib, signal, socket, sys
-from worker.trainer.link import Listening, TrainerLink
-link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
-job = link.await_job()
-counts = pathlib.Path({counts!r})
-counts.write_text("oom_kill {kills}\\n")
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-"""A trainer that SIGKILL ends, while the kernel's count of those that it killed for want of memory becomes `kills`."""
-CRASHES = """
-import socket, sys
-from worker.trainer.link import Finished, TrainerLink
-link = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print)
-job = link.await_job()
-link.start(job.lease_seconds)
-link.post(Finished(outcome="lost", reason="trainer_error", detail="ZeroDivisionError: division by zero"))
-link.close()
-"""
-TALKS = SPEAKS.format(listens=True, talks=True)
-MUTE = SPEAKS.format(listens=True, talks=False)
-SLOW = SPEAKS.format(listens=False, talks=False)
 
 
 @dataclass(frozen=True)
 class Way:
     """A way in which an attempt ends."""
 
-    program: str
+    trainer: Separate
     outcome: str
     """Recorded with the attempt, and where the restart budget is spent with the run."""
     says: str
@@ -77,6 +43,10 @@ class Way:
     """Whether the worker shuts down once the trainer listens."""
 
 
+TALKS = Separate(trainers.speaks, listens=True, talks=True)
+SLOW = Separate(trainers.speaks, listens=False, talks=False)
+MUTE = Separate(trainers.speaks, listens=True, talks=False)
+DEAF = Separate(trainers.ignores)
 WAYS = {
     "the worker shuts down": Way(TALKS, "released", "handed back", stopping=True),
     "more memory than it may hold": Way(TALKS, "memory_limit", "may hold 1 MiB", {"trainer_memory_bytes": 2**20}),
@@ -87,18 +57,38 @@ WAYS = {
         {"trainer_memory_bytes": 2**20, "stop_seconds": 1.0},
     ),
     "killed by the kernel for want of memory": Way(
-        KILLED.replace("{kills}", "1"), "memory_limit", "the kernel killed the trainer for want of memory"
+        Separate(trainers.is_killed, kills=1), "memory_limit", "the kernel killed the trainer for want of memory"
     ),
     "killed by somebody": Way(
-        KILLED.replace("{kills}", "0"), "trainer_lost", "ended unexpectedly (signal SIGKILL, not sent by Ludus)"
+        Separate(trainers.is_killed, kills=0), "trainer_lost", "ended unexpectedly (signal SIGKILL, not sent by Ludus)"
     ),
-    "never listens": Way(SLOW, "trainer_lost", "took more than 0.5 s to start", {"startup_seconds": 0.5}),
-    "silent": Way(MUTE, "trainer_lost", "reported nothing for 0.5 s", {"silence_seconds": 0.5}),
+    "never listens": Way(
+        SLOW,
+        "trainer_lost",
+        "took more than 0.5 s to start",
+        {"startup_seconds": 0.5},
+    ),
+    "silent": Way(
+        MUTE,
+        "trainer_lost",
+        "reported nothing for 0.5 s",
+        {"silence_seconds": 0.5},
+    ),
     "deaf while the worker shuts down": Way(
-        DEAF, "trainer_lost", "took more than 1 s for its last checkpoint", {"stop_seconds": 1.0}, stopping=True
+        DEAF,
+        "trainer_lost",
+        "took more than 1 s for its last checkpoint",
+        {"stop_seconds": 1.0},
+        stopping=True,
     ),
-    "an error of its own": Way(CRASHES, "trainer_error", "ZeroDivisionError: division by zero"),
+    "an error of its own": Way(Separate(trainers.fails), "trainer_error", "ZeroDivisionError: division by zero"),
 }
+
+
+def with_counts(way: Way, counts: Path) -> Way:
+    """Tell a trainer that the kernel kills where the kernel's counts are."""
+    trainer = way.trainer
+    return replace(way, trainer=trainer.with_arguments(counts=str(counts))) if "kills" in trainer.arguments else way
 
 
 def supervise(
@@ -116,14 +106,14 @@ def supervise(
         ledger(database, claim),
         FolderStore(folder / "artifacts"),
         settings,
-        folder / f"scratch-{claim.epoch}",
+        folder / f"scratch-{claim.attempt}",
         None,
         stopping,
     )
     with structlog.testing.capture_logs() as logged:
-        supervisor.run(Scripted(way.program))
+        supervisor.run(way.trainer)
     with database.read() as session:
-        return session.get_one(Attempt, (claim.run_id, claim.epoch)), events_of(database), logged
+        return session.get_one(Attempt, (claim.run_id, claim.attempt)), events_of(database), logged
 
 
 def events_of(database: Database) -> list[Any]:
@@ -135,12 +125,11 @@ def events_of(database: Database) -> list[Any]:
 def test_each_way_in_which_a_trainer_is_ended_records_its_own_reason(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    way = WAYS[name]
     counts = tmp_path / "memory.events"
+    way = with_counts(WAYS[name], counts)
     counts.write_text("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")
     monkeypatch.setattr(memory, "KERNEL_COUNTS", (counts, tmp_path / "none"))
     make_run(database, name="run")
-    way = Way(way.program.replace("{counts!r}", repr(str(counts))), way.outcome, way.says, way.settings, way.stopping)
 
     attempt, events, logged = supervise(database, tmp_path, way)
 
@@ -159,8 +148,7 @@ def test_a_run_whose_restart_budget_is_spent_fails_for_the_reason_that_spent_it(
     counts = tmp_path / "memory.events"
     counts.write_text("oom_kill 0\n")
     monkeypatch.setattr(memory, "KERNEL_COUNTS", (counts,))
-    way = WAYS[name]
-    way = Way(way.program.replace("{counts!r}", repr(str(counts))), way.outcome, way.says, way.settings, way.stopping)
+    way = with_counts(WAYS[name], counts)
     make_run(database, name="run")
     with database.write() as session:
         session.execute(text("UPDATE runs SET restarts_without_progress = 3"))
@@ -218,8 +206,7 @@ def test_an_attempt_whose_lease_is_lost_writes_nothing_and_logs_why(database: Da
     make_run(database, name="run")
 
     def take_away() -> None:
-        while not any(event.type == "trainer_listening" for event in events_of(database)):
-            time.sleep(0.02)
+        eventually(lambda: any(event.type == "trainer_listening" for event in events_of(database)))
         reaped = None
         while reaped is None:  # a run that the supervisor is just writing to is left for another time
             with database.write() as session:  # one transaction: the supervisor renews its lease every moment
@@ -244,7 +231,7 @@ def test_a_worker_that_gives_up_on_its_database_says_so(database: Database) -> N
     ledger = AttemptLedger(Database("postgresql+psycopg://nobody@127.0.0.1:9/none"), claim)
 
     lease = Lease(claim, ledger, settings)
-    time.sleep(0.5)
+    time.sleep(0.5)  # allow: sleep, because the outage lasts as long as the worker puts up with
     with pytest.raises(LeaseLost, match=r"the database has not answered for 0.5 s \(worker.outage_seconds\)"):
         lease.keep()
 
@@ -278,7 +265,7 @@ def test_a_real_trainer_that_outgrows_a_small_limit_leaves_that_reason_everywher
     logs = "".join(file.read_text() for file in (tmp_path / "artifacts").rglob("trainer.log"))
     assert (run.state, attempt.outcome) == (RunState.RECOVERING, "memory_limit")
     assert "may hold 1 MiB" in (attempt.detail or "")
-    assert {"trainer_outgrown", "run_recovering"} <= {event.type for event in events}
+    assert {"trainer_over_memory_limit", "run_recovering"} <= {event.type for event in events}
     assert "trainer_finished" in logs
     assert "may hold 1 MiB" in logs
     everything = logs + "".join(event.message for event in events)

@@ -8,10 +8,10 @@ import pytest
 
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost
-from server.runs.attempts.repository import AttemptLedger
-from server.runs.service import RunService
-from server.runs.states import Intent
-from tests.factories import RecordingBell, make_claim, make_run, read_run
+from server.kit.states import Intent
+from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.service import RunService
+from tests.factories import RecordingWakeUp, make_claim, make_run, read_run
 from tests.worker.host.supervisor.conftest import SETTINGS
 from tests.worker.host.supervisor.outage import outage
 from worker.host.supervisor.lease import Lease
@@ -23,7 +23,7 @@ def answers(lease: Lease, seconds: float) -> list[Intent]:
     while time.monotonic() < deadline:
         if (intent := lease.keep()) is not None:
             heard.append(intent)
-        time.sleep(0.01)
+        time.sleep(0.01)  # allow: sleep, because a supervisor asks at its pace
     return heard
 
 
@@ -39,7 +39,7 @@ def test_a_lease_is_renewed_at_once_and_then_at_its_pace(database: Database, lea
 
 def test_a_renewal_brings_what_users_want_until_it_is_done(database: Database, lease: Lease) -> None:
     with database.write() as session:
-        RunService(session, RecordingBell()).pause("run")
+        RunService(session, RecordingWakeUp()).pause("run")
 
     assert set(answers(lease, 0.5)) == {Intent.PAUSE}
 

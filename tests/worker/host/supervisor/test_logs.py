@@ -8,12 +8,12 @@ from sqlalchemy import select
 from server.kit.artifacts import FileRef, FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
-from server.runs.attempts.claim import Claim
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.claim import Claim
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.models import Event, Log
-from worker.host.supervisor.copies import Copier
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.logs import LogPublisher
+from worker.host.supervisor.transfers import ArtifactTransfer
 from worker.host.supervisor.writes import Writes
 
 
@@ -35,7 +35,9 @@ class Published:
         self.database = database
         self.store = MoodyStore(folder / "artifacts")
         self.writes = Writes()
-        self.publisher = LogPublisher(claim, ledger, Copier(self.store, lease, lambda: False), self.writes, folder)
+        self.publisher = LogPublisher(
+            claim, ledger, ArtifactTransfer(self.store, lease, lambda: False), self.writes, folder
+        )
 
     def grow(self, line: str) -> None:
         """Append to the log, and publish it."""

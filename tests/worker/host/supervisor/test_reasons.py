@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,19 @@ from ludus.protocol.server_tls import TlsFiles
 from server.kit.artifacts import FolderStore
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
-from server.runs.attempts.repository import AttemptLedger
+from server.kit.states import RunState
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
-from server.runs.states import RunState
 from tests.factories import make_claim, make_run, read_run
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, OTHER, PRIVATE
-from tests.worker.host.supervisor.supervising import Scripted
+from tests.worker.host.supervisor import trainers
+from tests.worker.host.supervisor.supervising import Separate, Trainer
 from tests.worker.trainer.attempts import Keeper
 from worker.host.process import WarmTrainer
 from worker.host.supervisor.attempt_log import AttemptLog
 from worker.host.supervisor.loop import Supervisor
 from worker.trainer.__main__ import _execute
-from worker.trainer.link import Job
+from worker.trainer.messages import Job
 
 
 def fail(
@@ -64,7 +64,7 @@ def test_collectors_that_find_no_port_fail_the_run_with_their_range(database: Da
 def last_word(folder: Path, **settings: Any) -> str:
     """Train in this process, as a supervisor lets a process of its own train; return why it could not begin."""
     document = {"behaviors": {"Walker": {}}, "torch_settings": {"device": "cpu"}}
-    job = Job(run_id="run", epoch=1, config=document, seed=1, scratch=str(folder), **settings)
+    job = Job(run_id="run", attempt=1, config=document, seed=1, scratch=str(folder), **settings)
     threads = torch.get_num_threads()
     finished = _execute(job, Keeper(), [])
     torch.set_num_threads(threads)
@@ -99,33 +99,18 @@ def test_collectors_with_bad_files_of_tls_end_the_attempt_with_the_file(
     assert sentence in failed["exception"], "the run's log has the traceback"
 
 
-RAISES = """
-import pathlib, socket, sys
-from ludus.logging import configure_logging, redirect_output
-from worker.trainer.link import TrainerLink
-job = TrainerLink(socket.socket(fileno=int(sys.argv[1])), print).await_job()
-redirect_output(pathlib.Path(job.log_path))
-configure_logging("trainer")
-raise RuntimeError("no more room on the device")
-"""
-CRASHES = RAISES.replace(
-    'raise RuntimeError("no more room on the device")',
-    "import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)",
-)
-
-
 @pytest.mark.parametrize(
-    ("program", "sentence"),
+    ("trainer", "sentence"),
     [
-        (RAISES, "ended unexpectedly (exit code 1): RuntimeError: no more room on the device"),
-        (CRASHES, "ended unexpectedly (signal SIGSEGV): Fatal Python error: Segmentation fault"),
+        (trainers.raises, "ended unexpectedly (exit code 1): RuntimeError: no more room on the device"),
+        (trainers.crashes, "ended unexpectedly (signal SIGSEGV): Fatal Python error: Segmentation fault"),
     ],
     ids=["exception", "crash"],
 )
 def test_a_trainer_that_dies_fails_the_run_with_its_last_error(
-    database: Database, tmp_path: Path, program: str, sentence: str
+    database: Database, tmp_path: Path, trainer: Trainer, sentence: str
 ) -> None:
-    message, events = fail(database, tmp_path, Scripted(program))
+    message, events = fail(database, tmp_path, Separate(trainer))
 
     assert sentence in message
     assert any(sentence in event for event in events)
@@ -148,9 +133,7 @@ def test_a_trainer_that_cannot_import_what_it_needs_fails_the_run_with_the_reaso
 
 
 def test_a_trainer_that_leaves_no_error_points_to_its_log(database: Database, tmp_path: Path) -> None:
-    killed = f"{RAISES.partition('raise')[0]}import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
-
-    message, _ = fail(database, tmp_path, Scripted(killed))
+    message, _ = fail(database, tmp_path, Separate(trainers.is_killed, counts=str(tmp_path / "counts"), kills=0))
 
     assert "ended unexpectedly (signal SIGKILL, not sent by Ludus): its log says more" in message
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.runs.attempts.repository import AttemptLedger
+from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.models import Event
 from tests.factories import make_claim, make_run
 from tests.worker.host.supervisor.outage import outage

@@ -11,10 +11,12 @@ from ludus.protocol.spec import BehaviorSpec
 from server.config.config import BehavioralCloningConfig, CloneConfig, NetworkSettings
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, picture, vector
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.learning.algorithms.bc import LOSS, BehavioralCloning, Cloning, continuous_error, cross_entropy
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.bc import LOSS, BehavioralCloning
+from worker.learning.algorithms.clone import Cloning
+from worker.learning.algorithms.numeric_check import Diverged
+from worker.learning.fast.adam import FlatAdam
+from worker.learning.functional.imitation import continuous_error, cross_entropy
 from worker.learning.networks.actor import Actor, Parts
-from worker.learning.networks.optimizer import FlatAdam
 
 SMALL: dict[str, Any] = {"hidden_units": 16, "num_layers": 1}
 
@@ -85,7 +87,7 @@ class TestLoss:
             parts.means + parts.log_sigmas.exp() * torch.randn(400_000, 2, generator=torch.Generator().manual_seed(1))
         ) / 3
 
-        error = continuous_error(parts, shown, None)
+        error = continuous_error(parts.means, parts.log_sigmas, shown, None)
 
         # Means: 0.3 squared, 0.5 squared. Deviations: a third, and 0.3679 / 3, squared.
         assert error.item() == pytest.approx((0.09 + 0.25 + 0.11111 + 0.01504) / 2, abs=1e-4)
@@ -94,7 +96,7 @@ class TestLoss:
     def test_squashed_actions_are_compared_after_tanh(self) -> None:
         parts = Parts(torch.tensor([[0.5]]), torch.tensor([[0.0]]), torch.zeros(1, 0))
 
-        error = continuous_error(parts, torch.tensor([[0.1]]), torch.tensor([[2.0]]))
+        error = continuous_error(parts.means, parts.log_sigmas, torch.tensor([[0.1]]), torch.tensor([[2.0]]))
 
         assert error.item() == pytest.approx((np.tanh(2.5) - 0.1) ** 2, rel=1e-5)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import POCAConfig
 from tests.toys.drills import Recall
@@ -16,8 +16,9 @@ from tests.worker.learning.algorithms.test_ppo import equal_states, poisoned
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.groups import teams_of
 from worker.experience.rollout import Rollout
-from worker.learning.algorithms.guards import Diverged
-from worker.learning.algorithms.poca import POCA, Experience
+from worker.learning.algorithms.numeric_check import Diverged
+from worker.learning.algorithms.poca import POCA
+from worker.learning.algorithms.team_batch import TeamExperience
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.functional.distributions import joint_distribution
 from worker.learning.functional.prediction import flat_actions
@@ -45,7 +46,7 @@ def make_poca(
     return poca
 
 
-def group(ticks: list[list[int]], successors: list[int], endings: list[Ending], **columns: Any) -> Rollout:
+def group(ticks: list[list[int]], successors: list[int], endings: list[SegmentEnd], **columns: Any) -> Rollout:
     """One group of agents that see random things and do what `discrete` says (else nothing)."""
     lengths = [len(part) for part in ticks]
     steps, rng = sum(lengths), np.random.default_rng(7)
@@ -65,17 +66,17 @@ def group(ticks: list[list[int]], successors: list[int], endings: list[Ending], 
 
 
 @torch.no_grad()
-def prepared(poca: POCA, rollout: Rollout) -> Experience:
+def prepared(poca: POCA, rollout: Rollout) -> TeamExperience:
     """The rollout with its targets."""
-    return poca._prepare(rollout)
+    return poca.prepare(rollout)
 
 
 def value_of(poca: POCA, *agents: torch.Tensor) -> float:
     """The critic's value of a team that sees this."""
     seen = torch.stack(agents)
     members = poca._critic.embed([seen], torch.zeros(len(seen), 2))
-    digest = poca._critic.digest(members.seeing.unsqueeze(0), torch.zeros(1, len(seen), dtype=torch.bool))
-    return float(poca._critic.judge(digest.summary, digest.size).detach())
+    embedding = poca._critic.embed_team(members.seeing.unsqueeze(0), torch.zeros(1, len(seen), dtype=torch.bool))
+    return float(poca._critic.values_of(embedding.summary, embedding.size).detach())
 
 
 # Credit ------------------------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ def test_an_agent_that_dies_is_credited_with_what_its_mates_can_still_earn() -> 
     rollout = group(
         [[10], [10, 11]],
         [11, 12],
-        [Ending.TERMINATED, Ending.TERMINATED],
+        [SegmentEnd.TERMINATED, SegmentEnd.TERMINATED],
         rewards=np.array([-1.0, 0.0, 4.0]),
         mates_alive=[True, False],
     )
@@ -104,7 +105,7 @@ def test_an_agent_that_dies_is_credited_with_what_its_mates_can_still_earn() -> 
 
 def test_a_team_that_is_cut_bootstraps_from_what_all_of_it_sees_then() -> None:
     poca = make_poca(gamma=0.5)
-    rollout = group([[10], [10]], [11, 11], [Ending.CUT, Ending.CUT], group_rewards=np.array([1.0, 1.0]))
+    rollout = group([[10], [10]], [11, 11], [SegmentEnd.CUT, SegmentEnd.CUT], group_rewards=np.array([1.0, 1.0]))
 
     returns = prepared(poca, rollout).batch.returns[:, 0].tolist()
 
@@ -114,7 +115,7 @@ def test_a_team_that_is_cut_bootstraps_from_what_all_of_it_sees_then() -> None:
 
 def test_a_limit_cuts_the_whole_team_and_its_future_counts() -> None:
     poca = make_poca(gamma=0.5)
-    rollout = group([[10], [10]], [11, 11], [Ending.TRUNCATED, Ending.TRUNCATED])
+    rollout = group([[10], [10]], [11, 11], [SegmentEnd.TRUNCATED, SegmentEnd.TRUNCATED])
 
     returns = prepared(poca, rollout).batch.returns[:, 0].tolist()
 
@@ -123,7 +124,9 @@ def test_a_limit_cuts_the_whole_team_and_its_future_counts() -> None:
 
 def test_advantage_is_what_came_less_what_the_agent_could_expect_whatever_it_did() -> None:
     poca = make_poca()
-    rollout = group([[10, 11], [10, 11]], [12, 12], [Ending.TERMINATED] * 2, rewards=np.array([1.0, 2.0, -1.0, 5.0]))
+    rollout = group(
+        [[10, 11], [10, 11]], [12, 12], [SegmentEnd.TERMINATED] * 2, rewards=np.array([1.0, 2.0, -1.0, 5.0])
+    )
 
     experience = prepared(poca, rollout)
 
@@ -133,7 +136,7 @@ def test_advantage_is_what_came_less_what_the_agent_could_expect_whatever_it_did
 
 def test_what_an_agent_does_changes_its_mates_baselines_and_not_its_own() -> None:
     poca = make_poca()
-    rollout = group([[10], [10]], [11, 11], [Ending.TERMINATED] * 2)
+    rollout = group([[10], [10]], [11, 11], [SegmentEnd.TERMINATED] * 2)
     other = replace(rollout, discrete=torch.tensor([[1], [0]]))
 
     before, after = (prepared(poca, item).baselines[:, 0].tolist() for item in (rollout, other))
@@ -147,7 +150,7 @@ def test_agents_without_a_group_are_teams_of_their_own() -> None:
     rollout = group(
         [[10], [10]],
         [11, 11],
-        [Ending.TERMINATED, Ending.CUT],
+        [SegmentEnd.TERMINATED, SegmentEnd.CUT],
         rewards=np.array([3.0, 0.0]),
         groups=[0, 0],
     )
@@ -163,20 +166,20 @@ def test_agents_without_a_group_are_teams_of_their_own() -> None:
 def test_a_signal_that_ignores_termination_goes_on_where_the_whole_team_ended() -> None:
     signals = {"extrinsic": {"gamma": 0.5}, "rnd": {"gamma": 0.5, "network_settings": {"hidden_units": 8}}}
     poca = make_poca(signals=signals)
-    rollout = group([[10]], [11], [Ending.TERMINATED], rewards=np.array([3.0]))
+    rollout = group([[10]], [11], [SegmentEnd.TERMINATED], rewards=np.array([3.0]))
 
     experience = prepared(poca, rollout)
 
     extrinsic, rnd = experience.batch.returns[0].tolist()
     assert extrinsic == pytest.approx(3.0)
-    assert rnd != pytest.approx(float(experience.earned[0, 1]), abs=1e-4)  # the value behind the end counts
+    assert rnd != pytest.approx(float(experience.episodes[0, 1]), abs=1e-4)  # the value behind the end counts
 
 
 def test_the_largest_team_is_counted_and_remembered() -> None:
     poca = make_poca()
 
-    poca.update(group([[10]] * 3, [11] * 3, [Ending.CUT] * 3), step=0)
-    poca.update(group([[10]] * 2, [11] * 2, [Ending.CUT] * 2), step=0)
+    poca.update(group([[10]] * 3, [11] * 3, [SegmentEnd.CUT] * 3), step=0)
+    poca.update(group([[10]] * 2, [11] * 2, [SegmentEnd.CUT] * 2), step=0)
 
     assert float(poca._critic.largest) == 3.0
 
@@ -193,13 +196,13 @@ def test_gradient_is_that_of_the_objective(network: dict[str, Any], clip: bool) 
         spec, [5, 3, 7, 4], np.random.default_rng(1), memory_size=8 if network else 0, group_size=2, masked=True
     )
     experience = prepared(poca, rollout)
-    (minibatch,) = list(poca._minibatches(experience))[:1]
+    (minibatch,) = list(poca.minibatches(experience))[:1]
     with torch.no_grad():  # the critic has moved since: old values are not the new ones
         poca._critic.heads.bias += 0.3
     rates = poca.rates(0)
 
     with torch.no_grad():
-        poca._differentiate(experience, minibatch, rates)
+        poca.differentiate(experience, minibatch, rates)
     found = {name: parameter.grad.clone() for name, parameter in poca._model.named_parameters() if parameter.numel()}
     poca._optimizer.zero_gradient()
 
@@ -218,7 +221,9 @@ def test_gradient_is_that_of_the_objective(network: dict[str, Any], clip: bool) 
     ratio, advantage = (joint.log_prob - batch.log_prob[steps]).exp(), batch.advantage[steps]
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
     losses = []
-    for new, old in zip(poca._judge(experience, minibatch), (batch.values, experience.baselines), strict=True):
+    for new, old in zip(
+        poca.values_and_baselines(experience, minibatch), (batch.values, experience.baselines), strict=True
+    ):
         plain, near = new - batch.returns[steps], old[steps] + (new - old[steps]).clamp(-0.2, 0.2)
         clipped = near - batch.returns[steps]
         losses.append((torch.maximum(plain**2, clipped**2) if clip else plain**2).mean())
@@ -249,8 +254,8 @@ def test_each_row_of_the_pool_is_judged_alike_in_a_minibatch_and_in_the_whole() 
     rollout = random_rollout(spec, [5, 3, 7, 4, 9], np.random.default_rng(1), memory_size=8, group_size=3)
     experience = prepared(poca, rollout)
 
-    for minibatch in poca._minibatches(experience):
-        values, baselines = poca._judge(experience, minibatch)
+    for minibatch in poca.minibatches(experience):
+        values, baselines = poca.values_and_baselines(experience, minibatch)
 
         torch.testing.assert_close(values.detach(), experience.batch.values[minibatch.steps])
         torch.testing.assert_close(baselines.detach(), experience.baselines[minibatch.steps])
@@ -262,7 +267,7 @@ def test_minibatches_are_of_real_steps_each_once() -> None:
         make_spec(observations=(3,), branches=(2,)), [5, 4, 8], np.random.default_rng(1), memory_size=8
     )
 
-    minibatches = list(poca._minibatches(prepared(poca, rollout)))
+    minibatches = list(poca.minibatches(prepared(poca, rollout)))
 
     assert len(minibatches) == 2  # five sequences of at most 4 steps, two in each minibatch; one is left out
     assert all(len(minibatch.rows) == 8 for minibatch in minibatches)
@@ -289,7 +294,7 @@ def test_metrics_have_ml_agents_names() -> None:
     signals = {"extrinsic": {}, "rnd": {"network_settings": {"hidden_units": 8}}}
     poca = make_poca(signals=signals)
 
-    metrics = poca.update(group([[10], [10]], [11, 11], [Ending.CUT] * 2), step=0)
+    metrics = poca.update(group([[10], [10]], [11, 11], [SegmentEnd.CUT] * 2), step=0)
 
     assert {
         "Losses/Policy Loss",
@@ -313,7 +318,7 @@ def test_a_value_that_is_not_finite_is_named_and_the_update_taken_back(column: s
     signals = {"extrinsic": {}, "rnd": {"network_settings": {"hidden_units": 8}}}
     poca = make_poca(signals=signals, network=MEMORY)
     spec = make_spec(observations=(3,), branches=(2,))
-    alive = {"memory_size": 8, "group_size": 3, "ending": Ending.CUT}
+    alive = {"memory_size": 8, "group_size": 3, "ending": SegmentEnd.CUT}
     poca.update(random_rollout(spec, [5, 4], np.random.default_rng(1), **alive), step=0)
     before = poca.state_dict()
     rollout = poisoned(random_rollout(spec, [5, 4, 3], np.random.default_rng(1), sequences=[1] * 3, **alive), column)
@@ -339,7 +344,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Any, network: 
             memory_size=8 if "memory" in network else 0,
             group_size=2,
             sequences=[seed] * 4,
-            ending=Ending.CUT,
+            ending=SegmentEnd.CUT,
         )
         for seed in range(4)
     ]
@@ -360,7 +365,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Any, network: 
 
 def test_normalizer_merges_the_rollout_after_the_update() -> None:
     poca = make_poca(network={"normalize": True})
-    rollout = group([[10, 11], [10, 11]], [12, 12], [Ending.TERMINATED] * 2)
+    rollout = group([[10, 11], [10, 11]], [12, 12], [SegmentEnd.TERMINATED] * 2)
 
     encoded = prepared(poca, rollout).pool[0]
     poca.update(rollout, step=0)
@@ -399,7 +404,7 @@ def test_the_extrinsic_reward_of_an_episode_is_what_the_team_got_while_its_agent
     rollout = group(
         [[10], [10, 11]],
         [11, 12],
-        [Ending.TERMINATED, Ending.TERMINATED],
+        [SegmentEnd.TERMINATED, SegmentEnd.TERMINATED],
         rewards=np.array([-1.0, 0.0, 4.0]),
         group_rewards=np.array([0.0, 0.0, 2.0]),
         mates_alive=[True, False],

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from ludus.collector.policy import ActingPolicy
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from tests.worker.rollouts import acted_rollout, make_config, make_rollout, make_spec
 from worker.experience.rollout import Rollout
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.ppo import PPO
 from worker.trainer import checkpoint
 
@@ -75,10 +75,10 @@ def test_targets_are_returns_and_normalised_advantages() -> None:
         rewards=np.array([1.0, 2.0, 3.0, 4.0]),
         group_rewards=np.array([0.0, 0.0, 10.0, 0.0]),
         lengths=[2, 2],
-        ending=[Ending.TERMINATED, Ending.TRUNCATED],
+        ending=[SegmentEnd.TERMINATED, SegmentEnd.TRUNCATED],
     )
 
-    batch = ppo._prepare(rollout).batch
+    batch = ppo.prepare(rollout).batch
 
     v = batch.values.squeeze(1).tolist()
     behind = float(ppo._model.values(ppo.actor.encode(rollout.next_observations))[0][1])
@@ -104,7 +104,7 @@ def test_strength_scales_rewards() -> None:
     policy = ActingPolicy(make_spec(branches=(2,)), {"hidden_units": 32})
     policy.load(ppo.flat_weights())
 
-    prepared = ppo._prepare(acted_rollout(policy, np.random.default_rng(1), steps=2, rewards=np.array([1.0, -2.0])))
+    prepared = ppo.prepare(acted_rollout(policy, np.random.default_rng(1), steps=2, rewards=np.array([1.0, -2.0])))
 
     assert prepared.episodes.tolist() == [[3.0], [-6.0]]
 
@@ -115,7 +115,7 @@ def test_normalizer_merges_the_rollout_after_the_update() -> None:
     normalizer = ppo.actor.normalizer
     assert normalizer is not None
 
-    batch = ppo._prepare(rollout).batch
+    batch = ppo.prepare(rollout).batch
     ppo.update(rollout, step=0)
 
     observations = torch.cat(rollout.observations, 1)
@@ -128,12 +128,12 @@ def test_value_clip_acts_where_it_is_asked_for() -> None:
     clipped, policy = make_ppo(epsilon=0.01, num_epoch=8, learning_rate=0.01, clip_value_loss=True)
     rollout = acted_rollout(policy, np.random.default_rng(5), rewards=np.full(256, 100.0))
 
-    before = free._prepare(rollout).batch.values
+    before = free.prepare(rollout).batch.values
     moved = []
     for ppo in (free, clipped):
         ppo.actor.body.normalizer = None
         ppo.update(rollout, step=0)
-        moved.append(float((ppo._prepare(rollout).batch.values - before).abs().mean()))
+        moved.append(float((ppo.prepare(rollout).batch.values - before).abs().mean()))
 
     # Once a value has left the range of 0.01, nothing pulls it any further; Adam's momentum still does a little.
     assert moved[1] < moved[0] / 3
@@ -158,7 +158,7 @@ def test_a_remainder_is_left_out_and_a_small_rollout_is_one_minibatch() -> None:
 
     sizes = {}
     for steps in (256, 60):
-        batch = ppo._prepare(acted_rollout(policy, np.random.default_rng(6), steps=steps)).batch
+        batch = ppo.prepare(acted_rollout(policy, np.random.default_rng(6), steps=steps)).batch
         sizes[steps] = [len(part.advantage) for part in batch.minibatches(100, generator)]
 
     assert sizes == {256: [100, 100], 60: [60]}
@@ -166,7 +166,7 @@ def test_a_remainder_is_left_out_and_a_small_rollout_is_one_minibatch() -> None:
 
 def test_minibatches_shuffle_steps_and_keep_rows_together() -> None:
     ppo, policy = make_ppo()
-    batch = ppo._prepare(acted_rollout(policy, np.random.default_rng(7), masked=True)).batch
+    batch = ppo.prepare(acted_rollout(policy, np.random.default_rng(7), masked=True)).batch
 
     parts = list(batch.minibatches(64, torch.Generator().manual_seed(1)))
 
@@ -183,7 +183,7 @@ def test_masks_that_allow_everything_cost_nothing() -> None:
     observations = [rng.normal(size=(9, 3)), rng.normal(size=(9, 2))]
     acted = policy.act([part.astype(np.float32) for part in observations], None, None, rng)
 
-    prepared = ppo._prepare(
+    prepared = ppo.prepare(
         make_rollout(
             observations=observations,
             rewards=np.zeros(9),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from tests.toys.hall import Hall
 from tests.toys.playing import training
 from tests.worker.rollouts import make_config
@@ -40,8 +40,8 @@ def test_reaches_the_best_reward(
     assert rewards[-1] > best - margin
 
 
-@pytest.mark.parametrize("ending", [Ending.TRUNCATED, Ending.CUT])
-def test_value_of_an_endless_task_is_the_geometric_series(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", [SegmentEnd.TRUNCATED, SegmentEnd.CUT])
+def test_value_of_an_endless_task_is_the_geometric_series(ending: SegmentEnd) -> None:
     # Rewards of 1 for ever: V = 1 / (1 - 0.8) = 5, however the segments end as long as the task does not.
     config = make_config(gamma=0.8, lambd=0.9, num_epoch=4, batch_size=64, buffer_size=256, epsilon=1.0)
 
@@ -55,7 +55,7 @@ def test_truncation_taken_for_termination_is_noticed() -> None:
     # mean over k = 1 .. 16 of (1 - 0.8^k) / 0.2 = 3.8.
     config = make_config(gamma=0.8, lambd=0.9, num_epoch=4, batch_size=64, buffer_size=256, epsilon=1.0)
 
-    stats = learn_endless(config, updates=40, ending=Ending.TERMINATED)
+    stats = learn_endless(config, updates=40, ending=SegmentEnd.TERMINATED)
 
     assert stats["Policy/Extrinsic Value Estimate"] < 4.5
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from tests.toys.drills import Recall
 from tests.toys.playing import Training, training
 from tests.worker.rollouts import make_config, make_spec, random_rollout
 from worker.experience.rollout import Rollout
 from worker.experience.sequences import sequences_of
 from worker.learning.algorithms.batch import Batch
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.ppo import PPO
 from worker.trainer import checkpoint
 
@@ -59,7 +59,7 @@ class Life:
             for row in rows_of(rollout)[segment]:
                 features[row], memory = body([rollout.observations[0][row : row + 1]], memory)
             following[segment], _ = body([rollout.next_observations[0][segment : segment + 1]], memory)
-            if rollout.endings[segment] == Ending.CUT:
+            if rollout.endings[segment] == SegmentEnd.CUT:
                 self.memories[keys[segment]] = memory
         return features, following
 
@@ -74,10 +74,10 @@ def test_values_equal_a_plain_loop_over_steps_across_rounds(length: int) -> None
 
     for _ in range(4):  # without updates: the weights stay, the memories must, too
         rollout = collect(run)
-        prepared = ppo._prepare(rollout)
+        prepared = ppo.prepare(rollout)
         features, _ = life.through(rollout, critic.body)
         torch.testing.assert_close(prepared.batch.values, critic.heads(features))
-        cuts += int(((rollout.endings == Ending.CUT) & (rollout.sequences == 0)).sum())
+        cuts += int(((rollout.endings == SegmentEnd.CUT) & (rollout.sequences == 0)).sum())
 
     assert cuts > 0, "no episode went through two rounds: nothing was carried"
 
@@ -101,7 +101,7 @@ def test_predictions_in_sequences_equal_a_plain_loop(shared_critic: bool) -> Non
     run = make_training(shared_critic=shared_critic)
     run.run(2)
     ppo, rollout = ppo_of(run), collect(run)
-    prepared = ppo._prepare(rollout)
+    prepared = ppo.prepare(rollout)
     (minibatch,) = prepared.batch.minibatches(10_000, torch.Generator(), prepared.recurrence)
     assert minibatch.real is not None
 
@@ -141,13 +141,13 @@ def test_agents_do_not_remember_for_each_other() -> None:
     ppo, other = ppo_of(run), ppo_of(make_training())
     other.load_state_dict(ppo.state_dict())
     rollout = collect(run)
-    together = ppo._prepare(rollout).batch.values
+    together = ppo.prepare(rollout).batch.values
 
     for agent in range(AGENTS):
         own = only(rollout, agent)
         other.load_state_dict(ppo_of(make_training()).state_dict())
         rows = [row for segment in np.flatnonzero(rollout.agents.numpy() == agent) for row in rows_of(rollout)[segment]]
-        torch.testing.assert_close(other._prepare(own).batch.values, together[rows])
+        torch.testing.assert_close(other.prepare(own).batch.values, together[rows])
 
 
 def only(rollout: Rollout, agent: int) -> Rollout:
@@ -171,16 +171,16 @@ def test_an_episode_begins_with_nothing_remembered() -> None:
     run = make_training(steps=32)  # whole episodes only
     rollout = collect(run)
     ppo = ppo_of(run)
-    first = ppo._prepare(rollout).batch.values
+    first = ppo.prepare(rollout).batch.values
 
-    again = ppo._prepare(rollout).batch.values  # as if the same agents lived the same again
+    again = ppo.prepare(rollout).batch.values  # as if the same agents lived the same again
 
     assert torch.equal(first, again)
 
 
 def test_batch_size_is_rounded_down_to_whole_sequences() -> None:
     ppo, rollout = small_ppo(length=4), random_rollout(SPEC, [9, 4, 3, 8], np.random.default_rng(1), memory_size=6)
-    prepared = ppo._prepare(rollout)
+    prepared = ppo.prepare(rollout)
 
     parts = list(prepared.batch.minibatches(10, torch.Generator(), prepared.recurrence))
 
@@ -191,7 +191,7 @@ def test_batch_size_is_rounded_down_to_whole_sequences() -> None:
 
 def test_minibatches_keep_sequences_and_their_memories_together() -> None:
     ppo, rollout = small_ppo(length=4), random_rollout(SPEC, [9, 4, 3, 8], np.random.default_rng(1), memory_size=6)
-    prepared = ppo._prepare(rollout)
+    prepared = ppo.prepare(rollout)
     sequences = sequences_of(rollout.lengths, 4)
     assert rollout.memories is not None
 
@@ -223,13 +223,13 @@ def test_padding_changes_neither_losses_nor_gradients(clip_value_loss: bool) -> 
     for length in (3, 5):  # without padding, and with two rows of it in every sequence
         ppo = small_ppo(length=length, clip_value_loss=clip_value_loss)
         with torch.no_grad():
-            prepared = ppo._prepare(rollout)
+            prepared = ppo.prepare(rollout)
             (minibatch,) = prepared.batch.minibatches(10_000, torch.Generator().manual_seed(1), prepared.recurrence)
             if length == 5:
                 assert minibatch.real is not None
                 assert int((~minibatch.real).sum()) == 16
                 minibatch = spoil_padding(minibatch)
-            terms, _ = ppo._differentiate(minibatch, ppo.rates(0))
+            terms, _ = ppo.differentiate(prepared, minibatch, ppo.rates(0))
         outcomes.append((terms, ppo._optimizer.gradient.clone()))
 
     (terms, gradient), (padded_terms, padded_gradient) = outcomes
@@ -254,7 +254,7 @@ def spoil_padding(minibatch: Batch) -> Batch:
 def test_signals_learn_from_steps_and_not_from_padding() -> None:
     rollout = random_rollout(SPEC, [3, 5, 2], np.random.default_rng(1), memory_size=6)
     ppo = small_ppo(length=4)
-    prepared = ppo._prepare(rollout)
+    prepared = ppo.prepare(rollout)
 
     (minibatch,) = prepared.batch.minibatches(10_000, torch.Generator(), prepared.recurrence)
 

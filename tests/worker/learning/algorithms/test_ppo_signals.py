@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import PPOConfig
 from tests.ludus.demonstrations.shown import make_demonstration
@@ -15,7 +15,7 @@ from tests.worker.learning.rewards.test_signals import NAMES, SPECS, equal, make
 from tests.worker.rollouts import random_rollout
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
-from worker.learning.algorithms.guards import Diverged
+from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.functional.returns import generalized_advantages
 from worker.trainer import checkpoint
@@ -59,9 +59,9 @@ def test_any_network_learns_from_any_signals(spec: BehaviorSpec, shared_critic: 
 
 
 def test_each_signal_has_its_own_returns_and_the_advantage_is_their_mean() -> None:
-    endings = [Ending.TERMINATED, Ending.CUT, Ending.TRUNCATED, Ending.TERMINATED, Ending.CUT]
+    endings = [SegmentEnd.TERMINATED, SegmentEnd.CUT, SegmentEnd.TRUNCATED, SegmentEnd.TERMINATED, SegmentEnd.CUT]
     ppo, rollout = make_ppo(), make_steps(ending=endings, sequences=[0, 0, 1, 2, 3])
-    prepared = ppo._prepare(rollout)
+    prepared = ppo.prepare(rollout)
     rewards = ppo._signals.evaluate(prepared.transitions)
     _, bootstrap, _ = ppo._values(rollout, ppo.actor.encode(prepared.transitions.observations))
 
@@ -79,7 +79,7 @@ def test_each_signal_has_its_own_returns_and_the_advantage_is_their_mean() -> No
                 prepared.batch.values[:, column],
                 behind,
                 rollout.lengths,
-                rollout.endings == Ending.TERMINATED,
+                rollout.endings == SegmentEnd.TERMINATED,
                 gamma=torch.tensor([0.9 + index / 100]),
                 lambd=0.95,
                 ignores_termination=torch.tensor([goes_on]),
@@ -94,7 +94,7 @@ def test_each_signal_has_its_own_returns_and_the_advantage_is_their_mean() -> No
 
 def test_metrics_of_every_signal_have_ml_agents_names() -> None:
     ppo = make_ppo()
-    rollout = make_steps(ending=Ending.TERMINATED)
+    rollout = make_steps(ending=SegmentEnd.TERMINATED)
 
     stats = ppo.update(rollout, step=0)
 
@@ -117,16 +117,16 @@ def test_metrics_of_every_signal_have_ml_agents_names() -> None:
 
 def test_reward_metrics_are_means_of_summed_rewards_of_finished_episodes() -> None:
     ppo = make_ppo(("extrinsic", "rnd"))
-    endings = [Ending.TERMINATED, Ending.CUT, Ending.TRUNCATED, Ending.CUT, Ending.TERMINATED]
+    endings = [SegmentEnd.TERMINATED, SegmentEnd.CUT, SegmentEnd.TRUNCATED, SegmentEnd.CUT, SegmentEnd.TERMINATED]
     first = make_steps(ending=endings)
-    rewards = ppo._signals.evaluate(ppo._prepare(first).transitions)[:, 1].double()
+    rewards = ppo._signals.evaluate(ppo.prepare(first).transitions)[:, 1].double()
 
     stats = ppo.update(first, step=0)
 
     sums = [float(part.sum()) for part in rewards.split(LENGTHS)]
     assert stats["Policy/Rnd Reward"] == pytest.approx((sums[0] + sums[2] + sums[4]) / 3)
-    second = make_steps(seed=2, ending=Ending.TERMINATED, sequences=[0, 1, 0, 1, 0], episodes=[1, 0, 1, 0, 1])
-    rewards = ppo._signals.evaluate(ppo._prepare(second).transitions)[:, 1].double()
+    second = make_steps(seed=2, ending=SegmentEnd.TERMINATED, sequences=[0, 1, 0, 1, 0], episodes=[1, 0, 1, 0, 1])
+    rewards = ppo._signals.evaluate(ppo.prepare(second).transitions)[:, 1].double()
     stats = ppo.update(second, step=0)
     sums = [
         float(part.sum()) + (sums[index] if index in {1, 3} else 0.0)
@@ -136,7 +136,7 @@ def test_reward_metrics_are_means_of_summed_rewards_of_finished_episodes() -> No
 
 
 def test_without_a_finished_episode_there_is_no_reward_metric() -> None:
-    assert "Policy/Rnd Reward" not in make_ppo().update(make_steps(ending=Ending.CUT), step=0)
+    assert "Policy/Rnd Reward" not in make_ppo().update(make_steps(ending=SegmentEnd.CUT), step=0)
 
 
 def test_signals_learn_on_every_minibatch_of_every_epoch() -> None:
@@ -178,7 +178,7 @@ def test_a_signal_that_breaks_takes_everything_back_and_is_named(name: str) -> N
     ppo.update(make_steps(), step=0)
     before = ppo.state_dict()
     signal: Any = next(item.signal for item in ppo._signals._signals if item.name == name)
-    learning_rate, signal._trained._learning_rate = signal._trained._learning_rate, 1e38
+    learning_rate, signal._learning_rate = signal._learning_rate, 1e38
 
     with pytest.raises(Diverged) as diverged:
         ppo.update(make_steps(seed=2), step=0)
@@ -186,7 +186,7 @@ def test_a_signal_that_breaks_takes_everything_back_and_is_named(name: str) -> N
     named = {"curiosity": "Curiosity", "gail": "GAIL", "gail_2": "GAIL 2", "rnd": "RND"}[name]
     assert named in diverged.value.tensor or diverged.value.tensor == f"weights of {name}"
     assert equal(without_generators(before), without_generators(ppo.state_dict()))
-    signal._trained._learning_rate = learning_rate
+    signal._learning_rate = learning_rate
     assert ppo.update(make_steps(seed=3), step=0)["Losses/Value Loss"] > 0.0
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ludus.collector.policy import Acted
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from tests.toys.drills import Drill, Errand, Market, Recall, Spotlight
 from tests.toys.playing import Arcade, Training
@@ -52,9 +52,9 @@ def learn(toy: OneStepToy, sac: SAC, *, updates: int) -> list[float]:
         pytest.param(Identity(), 150, 1.0, 0.1, id="identity"),
         pytest.param(Bandit(), 200, 0.8, 0.1, id="bandit"),
         pytest.param(TwoBranches(), 150, 1.0, 0.1, id="two-branches-with-masks"),
-        pytest.param(Target(), 200, 0.0, 0.03, id="continuous-target"),
+        pytest.param(Target(), 200, 0.0, 0.03, id="continuous-target", marks=pytest.mark.long),
         pytest.param(Target(columns=3), 300, 0.0, 0.05, id="three-continuous-targets"),
-        pytest.param(Both(), 250, 1.0, 0.15, id="hybrid"),
+        pytest.param(Both(), 250, 1.0, 0.15, id="hybrid", marks=pytest.mark.long),
     ],
 )
 def test_reaches_the_best_reward(toy: OneStepToy, updates: int, best: float, margin: float) -> None:
@@ -74,7 +74,7 @@ def test_reaches_the_best_reward(toy: OneStepToy, updates: int, best: float, mar
     assert rewards[-1] > best - margin
 
 
-def endless_value(ending: Ending, *, updates: int = 400) -> float:
+def endless_value(ending: SegmentEnd, *, updates: int = 400) -> float:
     """The mean value after training on steps that pay 1 for ever; segments of 4 steps end as `ending` says."""
     spec = make_spec(observations=(2,), continuous=1)
     sac = make_sac(
@@ -92,7 +92,7 @@ def endless_value(ending: Ending, *, updates: int = 400) -> float:
     rng = np.random.default_rng(1)
     metrics: dict[str, float] = {}
     with torch.no_grad():
-        sac._target_entropies.fill_(-50.0)  # the coefficient stays near 0: entropy adds nothing to the values
+        sac._model.target_entropies.fill_(-50.0)  # the coefficient stays near 0: entropy adds nothing to the values
     for update in range(updates):
         observations = rng.normal(size=(5, 2)).astype(np.float32)
         rollout = make_rollout(
@@ -110,8 +110,8 @@ def endless_value(ending: Ending, *, updates: int = 400) -> float:
     return metrics["Policy/Extrinsic Value"]
 
 
-@pytest.mark.parametrize("ending", [Ending.TRUNCATED, Ending.CUT])
-def test_value_of_an_endless_task_is_the_geometric_series(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", [SegmentEnd.TRUNCATED, pytest.param(SegmentEnd.CUT, marks=pytest.mark.long)])
+def test_value_of_an_endless_task_is_the_geometric_series(ending: SegmentEnd) -> None:
     # Rewards of 1 for ever: V = 1 / (1 - 0.8) = 5, however the segments end as long as the task does not.
     assert endless_value(ending) == pytest.approx(5.0, abs=0.4)
 
@@ -119,7 +119,7 @@ def test_value_of_an_endless_task_is_the_geometric_series(ending: Ending) -> Non
 def test_truncation_taken_for_termination_is_noticed() -> None:
     # The negative control. Told that the task ends every 4 steps, of which nothing is seen, V is the fixed point of
     # V = 1 + 0.8 * 3/4 * V = 2.5.
-    assert endless_value(Ending.TERMINATED) == pytest.approx(2.5, abs=0.3)
+    assert endless_value(SegmentEnd.TERMINATED) == pytest.approx(2.5, abs=0.3)
 
 
 LSTM = {"memory": {"sequence_length": 4, "memory_size": 32}}
@@ -150,7 +150,7 @@ def test_a_cue_is_remembered_with_a_memory_only(network: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("game", "rounds", "bar"),
     [
-        pytest.param(Errand(agents=16), 60, 0.9, id="goal"),  # by chance 1/3
+        pytest.param(Errand(agents=16), 60, 0.9, id="goal", marks=pytest.mark.long),  # by chance 1/3
         pytest.param(Market(agents=16), 40, 0.8, id="entities", marks=pytest.mark.long),
         pytest.param(Spotlight(20, agents=16), 60, 0.9, id="picture", marks=pytest.mark.long),
     ],

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from worker.learning.functional.squashed import draw_squashed, squashed_gradient
+from worker.learning.functional.squashed import draw_squashed
 
 
 def columns(rows: int = 7, seed: int = 1, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,27 +33,6 @@ def test_density_stays_exact_where_tanh_rounds_to_one() -> None:
 
     assert squashed.action.item() == 1.0
     assert squashed.log_prob.item() == pytest.approx(-0.918939 - 2 * (0.693147 - 20.0), rel=1e-6)
-
-
-@pytest.mark.parametrize("spread", [1.0, 10.0])
-def test_gradient_is_that_of_automatic_differentiation(spread: float) -> None:
-    mean, log_sigma, noise = columns(seed=2, spread=spread)
-    log_sigma[0, 0], log_sigma[1, 1] = 2.5, -21.0  # beyond the limits
-    by_action, by_log_prob = torch.randn(7, 3), torch.randn(7, 1)
-
-    mine = squashed_gradient(draw_squashed(mean, log_sigma, noise), by_action, by_log_prob)
-
-    mean.requires_grad_()
-    log_sigma.requires_grad_()
-    limited = log_sigma.clamp(-20, 2)
-    unsquashed = mean + limited.exp() * noise
-    slope = 2 * (0.6931471805599453 - unsquashed - torch.nn.functional.softplus(-2 * unsquashed))
-    log_prob = (-0.5 * noise**2 - limited - slope).sum(1, keepdim=True)
-    ((unsquashed.tanh() * by_action).sum() + (log_prob * by_log_prob).sum()).backward()
-    torch.testing.assert_close(mine[0], mean.grad, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(mine[1], log_sigma.grad, rtol=1e-4, atol=1e-5)
-    assert mine[1][0, 0] == 0.0
-    assert mine[1][1, 1] == 0.0
 
 
 def test_density_integrates_to_one() -> None:

@@ -1,16 +1,14 @@
-"""The hand-written way back through the networks against automatic differentiation, and how weights start out."""
+"""Actor and critic: values in pieces, memories, the optimizer over their weights, and how weights start out."""
 
 import pytest
 import torch
-from torch import Tensor
 
 from server.config.network import NetworkSettings
-from tests.worker.learning.networks.kinds import KINDS, OTHERS, remember, see
+from tests.worker.learning.networks.kinds import KINDS, remember, see
 from tests.worker.rollouts import make_spec
-from worker.learning.functional.distributions import joint_distribution
+from worker.learning.fast.adam import FlatAdam
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.body import NetworkBody
-from worker.learning.networks.optimizer import FlatAdam
 
 SPACES = [(0, (3,)), (0, (3, 2)), (2, ()), (2, (3, 2))]
 
@@ -28,94 +26,6 @@ def make_model(
     settings = NetworkSettings.model_validate({"hidden_units": units, "num_layers": layers, "activation": activation})
     generator = torch.Generator().manual_seed(1)
     return ActorCritic(spec, settings, signals=2, shared_critic=shared, generator=generator)
-
-
-def make_batch(continuous: int, branches: tuple[int, ...], rows: int = 7) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    discrete = [torch.randint(0, size, (rows,), generator=generator) for size in branches]
-    return (
-        torch.randn(rows, 5, generator=generator),
-        torch.randn(rows, continuous, generator=generator),
-        torch.stack(discrete, 1) if discrete else torch.zeros(rows, 0, dtype=torch.int64),
-    )
-
-
-@pytest.mark.parametrize("activation", ["swish", "tanh", "relu"])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("continuous", "branches"), SPACES)
-def test_gradients_equal_automatic_differentiation(
-    continuous: int, branches: tuple[int, ...], shared: bool, activation: str
-) -> None:
-    model = make_model(continuous, branches, shared=shared, activation=activation)
-    names, parameters = zip(*model.trained_parameters(), strict=True)
-    FlatAdam(zip(names, parameters, strict=True))
-    encoded, sample, discrete = make_batch(continuous, branches)
-    by_log_prob, by_values = torch.randn(7), torch.randn(7, 2)
-
-    with torch.no_grad():
-        prediction = model.evaluate([encoded], sample, discrete, None)
-        model.backward(prediction, by_log_prob, 0.3, by_values)
-    head, _ = model.actor([encoded])
-    joint = joint_distribution(head, model.actor.log_sigma, sample, discrete, None, branches)
-    features, _ = (model.critic.body or model.actor.body)([encoded])
-    values = model.critic.heads(features)
-    loss = (joint.log_prob * by_log_prob).sum() + 0.3 * joint.entropy.sum() + (values * by_values).sum()
-    expected = torch.autograd.grad(loss, parameters)
-
-    torch.testing.assert_close(prediction.joint.log_prob, joint.log_prob.detach())
-    torch.testing.assert_close(prediction.values, values.detach())
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("name", [name for name, kind in OTHERS.items() if not kind.squashed])
-def test_gradients_of_other_networks_equal_automatic_differentiation(name: str, shared: bool) -> None:
-    kind, length = OTHERS[name], 3
-    model, reference = (
-        ActorCritic(
-            kind.spec,
-            kind.network,
-            signals=2,
-            shared_critic=shared,
-            generator=torch.Generator().manual_seed(1),
-        )
-        for _ in range(2)
-    )
-    FlatAdam(model.trained_parameters())
-    observations, masks = see(kind.spec, 6)
-    encoded, actions = model.actor.encode(observations), kind.spec.actions
-    sample = torch.randn(6, actions.continuous_size)
-    discrete = torch.stack([torch.ones(6, dtype=torch.int64) for _ in actions.discrete_branches], 1)
-    masks = masks | True
-    memories = [remember(model.actor, 2, seed) for seed in (1, 2)]
-    by_log_prob, by_values = torch.randn(6), torch.randn(6, 2)
-
-    for _ in range(2):  # the second time over what the first left in `grad`
-        with torch.no_grad():
-            prediction = model.evaluate(
-                encoded,
-                sample,
-                discrete,
-                masks,
-                actor_memory=memories[0],
-                critic_memory=memories[1],
-                length=length,
-            )
-            model.backward(prediction, by_log_prob, 0.3, by_values)
-    head, _ = reference.actor(encoded, memories[0], length=length)
-    joint = joint_distribution(head, reference.actor.log_sigma, sample, discrete, masks, actions.discrete_branches)
-    if reference.critic.body is None:
-        values = reference.critic.heads(reference.actor.body(encoded, memories[0], length=length)[0])
-    else:
-        values, _ = reference.critic(encoded, memories[1], length=length)
-    ((joint.log_prob * by_log_prob).sum() + 0.3 * joint.entropy.sum() + (values * by_values).sum()).backward()
-
-    torch.testing.assert_close(prediction.joint.log_prob, joint.log_prob.detach())
-    torch.testing.assert_close(prediction.values, values.detach())
-    assert not prediction.values.requires_grad
-    for (parameter, mine), (_, other) in zip(model.trained_parameters(), reference.trained_parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, atol=1e-5, rtol=1e-4, msg=parameter)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.squashed])

@@ -102,7 +102,7 @@ def test_the_size_of_a_team_is_told_from_minus_one_to_one(members: int, size: fl
     critic = make_critic()  # the largest team had 4
     absent = torch.arange(4).unsqueeze(0) >= members
 
-    assert critic.digest(torch.randn(1, 4, UNITS), absent).size.tolist() == [[size]]
+    assert critic.embed_team(torch.randn(1, 4, UNITS), absent).size.tolist() == [[size]]
 
 
 def test_weights_start_as_in_ml_agents() -> None:
@@ -125,13 +125,13 @@ def test_a_memory_makes_the_past_count() -> None:
     states = torch.randn(2, 12, generator=generator(4))
 
     at_once, _ = critic(members, own, mates, present, states, length=3)
-    digest = critic.digest_of_agents(members, own, mates, present)
+    embedding = critic.embed_teams(members, own, mates, present)
     state, one_by_one = states[:1], []
     for step in range(3):
-        features, after = critic.remember(digest.summary[step : step + 1], state, 1)
+        features, after = critic.recur(embedding.summary[step : step + 1], state, 1)
         assert after is not None
         state = after
-        one_by_one.append(critic.judge(features, digest.size[step : step + 1]))
+        one_by_one.append(critic.values_of(features, embedding.size[step : step + 1]))
 
     torch.testing.assert_close(at_once, torch.cat(one_by_one))
     forgetful, _ = critic(members, own, mates, present, None, length=3)

@@ -8,8 +8,9 @@ import torch
 
 from tests.worker.learning.algorithms.sac_world import make_sac_config
 from tests.worker.rollouts import make_spec
-from worker.learning.networks.optimizer import FlatAdam
-from worker.learning.networks.q_networks import ModularCritics, StackedCritics, build_critics
+from worker.learning.fast.adam import FlatAdam
+from worker.learning.fast.critics import StackedCritics, build_critics
+from worker.learning.networks.q_networks import ModularCritics
 
 HYBRID = make_spec(observations=(3,), continuous=2, branches=(2,))
 
@@ -43,12 +44,18 @@ def test_stacked_and_modular_critics_are_the_same_function() -> None:
     seen, behind, done, other = torch.randn(6, 3), torch.randn(6, 3), torch.rand(6, 2), torch.rand(6, 2)
 
     with torch.no_grad():
-        for mine, theirs in zip(stacked.judge([seen], done, 1), modular.judge([seen], done, 1), strict=True):
-            torch.testing.assert_close(mine, theirs)
-        torch.testing.assert_close(stacked.consider(other), modular.consider(other))
-        torch.testing.assert_close(stacked.foresee([seen], [behind], 1), modular.foresee([seen], [behind], 1))
-        by_q1 = torch.randn(6, 4)
-        torch.testing.assert_close(stacked.by_action(by_q1), modular.by_action(by_q1))
+        mine, theirs = stacked.q_values([seen], done, 1), modular.q_values([seen], done, 1)
+        torch.testing.assert_close(mine[:2], theirs[:2])
+        torch.testing.assert_close(stacked.q_values_of(mine, other), modular.q_values_of(theirs, other))
+        torch.testing.assert_close(
+            stacked.target_values([seen], [behind], 1), modular.target_values([seen], [behind], 1)
+        )
+        by_hand = stacked.by_action(stacked.pass_of(mine, other), torch.ones(6, 4))
+
+    action = other.requires_grad_()
+    for critics, prediction in ((stacked, mine), (modular, theirs)):
+        (by_action,) = torch.autograd.grad(critics.q_values_of(prediction, action)[0].sum(), [action])
+        torch.testing.assert_close(by_action, by_hand)
 
 
 @pytest.mark.parametrize("network", [{}, {"memory": {"sequence_length": 2, "memory_size": 8}}], ids=["plain", "lstm"])
@@ -57,7 +64,7 @@ def test_v_and_its_target_see_no_action(network: dict[str, Any]) -> None:
     seen = torch.randn(6, 3)
 
     with torch.no_grad():
-        one, other = (critics.judge([seen], torch.rand(6, 2), 2) for _ in range(2))
+        one, other = (critics.q_values([seen], torch.rand(6, 2), 2) for _ in range(2))
 
     assert torch.equal(one.v, other.v)
     assert not torch.allclose(one.q, other.q)
@@ -67,8 +74,8 @@ def test_the_target_starts_as_v_and_moves_a_part_of_the_way() -> None:
     critics = make_critics()
     seen = torch.randn(6, 3)
     with torch.no_grad():
-        start = critics.judge([seen], torch.zeros(6, 2), 1).v
-        torch.testing.assert_close(critics.foresee([seen], [seen], 1), start)
+        start = critics.q_values([seen], torch.zeros(6, 2), 1).v
+        torch.testing.assert_close(critics.target_values([seen], [seen], 1), start)
         assert isinstance(critics, StackedCritics)
         before = [part.clone() for part in critics.target]
         for part in (*critics.weights, *critics.biases):
@@ -86,7 +93,7 @@ def test_a_target_with_a_memory_remembers_what_came_before_in_its_sequence() -> 
 
     def foresee(observations: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            values = critics.foresee([observations[:, :-1].flatten(0, 1)], [observations[:, 1:].flatten(0, 1)], 3)
+            values = critics.target_values([observations[:, :-1].flatten(0, 1)], [observations[:, 1:].flatten(0, 1)], 3)
         return values.view(2, 3, 2)
 
     values = foresee(whole)

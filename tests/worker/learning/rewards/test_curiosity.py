@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from server.config.config import CuriosityConfig
+from server.config.rewards import (
+    CuriosityConfig,
+)
 from tests.worker.learning.rewards.steps import CPU, normals, single_steps
 from tests.worker.rollouts import make_spec
 from worker.experience.transitions import Transitions

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.collector.segments import Ending
+from ludus.collector.segments import SegmentEnd
 from tests.worker.rollouts import make_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.rewards.episodes import EpisodeReturns, segment_sums
 
-CUT, TERMINATED, TRUNCATED = Ending.CUT, Ending.TERMINATED, Ending.TRUNCATED
+CUT, TERMINATED, TRUNCATED = SegmentEnd.CUT, SegmentEnd.TERMINATED, SegmentEnd.TRUNCATED
 
 
-def rollout_of(segments: list[tuple[int, int, int, Ending]], length: int = 1) -> Rollout:
+def rollout_of(segments: list[tuple[int, int, int, SegmentEnd]], length: int = 1) -> Rollout:
     """Segments of (agent, episode, place, ending)."""
     agents, episodes, sequences, endings = zip(*segments, strict=True)
     steps = length * len(segments)
@@ -30,7 +30,7 @@ def rollout_of(segments: list[tuple[int, int, int, Ending]], length: int = 1) ->
     )
 
 
-def earn(returns: EpisodeReturns, segments: list[tuple[int, int, int, Ending]], sums: list[float]) -> list[float]:
+def earn(returns: EpisodeReturns, segments: list[tuple[int, int, int, SegmentEnd]], sums: list[float]) -> list[float]:
     finished: list[float] = returns.add(rollout_of(segments), np.array(sums)[:, None])[:, 0].tolist()
     return finished
 

@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import GAILConfig
+from server.config.rewards import (
+    GAILConfig,
+)
 from tests.worker.learning.rewards.steps import CPU, Expert, normals, random_transitions, single_steps
 from tests.worker.rollouts import make_spec
 from worker.experience.transitions import Transitions
+from worker.learning.data_parallel import shard
 from worker.learning.functional.returns import generalized_advantages
 from worker.learning.rewards.gail import BOTTLENECK, GAILReward
-from worker.learning.shares import portion
 
 SPEC = make_spec(observations=(2,), continuous=1)
 
@@ -132,7 +134,7 @@ def test_gradient_penalty_is_on_all_inputs() -> None:
     gail._network.forward = linear  # type: ignore[method-assign]
     inputs = gail._network.inputs(steps)
     with torch.enable_grad():
-        penalty = gail._penalty(inputs, inputs, portion(steps.steps))
+        penalty = gail._penalty(inputs, inputs, shard(steps.steps))
 
     # 2 numbers of the vector, 16 pixels, 1 column and the flag: 20 slopes of 1 each, |w| = sqrt(20).
     estimate = seen[0].sigmoid()

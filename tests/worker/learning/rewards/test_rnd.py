@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import RNDConfig
+from server.config.rewards import (
+    RNDConfig,
+)
 from tests.worker.learning.rewards.steps import CPU, normals, random_transitions, single_steps
 from tests.worker.rollouts import make_spec
 from worker.learning.rewards.rnd import RNDReward

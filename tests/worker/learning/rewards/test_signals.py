@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import CuriosityConfig, GAILConfig, RewardSignals, RNDConfig
+from server.config.rewards import (
+    CuriosityConfig,
+    GAILConfig,
+    RewardSignals,
+    RNDConfig,
+)
 from tests.worker.learning.rewards.steps import CPU, Expert, random_transitions
 from tests.worker.rollouts import make_spec
 from worker.learning.rewards.curiosity import CuriosityReward
@@ -138,7 +143,7 @@ def test_a_spoiled_signal_is_named(name: str) -> None:
     assert signals.spoiled() is None
     spoiled: Any = next(item.signal for item in signals._signals if item.name == name)
     with torch.no_grad():
-        spoiled._trained._weights[0].view(-1)[0] = torch.nan
+        spoiled._weights[0].view(-1)[0] = torch.nan
 
     assert not bool(signals.is_finite())
     assert signals.spoiled() == name

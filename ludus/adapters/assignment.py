@@ -1,0 +1,155 @@
+"""Assigns the players of a PettingZoo game to behaviors and teams of a run.
+
+Players that see and do the same share one behavior, each in a team of its own, numbered in the game's order. Players of
+several kinds (`adversary_0`, `adversary_1`, `agent_0`: the name without its number) get one behavior and one team for
+each kind. `Lineup` says otherwise. Mates, who share a team, share a group, too, so that POCA can train them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import spaces
+
+from ludus.adapters.games import PlayerId
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder
+from ludus.protocol.spec import BehaviorSpec
+
+
+class UnsupportedGame(ValueError):
+    """A game that cannot be a simulator, or not as it was asked for. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """How the players of a game become agents."""
+
+    behavior: str | None = None
+    """Name of the one behavior. None: the game's own name."""
+    separate: bool = False
+    """Whether each player has a behavior of its own, with the player's name."""
+    teams: tuple[int, ...] = ()
+    """Team of each player in the game's order, or one number for all of them. Empty: as the module says."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What one player sees and does."""
+
+    encoder: ObservationEncoder
+    decoder: ActionDecoder
+    actions: "spaces.Space[Any]"
+    masked: bool
+    """Whether observations carry their own action mask."""
+    bare: bool
+    """Whether the observation proper is the entry `observation` beside the mask."""
+
+    def observation(self, value: Any) -> Any:
+        """Take the observation proper out of what the game shows."""
+        return value["observation"] if self.bare else value
+
+    def mask(self, value: Any, info: Mapping[str, Any]) -> Any:
+        """Return the action mask that comes with an observation, or None."""
+        return value["action_mask"] if self.masked else info.get("action_mask")
+
+    def is_like(self, other: "View") -> bool:
+        """Whether one policy can play both parts."""
+        same = self.encoder.specs == other.encoder.specs and (self.masked, self.bare) == (other.masked, other.bare)
+        return same and self.actions == other.actions
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One player's part in the run."""
+
+    index: int
+    """Among the game's players."""
+    view: View
+    spec: BehaviorSpec
+    """Its name carries the team."""
+    team: int
+    group: int
+    """Number of the group within the game, from 1; 0 for a player without mates."""
+
+
+def assign_agents(name: str, env: Any, lineup: Lineup) -> dict[PlayerId, Assignment]:
+    """Give each of a game's possible players an assignment.
+
+    Raises UnsupportedGame, and UnsupportedSpace for what has no counterpart in a behavior.
+    """
+    players: Sequence[PlayerId] | None = getattr(env, "possible_agents", None)
+    if not players:
+        raise UnsupportedGame(f"{name} has no list of players: give the game a fixed list `possible_agents`")
+    views = {player: _view(env.observation_space(player), env.action_space(player)) for player in players}
+    behaviors = _behaviors(name, views, lineup)
+    teams = _teams(name, behaviors, lineup)
+    sizes = Counter(teams.values())
+    groups = [team for team, size in sizes.items() if size > 1]
+    return {
+        player: Assignment(
+            index,
+            view,
+            BehaviorSpec(f"{behaviors[player]}?team={teams[player]}", view.encoder.specs, view.decoder.spec),
+            teams[player],
+            groups.index(teams[player]) + 1 if teams[player] in groups else 0,
+        )
+        for index, (player, view) in enumerate(views.items())
+    }
+
+
+def _view(observations: "spaces.Space[Any]", actions: "spaces.Space[Any]") -> View:
+    masked = isinstance(observations, spaces.Dict) and "action_mask" in observations.spaces
+    bare = False
+    if isinstance(observations, spaces.Dict) and masked:
+        rest = {key: space for key, space in observations.spaces.items() if key != "action_mask"}
+        bare = rest.keys() == {"observation"}
+        observations = rest["observation"] if bare else spaces.Dict(rest)
+    return View(ObservationEncoder(observations), ActionDecoder(actions), actions, masked, bare)
+
+
+def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dict[PlayerId, str]:
+    """Name each player's behavior."""
+    if lineup.separate:
+        if lineup.behavior is not None:
+            raise UnsupportedGame("--separate names the behaviors after the players: leave out --behavior")
+        return {player: str(player) for player in views}
+    first = next(iter(views.values()))
+    if all(view.is_like(first) for view in views.values()):
+        return dict.fromkeys(views, lineup.behavior or name)
+    kinds = {player: _kind(player) for player in views}
+    for kind in set(kinds.values()):
+        own = [player for player in views if kinds[player] == kind]
+        for player in own[1:]:
+            if not views[player].is_like(views[own[0]]):
+                raise UnsupportedGame(
+                    f"the players {own[0]} and {player} of {name} see or do different things: "
+                    "give each a behavior of its own with --separate"
+                )
+    if lineup.behavior is not None:
+        raise UnsupportedGame(
+            f"{name} has players of several kinds ({', '.join(dict.fromkeys(kinds.values()))}), "
+            "which give their behaviors the names: leave out --behavior"
+        )
+    return kinds
+
+
+def _kind(player: PlayerId) -> str:
+    return re.sub(r"_?\d+$", "", str(player)) or str(player)
+
+
+def _teams(name: str, behaviors: Mapping[PlayerId, str], lineup: Lineup) -> dict[PlayerId, int]:
+    if len(lineup.teams) == len(behaviors):
+        return dict(zip(behaviors, lineup.teams, strict=True))
+    if len(lineup.teams) == 1:
+        return dict.fromkeys(behaviors, lineup.teams[0])
+    if lineup.teams:
+        raise UnsupportedGame(
+            f"--teams names {len(lineup.teams)} teams, but {name} has {len(behaviors)} players "
+            f"({', '.join(map(str, behaviors))}): name one for each, or one for all"
+        )
+    kinds = list(dict.fromkeys(behaviors.values()))
+    if len(kinds) == 1:
+        return {player: index for index, player in enumerate(behaviors)}
+    return {player: kinds.index(behavior) for player, behavior in behaviors.items()}

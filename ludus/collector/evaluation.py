@@ -1,0 +1,211 @@
+"""Assessments in a collector: frozen policies that play, and the games that count (`worker.evaluation.episodes`).
+
+One runner answers all agents of the behavior; it records nothing. In a match the candidate answers the team that
+the simulator's sitting names, the champion the other one; before its first sitting, and between two, a simulator plays
+for nothing. Policies may have any networks, as long as they fit the behavior.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.collector.agents import ACTING, AgentIndex, Agents, Slots
+from ludus.collector.matches import outcome_by_reward, reported_outcome
+from ludus.collector.messages import EndedGame
+from ludus.collector.policy import Acted
+from ludus.collector.runners import Batch, Policy, PolicyRunner, Staged
+from ludus.protocol.batches import Floats, TerminalBatch
+from ludus.protocol.codec import Outcome
+
+Key = tuple[bool, int]
+"""Whose game it is: a group's (true) or an agent's, with its number."""
+
+
+@dataclass(slots=True)
+class _Life:
+    """Returns and length of the agents of one game that have ended."""
+
+    returns: list[float] = field(default_factory=list)
+    length: int = 0
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A sitting, on the side that is watched."""
+
+    session_id: str
+    sitting: int
+    expected: set[Key] | None = None
+    """Those whose games count; None before anybody asked."""
+    lives: dict[Key, _Life] = field(default_factory=dict)
+    ended: dict[Key, EndedGame] = field(default_factory=dict)
+
+
+class EvaluationEpisodes:
+    """The sittings that are under way. The observer of an assessment's runner."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _Watch] = {}
+        """By the number of the roster."""
+        self._complete: list[tuple[str, int, list[EndedGame]]] = []
+
+    def begin(self, roster: AgentIndex, session_id: str, sitting: int) -> None:
+        """Count the games of a roster whose agents begin anew."""
+        self._watched[roster.number] = _Watch(session_id, sitting)
+
+    def take(self) -> list[tuple[str, int, list[EndedGame]]]:
+        """Return the sittings that are complete, each with its games in the order of their agents, and forget them."""
+        complete, self._complete = self._complete, []
+        return complete
+
+    # The observer -----------------------------------------------------------------------------------------------
+
+    def beginning(self, agents: Agents, staged: Staged) -> None:
+        """Note whose games count: of those that ask first."""
+        watch, batch = self._watched.get(staged.roster.number), staged.batch.decisions
+        if watch is None or watch.expected is not None or staged.decisions is None or batch is None:
+            return
+        fresh = ~agents.running(staged.decisions)
+        if fresh.any():
+            watch.expected = set(_keys(batch.agent_ids[fresh], batch.group_ids, fresh))
+
+    def ending(self, agents: Agents, staged: Staged) -> None:
+        """Note how games end."""
+        watch, slots, batch = self._watched.get(staged.roster.number), staged.terminals, staged.batch.terminals
+        if watch is None or watch.expected is None or slots is None or batch is None:
+            return
+        running = agents.running(slots)
+        lived = running & ((agents.state[slots] == ACTING) | (agents.decisions[slots] > 0))
+        keys = _keys(batch.agent_ids, batch.group_ids)
+        for key in dict.fromkeys(keys):
+            rows = np.flatnonzero([each == key for each in keys] & running)
+            if key not in watch.expected or key in watch.ended or not len(rows):
+                continue
+            self._note(watch, key, agents, slots, batch, rows[lived[rows]])
+            if key[0] and agents.plays_on(staged.roster, key[1], slots):
+                continue
+            if key in watch.lives:
+                watch.ended[key] = _game(watch.lives[key], batch, rows)
+            else:
+                watch.expected.discard(key)  # it was over before anybody could act
+        if not watch.expected:
+            watch.expected = None
+        elif watch.expected <= watch.ended.keys():
+            games = [watch.ended[key] for key in sorted(watch.expected)]
+            self._complete.append((watch.session_id, watch.sitting, games))
+            del self._watched[staged.roster.number]
+
+    def dropped(self, roster: AgentIndex) -> None:
+        """Forget a sitting that was broken off."""
+        self._watched.pop(roster.number, None)
+
+    def _note(
+        self,
+        watch: _Watch,
+        key: Key,
+        agents: Agents,
+        slots: Slots,
+        batch: TerminalBatch,
+        rows: npt.NDArray[np.intp],
+    ) -> None:
+        """Add the lives of agents that end in some rows to their game's."""
+        for row in rows.tolist():
+            slot = slots[row]
+            last = float(batch.rewards[row])
+            if batch.group_rewards is not None:
+                last += float(batch.group_rewards[row])
+            life = watch.lives.setdefault(key, _Life())
+            life.returns.append(float(agents.returns[slot] + agents.group_returns[slot]) + last)
+            completes = agents.state[slot] == ACTING
+            life.length = max(life.length, int(agents.decisions[slot]) + bool(completes))
+
+
+def _keys(
+    agents: npt.NDArray[np.integer],
+    groups: npt.NDArray[np.integer] | None,
+    rows: npt.NDArray[np.bool_] | slice = slice(None),
+) -> list[Key]:
+    """Return whose games agents are in; `rows` says which rows of `groups` are theirs."""
+    if groups is None:
+        return [(False, agent) for agent in agents.tolist()]
+    pairs = zip(agents.tolist(), groups[rows].tolist(), strict=True)
+    return [(True, group) if group else (False, agent) for agent, group in pairs]
+
+
+def _game(life: _Life, batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> EndedGame:
+    """Judge a game whose last agents end in some rows.
+
+    One that a time limit interrupted is a draw, unless the simulator says otherwise.
+    """
+    truncated = bool(batch.truncated[rows].all())
+    outcome = reported_outcome(batch, rows)
+    if outcome is None:
+        outcome = Outcome.DRAW if truncated else outcome_by_reward(batch, rows)
+    mean = sum(life.returns) / len(life.returns)
+    return EndedGame(int(outcome), mean, life.length, truncated)
+
+
+@dataclass(slots=True, eq=False)
+class EvaluationRunner(PolicyRunner):
+    """Agents that are answered by frozen policies."""
+
+    policies: Sequence[Policy] = field(kw_only=True)
+    """The candidate, then the champion where there is one."""
+    sittings: EvaluationEpisodes = field(kw_only=True)
+    candidates: dict[int, bool] = field(default_factory=dict)
+    """Number of a roster -> whether the candidate plays it."""
+
+    @property
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory of the larger policy; 0 = none has one."""
+        return max(policy.memory_size for policy in self.policies)
+
+    @property
+    def absorbs_first(self) -> bool:
+        """Whether answers depend on what the recorder notes: memory is zero where an episode begins."""
+        return self.memory_size > 0
+
+    def sit(self, rosters: Mapping[int, AgentIndex], session_id: str, sitting: int, team: int | None) -> None:
+        """Begin a sitting of a simulator that was just reset: `rosters` are its teams, `team` is the candidate's.
+
+        Without a team the candidate plays all of them, and the one with the lowest number is watched.
+        """
+        for number, roster in rosters.items():
+            self.candidates[roster.number] = team is None or number == team
+        watched = rosters[min(rosters) if team is None else team]
+        self.sittings.begin(watched, session_id, sitting)
+
+    def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
+        which = np.repeat(
+            [0 if self.candidates.get(part.roster.number, True) else 1 for part in batch.parts],
+            [part.rows for part in batch.parts],
+        )
+        used = np.unique(which)
+        if len(used) == 1:
+            return self._act_as(int(used[0]), batch, slice(None), memory)
+        rows = [np.flatnonzero(which == policy) for policy in used]
+        acted = [self._act_as(int(policy), batch, those, memory) for policy, those in zip(used, rows, strict=True)]
+        order = np.argsort(np.concatenate(rows))
+        after = None if memory is None else np.concatenate([each.memory for each in acted if each.memory is not None])
+        return Acted(
+            np.concatenate([each.continuous_sample for each in acted])[order],
+            np.concatenate([each.continuous_env for each in acted])[order],
+            np.concatenate([each.discrete for each in acted])[order],
+            np.concatenate([each.log_probs for each in acted])[order],
+            None if after is None else after[order],
+        )
+
+    def _act_as(self, key: int, batch: Batch, rows: npt.NDArray[np.intp] | slice, memory: Floats | None) -> Acted:
+        """Answer some rows by one policy; its memory lies in the first columns of the runner's."""
+        policy = self.policies[key]
+        before = None if memory is None or not policy.memory_size else memory[rows][:, : policy.memory_size]
+        masks = None if batch.masks is None else batch.masks[rows]
+        acted = policy.act([part[rows] for part in batch.observations], masks, before, self.rng, None)
+        if memory is None:
+            return acted
+        after = np.zeros_like(memory[rows])
+        if acted.memory is not None:
+            after[:, : policy.memory_size] = acted.memory
+        return Acted(acted.continuous_sample, acted.continuous_env, acted.discrete, acted.log_probs, after)

@@ -1,0 +1,539 @@
+"""Batcher: one behavior's waiting agents of all sessions, answered by one forward pass per turn of the event loop.
+
+Sessions stage what they receive; when the loop has handled every message that was ready, `LearningRunner.run` takes all
+of it at once. No agent waits for a slow simulator: those that are ready are answered, and while the pass runs
+the next messages pile up for the one after it.
+
+On the usual path (enough quota, nothing held) the answers are sent before any bookkeeping, so that simulators
+compute while the steps are written.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ludus.collector.agent_snapshots import blocks_of, take_over
+from ludus.collector.agents import AgentIndex, Agents, Slots
+from ludus.collector.exploration import PinkNoise
+from ludus.collector.policy import Acted
+from ludus.collector.recorder import TrajectoryRecorder
+from ludus.collector.rows import join_decisions, join_masks, join_observations, join_terminals, join_ticks
+from ludus.collector.step_quota import StepQuota
+from ludus.protocol.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints
+from ludus.protocol.codec import CloseCode, ProtocolError
+
+
+class Policy(Protocol):
+    """A policy that answers observations (`worker.collectors.acting`)."""
+
+    def load(self, flat: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> None:
+        """Take new weights."""
+
+    @property
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+
+    def act(
+        self,
+        observations: Sequence[Array],
+        masks: Array | None,
+        memory: Floats | None,
+        rng: np.random.Generator,
+        noise: Floats | None,
+    ) -> Acted:
+        """Draw an action for each row. `memory` is that before the step; `Acted.memory` is that after it."""
+
+
+class SessionCallbacks(Protocol):
+    """Callbacks from a runner to a session."""
+
+    @property
+    def rosters(self) -> "Mapping[str, tuple[PolicyRunner, AgentIndex]]":
+        """Its agents by behavior, each with the runner that answers them."""
+
+    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+        """Send actions: of all agents that asked in the step, in their order, or of `agents` alone."""
+
+
+class Part(NamedTuple):
+    """The rows of a batch that answer one step of one session."""
+
+    member: SessionCallbacks
+    roster: AgentIndex
+    step_id: int
+    rows: int
+    tick: int
+    """Number of the message."""
+    partial: bool = False
+    """Whether some agents of the step ended while they waited, so that the answer must name the others."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Agents that wait for an action, rows part by part."""
+
+    parts: list[Part]
+    slots: Slots
+    observations: tuple[Array, ...]
+    masks: Bytes | None
+
+    @property
+    def rows(self) -> int:
+        """Agents."""
+        return len(self.slots)
+
+    def keep_rows(self, keep: Array) -> None:
+        """Remove the other rows; parts that lose some but not all of theirs become partial."""
+        if keep.all():
+            return
+        parts, begin = [], 0
+        for part in self.parts:
+            left = int(keep[begin : begin + part.rows].sum())
+            begin += part.rows
+            if left:
+                parts.append(part if left == part.rows else part._replace(rows=left, partial=True))
+        self.parts = parts
+        self.slots = self.slots[keep]
+        self.observations = tuple([values[keep] for values in self.observations])
+        self.masks = None if self.masks is None else self.masks[keep]
+
+    def take_parts(self, taken: list[bool]) -> "Batch":
+        """Move whole parts into a batch of their own."""
+        if all(taken):
+            whole = replace(self)
+            self.parts, self.slots = [], self.slots[:0]
+            return whole
+        rows = np.repeat(taken, [part.rows for part in self.parts])
+        moved = replace(
+            self,
+            parts=[part for part, take in zip(self.parts, taken, strict=True) if take],
+            slots=self.slots[rows],
+            observations=tuple([values[rows] for values in self.observations]),
+            masks=None if self.masks is None else self.masks[rows],
+        )
+        self.keep_rows(~rows)
+        return moved
+
+
+class Staged(NamedTuple):
+    """One behavior's part of a received step, checked."""
+
+    member: SessionCallbacks
+    roster: AgentIndex
+    step_id: int
+    batch: BehaviorBatch
+    tick: int
+    terminals: Slots | None
+    decisions: Slots | None
+
+
+class Returning(NamedTuple):
+    """A session that goes on where it was in a checkpoint."""
+
+    member: SessionCallbacks
+    roster: AgentIndex
+    step_id: int
+    decisions: DecisionBatch | None
+    """The agents that ask again; None where none waits."""
+    kept: Mapping[str, Any]
+    """`keeping.keep`."""
+
+
+class EpisodeObserver(Protocol):
+    """Observes episode starts and ends before they are recorded."""
+
+    def ending(self, agents: Agents, staged: Staged) -> None:
+        """Agents are about to end their episodes: `staged.terminals`, those without one among them."""
+
+    def beginning(self, agents: Agents, staged: Staged) -> None:
+        """Agents decide: `staged.decisions`. Those that are idle are about to begin an episode."""
+
+    def dropped(self, roster: AgentIndex) -> None:
+        """The agents of a session are removed."""
+
+
+@dataclass(slots=True)
+class RunnerReport:
+    """Messages to the learner that follow from a batch tick."""
+
+    want_blocks: bool = False
+    deliver: bool = False
+    """Whether segments should be sent at once, because a round may be complete with them."""
+
+
+@dataclass(slots=True, eq=False)
+class PolicyRunner(ABC):
+    """Agents of one admitted behavior in this collector that are answered together."""
+
+    number: int
+    behavior: str
+    recorder: TrajectoryRecorder
+    quota: StepQuota
+    rng: np.random.Generator
+    low_blocks: int
+    """Ask for blocks when fewer than this are free."""
+    schedule: Callable[[], None]
+    """Asks the loop to call `run` after the messages that are ready."""
+    observer: EpisodeObserver | None = None
+    ticks: int = 0
+    """Number of the next message; of collectors that serve the same simulators each counts in a range of its own."""
+    version: int = -1
+    """Version of the weights that act; -1 = none yet."""
+    required_version: int = -1
+    """Weights must be at least this new."""
+    recorded: bool = True
+    last_rows: int = 0
+    """Agents that asked in the newest turn in which any did."""
+    wanted_blocks: bool = False
+    staged: list[Staged] = field(default_factory=list)
+    waiting: list[Batch] = field(default_factory=list)
+    """Batches that were not answered in the turn of their arrival, oldest first."""
+    held: bool = False
+    """Whether no agent is answered, because a checkpoint is taken."""
+    returning: list[Returning] = field(default_factory=list)
+    """Sessions that go on where they were, once a round has been granted in which they can."""
+    peers: "Collection[PolicyRunner]" = ()
+    """The runners of all behaviors that learn in this collector."""
+    notified_peers: frozenset[int] = frozenset()
+    """The part of `waited_for` that the peers have been scheduled for."""
+
+    # What runners differ in ---------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+
+    @property
+    @abstractmethod
+    def absorbs_first(self) -> bool:
+        """Whether answers depend on what the recorder notes when agents ask."""
+
+    @abstractmethod
+    def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
+        """Draw actions."""
+
+    # What they share --------------------------------------------------------------------------------------------
+
+    def stage(self, member: SessionCallbacks, roster: AgentIndex, step_id: int, batch: BehaviorBatch) -> None:
+        """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
+        if any(item.roster is roster for item in self.returning):
+            message = "a simulator that goes on from a checkpoint sends nothing more before it is answered"
+            raise ProtocolError(CloseCode.DECISION_PENDING, message)
+        if roster.staged:
+            self._absorb(self._join())  # this message builds on one that is staged
+        agents = self.recorder.agents
+        decided, ended = batch.decisions, batch.terminals
+        terminals = agents.slots(roster, ended.agent_ids) if ended is not None else None
+        decisions = agents.slots(roster, decided.agent_ids) if decided is not None else None
+        if decisions is not None:
+            agents.check_decisions(decisions, terminals)
+        roster.staged = True
+        self.staged.append(Staged(member, roster, step_id, batch, self.ticks, terminals, decisions))
+        self.ticks += 1
+        if len(self.staged) == 1:
+            self.schedule()
+
+    def go_on(
+        self, member: SessionCallbacks, roster: AgentIndex, step_id: int, batch: BehaviorBatch | None, kept: Any
+    ) -> None:
+        """Take over a session's agents as they were in a checkpoint; those of `batch` ask again. In the next turn."""
+        decisions = None if batch is None else batch.decisions
+        self.returning.append(Returning(member, roster, step_id, decisions, kept))
+        self.schedule()
+
+    def run(self) -> RunnerReport:
+        """Answer the agents that the quota allows; hold the others."""
+        self._take_over()
+        fresh = self._join()
+        if fresh is not None:
+            self.last_rows = fresh.rows
+        if fresh is not None and not self.waiting and self._may_answer(fresh.rows):
+            if self.absorbs_first:
+                self._absorb(fresh, answered=True)
+                self._record(fresh, self._act(fresh))
+            else:
+                acted = self._act(fresh)
+                self._absorb(fresh, answered=True)
+                self._record(fresh, acted)
+        else:
+            self._absorb(fresh)
+            self._answer_waiting()
+        self._notify_peers()
+        return self._report()
+
+    def drop(self, roster: AgentIndex) -> None:
+        """Forget a session."""
+        self.staged = [item for item in self.staged if item.roster is not roster]
+        self.returning = [item for item in self.returning if item.roster is not roster]
+        for batch in self.waiting:
+            keep = np.repeat([part.roster is not roster for part in batch.parts], [part.rows for part in batch.parts])
+            batch.keep_rows(keep)
+        self.waiting = [batch for batch in self.waiting if batch.rows]
+        self.recorder.drop(roster)
+        if self.observer is not None:
+            self.observer.dropped(roster)
+        if self.waiting:
+            self.schedule()  # its quota may serve others
+
+    def release_stragglers(self, rosters: Sequence[AgentIndex]) -> int:
+        """Move outstanding steps of some sessions to later rounds; return how many there were."""
+        number = self.quota.number
+        if number is None or not self.recorded:
+            return 0
+        for roster in rosters:
+            roster.note_release(number)
+        slots = self.recorder.agents.acting(rosters, number)[: len(self.recorder.segments.blocks)]
+        if len(slots):
+            self.recorder.release(slots)
+            self.schedule()
+        return len(slots)
+
+    def stop_recording(self) -> None:
+        """Answer without limits and without recording from now on."""
+        self.recorded = False
+        self.recorder.stop_recording()
+        self.schedule()
+
+    # A turn -----------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """Restore sessions that come back, as soon as there is a round and room for their segments."""
+        if not self.returning or (self.recorded and self.quota.number is None) or self._lacks_blocks:
+            return
+        returning, self.returning = self.returning, []
+        for member, roster, step_id, decisions, kept in returning:
+            take_over(self.recorder, roster, kept)
+            if decisions is not None:
+                slots = self.recorder.agents.slots(roster, decisions.agent_ids)
+                part = Part(member, roster, step_id, len(slots), int(self.recorder.agents.tick[slots[0]]))
+                self.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
+        if not self.recorded:
+            self.recorder.stop_recording()
+
+    @property
+    def _lacks_blocks(self) -> bool:
+        """Whether those who come back need more blocks than there are."""
+        needed = sum(blocks_of(item.kept, self.recorder.arena.layout) for item in self.returning)
+        return self.recorded and needed > len(self.recorder.segments.blocks)
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether anybody may be answered: no checkpoint is taken, and the weights are new enough."""
+        return not self.held and self.version >= max(self.required_version, 0)
+
+    def _may_answer(self, rows: int) -> bool:
+        """Whether so many decisions fit into the quota and the free blocks."""
+        if not self._is_ready:
+            return False
+        return not self.recorded or (rows <= self.quota.left and rows <= len(self.recorder.segments.blocks))
+
+    def _join(self) -> Batch | None:
+        """Put the staged decisions side by side."""
+        parts, slots, decisions = [], [], []
+        for member, roster, step_id, batch, tick, _, decided in self.staged:
+            if decided is not None and batch.decisions is not None:
+                parts.append(Part(member, roster, step_id, len(decided), tick))
+                slots.append(decided)
+                decisions.append(batch.decisions)
+        if not parts:
+            return None
+        if len(parts) == 1:
+            return Batch(parts, slots[0], decisions[0].observations, decisions[0].action_masks)
+        return Batch(
+            parts,
+            np.concatenate(slots),
+            join_observations([item.observations for item in decisions]),
+            join_masks([(item.action_masks, len(item.agent_ids)) for item in decisions]),
+        )
+
+    def _absorb(self, fresh: Batch | None, *, answered: bool = False) -> None:
+        """Bring the agents' state up to what is staged; `fresh` is what `_join` made of it."""
+        if not self.staged:
+            return
+        staged, self.staged = self.staged, []
+        ended = [item for item in staged if item.terminals is not None]
+        if ended:
+            self._absorb_terminals(ended)
+        decided = [item.batch.decisions for item in staged if item.batch.decisions is not None]
+        if fresh is not None:
+            joined = decided[0] if len(decided) == 1 else join_decisions(decided, fresh.observations, fresh.masks)
+            if self.observer is not None:
+                for item in staged:
+                    self.observer.beginning(self.recorder.agents, item)
+            self.recorder.wait(fresh.slots, joined, join_ticks([(part.tick, part.rows) for part in fresh.parts]))
+            if not answered:
+                self.waiting.append(fresh)
+        for item in staged:
+            item.roster.staged = False
+
+    def _absorb_terminals(self, ended: list[Staged]) -> None:
+        if self.observer is not None:
+            for item in ended:
+                self.observer.ending(self.recorder.agents, item)
+        batches = [item.batch.terminals for item in ended if item.batch.terminals is not None]
+        slots = [item.terminals for item in ended if item.terminals is not None]
+        ticks = join_ticks([(item.tick, len(those)) for item, those in zip(ended, slots, strict=True)])
+        if len(ended) == 1:
+            void = self.recorder.end(slots[0], batches[0], ticks)
+        else:
+            void = self.recorder.end(np.concatenate(slots), join_terminals(batches), ticks)
+        if len(void):
+            for batch in self.waiting:
+                batch.keep_rows(~np.isin(batch.slots, void))
+            self.waiting = [batch for batch in self.waiting if batch.rows]
+
+    def _act(self, batch: Batch) -> Acted:
+        """Draw actions and send them."""
+        memory = self.recorder.agents.memory[batch.slots] if self.memory_size else None
+        acted = self._forward(batch, memory)
+        continuous, discrete = acted.continuous_env, acted.discrete
+        begin = 0
+        for part in batch.parts:
+            end = begin + part.rows
+            agents = self.recorder.agents.agent[batch.slots[begin:end]] if part.partial else None
+            part.member.answer(part.step_id, part.roster, agents, continuous[begin:end], discrete[begin:end])
+            begin = end
+        return acted
+
+    def _record(self, batch: Batch, acted: Acted) -> None:
+        if not self.recorded:
+            self.recorder.answer_unrecorded(batch.slots, acted, self.version)
+            return
+        tags = self.quota.take(batch.rows)
+        number = tags[0][0] if len(tags) == 1 else np.repeat(*np.array(tags, np.int32).T)
+        self.recorder.answer(batch.slots, batch.observations, batch.masks, acted, self.version, number)
+
+    def _answer_waiting(self) -> None:
+        """Answer what may be answered of what waits, oldest first, whole messages."""
+        if not self.waiting or not self._is_ready or (self.recorded and self.quota.number is None):
+            return
+        permits, blocks = self.quota.left, len(self.recorder.segments.blocks)
+        permitted = []
+        for part in self._waiting_parts:
+            permitted.append(not self.recorded or (permits > 0 and blocks >= part.rows))
+            if permitted[-1]:
+                permits -= part.rows
+                blocks -= part.rows
+        self._answer_parts(permitted)
+        if self.waiting and self._may_borrow:
+            self._answer_in_advance()
+
+    def _answer_in_advance(self) -> None:
+        """Answer the sessions that owe a step of a round whose quota is used, whichever of their agents wait.
+
+        The rules of a game may demand that other agents act before that step can come back: agents of the same team, of
+        another team or of another behavior. The collector does not know the rules.
+        """
+        blocks = len(self.recorder.segments.blocks)
+        awaited: dict[PolicyRunner, frozenset[int]] = {}  # looked up once: it searches all agents of a runner
+        answered = []
+        for part in self._waiting_parts:
+            owing = []
+            for runner, roster in part.member.rosters.values():
+                if runner not in awaited:
+                    awaited[runner] = runner.awaited
+                if roster.number in awaited[runner]:
+                    owing.append((runner, roster))
+            answered.append(bool(owing) and blocks >= part.rows)
+            if answered[-1]:
+                blocks -= part.rows
+                for runner, roster in owing:
+                    assert runner.quota.number is not None, "a runner without a round waits for no agent"
+                    roster.note_borrowing(runner.quota.number)
+        self._answer_parts(answered)
+
+    @property
+    def _waiting_parts(self) -> list[Part]:
+        return [part for batch in self.waiting for part in batch.parts]
+
+    def _answer_parts(self, taken: Sequence[bool]) -> None:
+        """Answer some of the parts that wait; `taken` says which, in their order."""
+        if not any(taken):
+            return
+        ready, begin = [], 0
+        for batch in self.waiting:
+            own = taken[begin : begin + len(batch.parts)]
+            begin += len(own)
+            if any(own):
+                ready.append(batch.take_parts(list(own)))
+        self.waiting = [batch for batch in self.waiting if batch.rows]
+        batch = ready[0] if len(ready) == 1 else self._merge(ready)
+        self._record(batch, self._act(batch))
+
+    @property
+    def _may_borrow(self) -> bool:
+        """Whether agents may be answered in advance: the quota of the round is used, but steps of it are outstanding.
+
+        Once all have returned, agents wait for the next round, to be answered with newer weights.
+        """
+        return self.recorded and not self.quota.complete
+
+    @property
+    def awaited(self) -> frozenset[int]:
+        """Return the rosters (numbers) with steps of the round out, once agents may be held until these come back."""
+        quota, number = self.quota, self.quota.number
+        if not self.recorded or number is None or quota.left > 0 or quota.complete:
+            return frozenset()
+        return self.recorder.agents.owing(number)
+
+    def _notify_peers(self) -> None:
+        """Schedule other behaviors that hold agents of sessions which this behavior's round waits for."""
+        barrier = [runner for runner in self.peers if runner is not self and runner.waiting]
+        if not barrier:
+            return
+        awaited = self.awaited
+        if awaited - self.notified_peers:
+            for runner in barrier:
+                runner.schedule()
+        self.notified_peers = awaited
+
+    def _merge(self, batches: list[Batch]) -> Batch:
+        return Batch(
+            [part for batch in batches for part in batch.parts],
+            np.concatenate([batch.slots for batch in batches]),
+            join_observations([batch.observations for batch in batches]),
+            join_masks([(batch.masks, batch.rows) for batch in batches]),
+        )
+
+    def _report(self) -> RunnerReport:
+        report = RunnerReport()
+        if not self.recorded:
+            return report
+        if self.quota.complete:
+            for batch in self.waiting:
+                self.recorder.segments.cut(batch.slots, batch.observations)
+            report.deliver = True
+        needed = self.low_blocks
+        needed = max(needed, sum(blocks_of(item.kept, self.recorder.arena.layout) for item in self.returning))
+        if self.waiting:
+            needed = max(needed, *(part.rows for batch in self.waiting for part in batch.parts))
+        if len(self.recorder.segments.blocks) < needed and not self.wanted_blocks:
+            self.wanted_blocks = report.want_blocks = True
+        return report
+
+
+@dataclass(slots=True, eq=False)
+class LearningRunner(PolicyRunner):
+    """Agents that learn: one policy answers all of them."""
+
+    policy: Policy = field(kw_only=True)
+    noise: PinkNoise | None = None
+    """Noise of the samples of continuous columns; None is white noise, which the policy draws itself."""
+
+    @property
+    def memory_size(self) -> int:
+        """Floats of the recurrent memory; 0 = none."""
+        return self.policy.memory_size
+
+    @property
+    def absorbs_first(self) -> bool:
+        """Whether answers depend on what the recorder notes: memory is zero where an episode begins."""
+        return self.policy.memory_size > 0
+
+    def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
+        noise = None if self.noise is None else self.noise.draw(batch.slots, self.rng)
+        return self.policy.act(batch.observations, batch.masks, memory, self.rng, noise)

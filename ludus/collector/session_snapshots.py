@@ -1,0 +1,121 @@
+"""Snapshots of sessions in a checkpoint, from which simulators that support it resume.
+
+While a checkpoint is taken in lockstep the runners answer no agent, so every simulator comes to rest, and those
+that said that they resume are asked for their position. Then each collector hands over
+
+- of each runner: the generator that actions are sampled with, the state of pink noise, the number of the next message,
+  the slots in the order in which they are given away, and what it has answered in advance of later rounds;
+- of each such session: its position, the environment parameters that it was told and the generators that they are
+  drawn with, and its agents, none of which acts: running episodes, returns, recurrent memories, open segments.
+
+A session is taken over when its session id comes back and asks again for the agents that waited (proto/README.md,
+section 10). Everything is a tree of dicts (string keys), lists, numbers, strings and arrays, which a checkpoint can
+hold; on the channel it travels as an archive of arrays, without pickle. Needs no torch.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+State = dict[str, Any]
+
+MAX_BYTES: Final = 256 << 20
+"""Of one collector. Beyond it, checkpoints are taken without sessions: with pictures, rounds can be of any size."""
+_ARRAY, _TREE = "$array", "tree"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSnapshot:
+    """A simulator at rest."""
+
+    session_id: str
+    number: int
+    position: bytes
+    """Its own word for where it is."""
+    parameter_set: int
+    """Number of the environment parameters that it was last told."""
+    has_heard: bool
+    """Whether its agents know of them."""
+    parameters: Mapping[str, float]
+    """The values that it was told."""
+    draws: Mapping[str, Any]
+    """`ParameterDraws.state` of those values."""
+    agents: Mapping[str, State] = field(default_factory=dict)
+    """By announced behavior: `keeping.keep`."""
+
+    def to_state(self) -> State:
+        """Return it as a tree."""
+        return {
+            "session_id": self.session_id,
+            "number": self.number,
+            "position": np.frombuffer(self.position, np.uint8),
+            "parameter_set": self.parameter_set,
+            "has_heard": self.has_heard,
+            "parameters": dict(self.parameters),
+            "draws": dict(self.draws),
+            "agents": {name: dict(agents) for name, agents in self.agents.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "SessionSnapshot":
+        """Read what `to_state` returned."""
+        return cls(**{**state, "position": state["position"].tobytes()})
+
+
+def merged(collectors: Sequence[Mapping[str, Any]], index: int) -> State:
+    """Return what collector `index` needs of what all have handed over: its own runners, and every session."""
+    sessions = {session["session_id"]: session for each in collectors for session in each["sessions"]}
+    runners = collectors[index]["lanes"] if index < len(collectors) else {}
+    return {"lanes": runners, "sessions": list(sessions.values())}
+
+
+def first_free_number(collectors: Sequence[Mapping[str, Any]]) -> int:
+    """Return the first number that is greater than those of all sessions that were handed over."""
+    return 1 + max((session["number"] for each in collectors for session in each["sessions"]), default=-1)
+
+
+def pack(state: State) -> bytes:
+    """Write a tree as one archive."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    text = json.dumps(_flattened(state, arrays))
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **{_TREE: np.frombuffer(text.encode(), np.uint8)}, **arrays)
+    return file.getvalue()
+
+
+def unpack(payload: bytes) -> State:
+    """Read what `pack` wrote."""
+    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+        arrays = dict(archive)
+    state: State = _unflattened(json.loads(arrays.pop(_TREE).tobytes()), arrays)
+    return state
+
+
+def _flattened(value: Any, arrays: dict[str, "np.ndarray[Any, Any]"]) -> Any:
+    match value:
+        case np.ndarray():
+            name = str(len(arrays))
+            arrays[name] = value
+            return {_ARRAY: name}
+        case dict():
+            return {key: _flattened(item, arrays) for key, item in value.items()}
+        case list() | tuple():
+            return [_flattened(item, arrays) for item in value]
+        case _:
+            return value
+
+
+def _unflattened(value: Any, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> Any:
+    match value:
+        case {"$array": name}:
+            return arrays[name]
+        case dict():
+            return {key: _unflattened(item, arrays) for key, item in value.items()}
+        case list():
+            return [_unflattened(item, arrays) for item in value]
+        case _:
+            return value

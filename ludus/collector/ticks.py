@@ -1,0 +1,115 @@
+"""Batch ticks: when the policy runners of a collector answer, and the order of its reports to the learner."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from ludus.collector import messages
+from ludus.collector.checkpoint_barrier import CheckpointBarrier
+from ludus.collector.evaluation import EvaluationRunner
+from ludus.collector.learner_connection import LearnerConnection
+from ludus.collector.matches import MatchRecorder
+from ludus.collector.messages import Kind, pack_numbered
+from ludus.collector.opponents import OpponentRunner
+from ludus.collector.runners import LearningRunner, PolicyRunner
+from ludus.collector.stats import StatSums
+
+log = structlog.get_logger()
+
+PROMPT_SEGMENTS = 64
+"""So many closed segments are delivered at once."""
+
+
+class BatchTicks:
+    """The turns of one collector process."""
+
+    def __init__(
+        self,
+        link: LearnerConnection,
+        barrier: CheckpointBarrier,
+        rested: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """`rested` is called after all turns that were due, `failed` with a mistake of ours."""
+        self.stats = StatSums()
+        self._link = link
+        self._barrier = barrier
+        self._rested = rested
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._due: list[PolicyRunner] = []
+        self._opposed: dict[int, tuple[OpponentRunner, MatchRecorder]] = {}
+        """Opponents and match recorder of a runner that learns, by its number."""
+
+    def oppose(self, runner: LearningRunner, opposition: OpponentRunner, referee: MatchRecorder) -> None:
+        """Tell the learner of the opponents of a runner, too."""
+        self._opposed[runner.number] = opposition, referee
+
+    def schedule(self, runner: PolicyRunner) -> None:
+        """Run a runner after the messages that are ready now."""
+        if not self._due:
+            self._loop.call_soon(self._run_due)
+        if runner not in self._due:
+            self._due.append(runner)
+
+    def _run_due(self) -> None:
+        due, self._due = self._due, []
+        due.sort(
+            key=lambda runner: isinstance(runner, LearningRunner)
+        )  # opponents first: their steps count before a round ends
+        try:
+            for runner in due:
+                self._run(runner)
+            self._rested()
+        except Exception as error:  # the edge of the process: a runner in an unknown state must not go on
+            log.exception("lane_failed")
+            self._failed(error)
+
+    def _run(self, runner: PolicyRunner) -> None:
+        report = runner.run()
+        if isinstance(runner, EvaluationRunner):
+            self._report_evaluations(runner)
+        if not isinstance(runner, LearningRunner):
+            return
+        if report.want_blocks:
+            self._link.tell(messages.WantBlocks(runner.number))
+        if report.deliver or runner.recorder.segments.waiting >= PROMPT_SEGMENTS:
+            self.deliver(runner)
+        number, progress = runner.quota.number, runner.quota.take_report()
+        if number is not None and progress is not None and not self._barrier.done:
+            self._link.tell(messages.QuotaProgress(runner.number, number, *progress))
+
+    # What is told -----------------------------------------------------------------------------------------------
+
+    def deliver(self, runner: LearningRunner) -> None:
+        """Send the learner what a runner has made."""
+        if self._barrier.done:
+            return  # what was handed over goes with what was delivered before
+        if runner.number in self._opposed:
+            self._report_opponents(*self._opposed[runner.number])
+        episodes = runner.recorder.take_episodes()
+        if episodes is not None:
+            self.report_stats()  # so that a summary has the numbers of the episodes that it has
+            self._link.send(Kind.EPISODES, pack_numbered(runner.number, episodes))
+        segments = runner.recorder.segments.take()
+        if segments is not None:
+            self._link.send(Kind.SEGMENTS, pack_numbered(runner.number, segments))
+
+    def report_stats(self) -> None:
+        """Send the learner what simulators have reported."""
+        rows = self.stats.take()
+        if rows:
+            self._link.tell(messages.Stats(rows))
+
+    def _report_opponents(self, opposition: OpponentRunner, referee: MatchRecorder) -> None:
+        steps, matches = opposition.take_steps(), referee.take()
+        if steps:
+            self._link.tell(messages.GhostStepsPlayed(opposition.behavior, steps))
+        if matches:
+            self._link.tell(messages.MatchesEnded(opposition.behavior, tuple(matches)))
+
+    def _report_evaluations(self, runner: EvaluationRunner) -> None:
+        runner.recorder.take_episodes()
+        for session_id, sitting, games in runner.sittings.take():
+            self._link.tell(messages.EvaluationEnded(runner.behavior, session_id, sitting, tuple(games)))

@@ -1,0 +1,399 @@
+"""Run builds, or the Editor, in a run: open ports, start processes, watch and restart them until the run ends.
+
+`play` does all of it, for `ludus unity`, `ludus learn` and programs of your own. One event loop, no threads;
+differences between operating systems are in `ludus.child_process`.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from ludus.games import diagnostics
+from ludus.games.engine import EngineOverrides
+from ludus.games.executable import PORT_ARGUMENT, ExecutableNotFound, arguments, find_executable
+from ludus.games.port import GamePort
+from ludus.games.process import Player, PlayerLog, RestartQuota
+from ludus.games.reporter import GameReporter, Refusal, RunReporter, game_reporters
+from ludus.games.unity.bridge import CLIENT, BridgeSession
+from ludus.games.unity.hook import SideChannelHook, SideChannelTap
+from ludus.sdk.errors import CannotConnect, Failure, SessionRefused, SimulatorError
+from ludus.sdk.join import JoinClient, RunEnd, Target, client_name
+
+logger = logging.getLogger("ludus.games")
+
+BASE_PORT: Final = 5005
+EDITOR_PORT: Final = 5004
+LAST_PORT: Final = 65535
+TICK_SECONDS: Final = 0.1
+KILL_SECONDS: Final = 5.0
+"""How long a process may take to terminate before it is killed."""
+RESTART_SECONDS: Final = 0.5
+"""Pause before a restart, so that a process that ends at once does not keep the machine busy."""
+
+
+@dataclass(frozen=True)
+class GameSettings:
+    """Which builds to start, and how. Names and defaults are those of ML-Agents."""
+
+    target: Target
+    """The run. Each process of a game gets a session id of its own."""
+    env: Path | None = None
+    """The build; None: wait for the Editor."""
+    num_envs: int = 1
+    env_args: tuple[str, ...] = ()
+    """More arguments of the game."""
+    base_port: int = BASE_PORT
+    """Port of the first build; each further one takes the next."""
+    editor_port: int = EDITOR_PORT
+    no_graphics: bool = False
+    no_graphics_monitor: bool = False
+    """Without graphics, except for the first build."""
+    engine: EngineOverrides = field(default_factory=EngineOverrides)
+    timeout_wait_seconds: float = 60.0
+    """Time-out of a build's first call, of each further call, and of its end."""
+    max_lifetime_restarts: int = 10
+    """-1: any number. Per build, like the next two."""
+    restarts_rate_limit_n: int = 1
+    """-1: any number."""
+    restarts_rate_limit_period_seconds: float = 60.0
+    logs: Path | None = None
+    """Folder of the player logs; None: nothing is kept."""
+    side_channels: SideChannelHook | None = None
+    """Your own code for raw bytes and float properties; None: they are dropped."""
+
+    @property
+    def label(self) -> str:
+        """Label in the list of simulators."""
+        game = "Unity Editor" if self.env is None else self.env.name
+        return self.target.label or f"{game} on {platform.node()}"[:200]
+
+    def tap(self, worker: int) -> SideChannelTap | None:
+        """Return the side-channel hook of one worker's games."""
+        return None if self.side_channels is None else SideChannelTap(self.side_channels, worker)
+
+
+class GivenUp(SimulatorError):
+    """A build cannot be started, or may not be restarted."""
+
+    def __init__(self, problem: Failure) -> None:
+        super().__init__(problem.code, problem.sentence)
+
+
+async def play(settings: GameSettings) -> RunEnd:
+    """Keep games playing in a run until it ends; return how it ended.
+
+    Logs to the logger `ludus.games`, errors included. Problems that the server cannot see become events of the run.
+    Cancelling ends the games: each is asked to quit within `timeout_wait_seconds`; cancelling again kills them.
+
+    Raises CannotConnect or GivenUp, with the reason of the last game, when all games have been given up.
+    """
+    try:
+        return await _play(replace(settings, target=replace(settings.target, label=settings.label)))
+    except SimulatorError as error:
+        logger.log(logging.ERROR, error)
+        raise
+
+
+async def _play(settings: GameSettings) -> RunEnd:
+    executable = _executable(settings)
+    async with JoinClient(settings.target, logger.log, client_name(CLIENT)) as join_client:
+        join_client.warn()
+        over = await join_client.ask()
+        if over is not None:
+            return over
+        run_reporter = RunReporter(join_client)
+        try:
+            count = 1 if executable is None else settings.num_envs
+            reporters = game_reporters(count, run_reporter, settings.target, logger.log)
+            workers: list[Worker] = [
+                Editor(settings, reporter) if executable is None else Build(settings, executable, worker, reporter)
+                for worker, reporter in enumerate(reporters)
+            ]
+            return await _keep_playing(workers, settings)
+        finally:
+            await run_reporter.close()
+
+
+def _executable(settings: GameSettings) -> Path | None:
+    """Return the executable of the build; None without a build. Raises GivenUp if it cannot be started."""
+    if settings.env is None:
+        return None
+    if contradiction := next((each for each in settings.env_args if each == PORT_ARGUMENT), None):
+        raise GivenUp(diagnostics.port_in_arguments(contradiction))
+    try:
+        return find_executable(settings.env)
+    except ExecutableNotFound as error:
+        raise GivenUp(_not_launched(error)) from None
+
+
+async def _keep_playing(workers: "list[Worker]", settings: GameSettings) -> RunEnd:
+    """Run all workers until the run ends. Raises SimulatorError when the last one is given up."""
+    tasks = [asyncio.create_task(worker.play()) for worker in workers]
+    try:
+        end = await _first_end(tasks)
+        # The others receive the end of the run themselves; then their games have time to quit.
+        await asyncio.wait(tasks, timeout=2 * settings.timeout_wait_seconds + KILL_SECONDS)
+        return end
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _first_end(tasks: "list[asyncio.Task[RunEnd]]") -> RunEnd:
+    """Wait until one worker returns the run's end; log why others were given up. Raises the error of the last one."""
+    said, remaining = set[str](), len(tasks)
+    for finished in asyncio.as_completed(tasks):
+        remaining -= 1
+        try:
+            return await finished
+        except SimulatorError as error:
+            if not remaining:
+                raise
+            if str(error) not in said:
+                logger.log(logging.ERROR, error)
+            said.add(str(error))
+    raise AssertionError("there is at least one game")
+
+
+class Worker(Protocol):
+    """A build or the Editor."""
+
+    async def play(self) -> RunEnd:
+        """Keep a game playing until the run ends. Raises SimulatorError when it is given up."""
+
+
+class Build:
+    """One build: its port, its process and its restarts."""
+
+    def __init__(self, settings: GameSettings, executable: Path, worker: int, reporter: GameReporter) -> None:
+        self._settings = settings
+        self._executable = executable
+        self._worker = worker
+        self._reporter = reporter
+        self._no_graphics = settings.no_graphics or (settings.no_graphics_monitor and worker != 0)
+        self._port = GamePort(self._new_session, reporter.tell, exclusive=True)
+        self._quota = RestartQuota(
+            settings.max_lifetime_restarts,
+            settings.restarts_rate_limit_n,
+            settings.restarts_rate_limit_period_seconds,
+        )
+        self._dialled = False
+        """Whether any process of this build has called."""
+
+    async def play(self) -> RunEnd:
+        """Start the build, and restart it, until the run ends."""
+        await self._open_port()
+        try:
+            while True:
+                outcome = await self._run_process()
+                if isinstance(outcome, RunEnd):
+                    return outcome
+                if outcome.permanent:
+                    raise self._given_up(outcome)
+                if not self._quota.take():
+                    raise self._given_up(self._exhausted(outcome))
+                self._reporter.tell(outcome, "starting it again")
+                await asyncio.sleep(RESTART_SECONDS)
+        finally:
+            await self._port.close()
+
+    def _given_up(self, problem: Failure) -> GivenUp:
+        """Report to the run what the caller raises and logs."""
+        self._reporter.report(problem)
+        return GivenUp(problem)
+
+    def _exhausted(self, last: Failure) -> Failure:
+        settings = self._settings
+        return Failure(
+            "restarts_exhausted",
+            f"{last.sentence}\nworker {self._worker} is given up: it was started again {self._quota.used} times, and "
+            f"--max-lifetime-restarts {settings.max_lifetime_restarts}, --restarts-rate-limit-n "
+            f"{settings.restarts_rate_limit_n} and --restarts-rate-limit-period-s "
+            f"{settings.restarts_rate_limit_period_seconds:g} allow no more now",
+            permanent=True,
+        )
+
+    async def _open_port(self) -> None:
+        wanted = self._settings.base_port + self._worker
+        # Steps of num_envs leave the other builds the ports that they want.
+        for number in range(wanted, LAST_PORT + 1, self._settings.num_envs):
+            if await self._port.open(number):
+                if number != wanted:
+                    self._reporter.tell(diagnostics.port_taken(wanted, number))
+                return
+        raise self._given_up(diagnostics.no_port(wanted, LAST_PORT))
+
+    def _new_session(self) -> BridgeSession:
+        self._dialled = True
+        reporter = self._reporter
+        return BridgeSession(
+            reporter.begin_session(),
+            reporter.tell,
+            reporter.log_of_run,
+            self._settings.engine,
+            no_graphics=self._no_graphics,
+            tap=self._settings.tap(self._worker),
+        )
+
+    async def _run_process(self) -> RunEnd | Failure:
+        """Start one process and watch it until it has ended. Raises GivenUp or CannotConnect."""
+        self._reporter.expect_session()
+        folder = self._settings.logs
+        log = None if folder is None else PlayerLog(folder.resolve(), self._worker)
+        given = arguments(
+            self._port.number,
+            None if log is None else log.player,
+            self._settings.env_args,
+            no_graphics=self._no_graphics,
+        )
+        try:
+            player = Player(self._executable, given, log)
+        except ExecutableNotFound as error:
+            raise self._given_up(_not_launched(error)) from None
+        patience = self._settings.timeout_wait_seconds
+        try:
+            outcome = await self._watch(player)
+            session = self._port.session
+            if isinstance(outcome, Failure) and (session is None or not session.over):
+                patience = 0.0  # it has ended, or it hangs and would not receive a goodbye
+            return outcome
+        finally:
+            await self._end_process(player, patience)
+
+    async def _watch(self, player: Player) -> RunEnd | Failure:
+        """Wait until the process has ended or must be ended. Raises CannotConnect for failures of the server."""
+        while True:
+            session = self._port.session
+            if session is not None and session.outcome is not None:
+                return _interpreted(session.outcome)
+            code = player.exit_code()
+            if code is not None:
+                if session is not None and session.said_goodbye and code == 0:
+                    return diagnostics.quit_by_itself()
+                return diagnostics.exited(code, dialled=session is not None, last_lines=player.last_lines())
+            problem = self._diagnose(player, session)
+            if problem is not None:
+                return problem
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _diagnose(self, player: Player, session: BridgeSession | None) -> Failure | None:
+        """Return the problem of a running process, if it has one."""
+        limit = self._settings.timeout_wait_seconds
+        if session is None:
+            if time.monotonic() - player.started_at <= limit:
+                return None
+            problem = diagnostics.never_dialled(
+                self._executable, self._port.number, limit, diagnostics.proxies_in(os.environ)
+            )
+            return replace(problem, permanent=not self._dialled)
+        if session.idle_seconds <= limit:
+            return None
+        return diagnostics.second_call_missing(limit) if session.calls == 1 else diagnostics.stopped_calling(limit)
+
+    async def _end_process(self, player: Player, patience: float) -> None:
+        """Wait for the end of a process, which is told to quit at its next call; then terminate and kill it."""
+        try:
+            if self._port.session is not None:
+                await self._port.session.leave()
+            await _ended(player, patience)
+        finally:
+            try:
+                if player.exit_code() is None:
+                    player.terminate()
+                    await _ended(player, KILL_SECONDS)
+            finally:
+                player.end()
+                player.clear()
+                await self._port.end_session()
+
+
+class Editor:
+    """The Editor, which users start and stop themselves: each Play is a session of its own."""
+
+    def __init__(self, settings: GameSettings, reporter: GameReporter) -> None:
+        self._settings = settings
+        self._reporter = reporter
+        self._port = GamePort(self._new_session, reporter.tell, exclusive=False)
+
+    async def play(self) -> RunEnd:
+        """Serve each Play until the run ends."""
+        number = self._settings.editor_port
+        if not await self._port.open(number):
+            problem = diagnostics.editor_port_taken(number)
+            self._reporter.report(problem)
+            raise GivenUp(problem)
+        self._reporter.log(logging.INFO, f"press Play in the Editor (port {number})")
+        try:
+            while True:
+                end = await self._one_play()
+                if end is not None:
+                    return end
+                await self._port.end_session()
+        finally:
+            await self._port.close()
+
+    def _new_session(self) -> BridgeSession:
+        reporter, settings = self._reporter, self._settings
+        return BridgeSession(
+            reporter.begin_session(),
+            reporter.tell,
+            reporter.log_of_run,
+            settings.engine,
+            parks=True,
+            tap=settings.tap(0),
+        )
+
+    async def _one_play(self) -> RunEnd | None:
+        """Wait until Play was pressed and stopped. Returns the run's end if it came first. Raises CannotConnect."""
+        self._reporter.expect_session()
+        waiting_since, limit = time.monotonic(), self._settings.timeout_wait_seconds
+        given = set[str]()
+        while True:
+            session = self._port.session
+            advice: Failure | None = None
+            if session is None:
+                if time.monotonic() - waiting_since > limit:
+                    proxies = diagnostics.proxies_in(os.environ)
+                    advice = diagnostics.nobody_plays(self._settings.editor_port, limit, proxies)
+            elif session.outcome is not None:
+                outcome = _interpreted(session.outcome)
+                if isinstance(outcome, RunEnd):
+                    return outcome
+                self._reporter.tell(outcome, "waiting for the next Play")
+                return None
+            elif session.over:
+                self._reporter.log(logging.INFO, "Play was stopped; waiting for the next one")
+                return None
+            elif session.calls == 1 and session.idle_seconds > limit:
+                advice = diagnostics.second_call_missing(limit)
+            if advice is not None and advice.code not in given:
+                given.add(advice.code)
+                self._reporter.tell(advice)
+            await asyncio.sleep(TICK_SECONDS)
+
+
+def _interpreted(outcome: RunEnd | SimulatorError) -> RunEnd | Failure:
+    """Return the outcome as a failure of this session. Raises CannotConnect, which concerns all sessions."""
+    if isinstance(outcome, RunEnd):
+        return outcome
+    if isinstance(outcome, CannotConnect):
+        raise outcome
+    kind = Refusal if isinstance(outcome, SessionRefused) else Failure
+    return kind(outcome.code, str(outcome), permanent=diagnostics.is_hopeless(outcome.code))
+
+
+async def _ended(player: Player, seconds: float) -> None:
+    """Wait until a process has ended, at most so long."""
+    deadline = time.monotonic() + seconds
+    while player.exit_code() is None and time.monotonic() < deadline:
+        await asyncio.sleep(TICK_SECONDS)
+
+
+def _not_launched(error: ExecutableNotFound) -> Failure:
+    return Failure("executable_not_found", str(error), permanent=True)

@@ -1,0 +1,24 @@
+"""Worker hosts."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """One slot of a worker host."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    labels: tuple[str, ...] = ()
+    resources: dict[str, Any] = field(default_factory=dict)
+    """For instance `{"gpus": ["GPU-5d2f..."]}`."""
+    run_id: str | None = None
+    """The run that it executes."""
+    started_at: datetime
+    heartbeat_at: datetime
+    last_claim_at: datetime | None = None
+    stopped_at: datetime | None = None

@@ -1,0 +1,70 @@
+"""Requests for a checkpoint now, in the database. A run has at most one pending: repeated requests return it."""
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from server.checkpoints.repository import CheckpointRepository
+from server.checkpoints.requests.models import CheckpointRequest
+from server.kit.db.clock import now
+from server.kit.db.texts import storable
+from server.kit.errors import CheckpointRequestNotFound
+from server.kit.states import RunState
+
+SAVED = frozenset({RunState.PAUSED, RunState.SUCCEEDED})
+"""States that a run enters with everything saved: what was asked for just before is its newest checkpoint."""
+
+
+class CheckpointRequestRepository:
+    """Reads and writes; never commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, run_id: str, seq: int) -> CheckpointRequest:
+        """Return one request. Raises CheckpointRequestNotFound."""
+        found = self._session.get(CheckpointRequest, (run_id, seq), populate_existing=True)
+        if found is None:
+            raise CheckpointRequestNotFound(run_id, seq)
+        return found
+
+    def pending(self, run_id: str) -> CheckpointRequest | None:
+        """Return the request that waits for its answer, if there is one."""
+        query = select(CheckpointRequest).where(
+            CheckpointRequest.run_id == run_id, CheckpointRequest.answered_at.is_(None)
+        )
+        return self._session.scalars(query).one_or_none()
+
+    def add(self, run_id: str) -> CheckpointRequest:
+        """Insert the next request of a locked run."""
+        newest = select(func.max(CheckpointRequest.seq)).where(CheckpointRequest.run_id == run_id)
+        request = CheckpointRequest(run_id=run_id, seq=(self._session.scalar(newest) or 0) + 1, created_at=now())
+        self._session.add(request)
+        self._session.flush()
+        self._session.refresh(request)
+        return request
+
+    def answer(self, run_id: str, seq: int, *, checkpoint_id: str | None = None, problem: str | None = None) -> None:
+        """Answer a request, unless it has its answer."""
+        self._session.execute(
+            update(CheckpointRequest)
+            .where(
+                CheckpointRequest.run_id == run_id,
+                CheckpointRequest.seq == seq,
+                CheckpointRequest.answered_at.is_(None),
+            )
+            .values(answered_at=now(), checkpoint_id=checkpoint_id, problem=storable(problem) if problem else None)
+        )
+
+    def settle(self, run_id: str, state: RunState) -> None:
+        """Answer what is pending when a run pauses or ends: nothing more will be learnt that a checkpoint could hold.
+
+        A run that has saved everything answers with its newest checkpoint, any other with its state.
+        """
+        request = self.pending(run_id)
+        if request is None:
+            return
+        newest = CheckpointRepository(self._session).newest(run_id) if state in SAVED else None
+        if newest is not None:
+            self.answer(run_id, request.seq, checkpoint_id=newest.id)
+        else:
+            self.answer(run_id, request.seq, problem=f"The run is {state} and has no checkpoint of this moment.")

@@ -1,0 +1,44 @@
+"""Commands on requests for a checkpoint.
+
+The request is a row first. The run's supervisor finds it with its next heartbeat, the trainer writes the checkpoint
+between two updates, and the row is answered in the transaction that enters the checkpoint. A request outlives the
+worker: the next attempt answers it. A run that pauses or ends answers it with its last checkpoint.
+"""
+
+from server.checkpoints.repository import CheckpointRepository
+from server.checkpoints.requests.models import CheckpointRequest
+from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.kit.db.database import Session
+from server.kit.errors import RunNotRunning
+from server.kit.states import RunState
+from server.runs.events.repository import Note, record
+from server.runs.repository import RunRepository
+
+
+class CheckpointRequestService:
+    """Commands on requests. The session's owner commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._requests = CheckpointRequestRepository(session)
+
+    def ask(self, run: str) -> CheckpointRequest:
+        """Ask for a checkpoint; while a request is pending, asking again returns that one.
+
+        Raises RunNotFound, RunNotRunning.
+        """
+        found = RunRepository(self._session).lock(run)
+        if found.state != RunState.RUNNING:
+            newest = CheckpointRepository(self._session).newest(found.id)
+            raise RunNotRunning(found.id, found.state, None if newest is None else newest.id)
+        pending = self._requests.pending(found.id)
+        if pending is not None:
+            return pending
+        request = self._requests.add(found.id)
+        note = Note("checkpoint_requested", "A user asked for a checkpoint now.", data={"request": request.seq})
+        record(self._session, found.id, note, attempt=found.attempt)
+        return request
+
+    def get(self, run: str, seq: int) -> CheckpointRequest:
+        """Return a request. Raises RunNotFound, CheckpointRequestNotFound."""
+        return self._requests.get(RunRepository(self._session).id_of(run), seq)

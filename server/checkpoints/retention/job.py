@@ -1,0 +1,134 @@
+"""The retention job: a thread of the controller that removes unneeded files from the artifact store.
+
+Rows first, then files: a checkpoint is given up in the database, from where nobody sees it any more, and its files are
+removed afterwards, as often as it takes. So it may be killed anywhere, and any number of jobs may work at once.
+
+- what is given up, and runs that are deleted: their files, at once;
+- what is too old or too much (`LUDUS_STORAGE__RETENTION_...`): given up, every minute;
+- what belongs to nothing, since a process was killed between writing files and entering them: removed every hour, when
+  it has not changed for `LUDUS_STORAGE__ORPHAN_SECONDS`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from server.checkpoints.retention.repository import Limits, RetentionRepository, by_run
+from server.kit.artifacts import ArtifactStore, StoredFile
+from server.kit.db.database import Database
+from server.kit.errors import LudusError, StorageRefused
+from server.kit.settings import StorageSettings
+
+PURGE_SECONDS = 1.0
+RETENTION_SECONDS = 60.0
+ORPHANS_SECONDS = 3600.0
+BATCH = 50
+"""Checkpoints whose files are removed between two looks at the clock."""
+log = structlog.get_logger(__name__)
+
+
+class RetentionJob:
+    """Cleans up. Keeps nothing that another one, or its own successor, would miss."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: ArtifactStore,
+        settings: StorageSettings,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._settings = settings
+        self._monotonic = monotonic
+        self._retained = -RETENTION_SECONDS
+        self._collected = monotonic()  # not at once: a controller that is started again and again would do nothing else
+
+    def run(self, stop: threading.Event) -> None:
+        """Clean up until `stop` is set."""
+        while not stop.wait(PURGE_SECONDS):
+            self.tick()
+
+    def tick(self) -> None:
+        """Do what is due. A database or a store that doesn't answer is waited for."""
+        try:
+            self.purge()
+            if self._monotonic() - self._retained >= RETENTION_SECONDS:
+                self._retained = self._monotonic()
+                self.retain()
+            if self._monotonic() - self._collected >= ORPHANS_SECONDS:
+                self._collected = self._monotonic()
+                self.collect()
+        except LudusError as error:
+            log.warning("cleaning_failed", code=error.code, error=str(error))
+
+    def purge(self) -> int:
+        """Remove the files of checkpoints that are given up, and of runs that are deleted; return of how many."""
+        with self._database.read() as session:
+            gone = RetentionRepository(session).unpurged(BATCH)
+        for checkpoint_id, path in gone:
+            try:
+                self._store.delete(path)
+            except StorageRefused as error:  # this one; the others may go
+                log.warning("checkpoint_not_removed", path=path, error=str(error))
+                continue
+            with self._database.write() as session:
+                RetentionRepository(session).purged(checkpoint_id)
+        return len(gone) + self._purge_runs()
+
+    def _purge_runs(self) -> int:
+        """Remove the files of deleted runs; return of how many."""
+        with self._database.read() as session:
+            gone = RetentionRepository(session).deleted_runs(BATCH)
+        for run_id in gone:
+            path = f"runs/{run_id}"
+            try:
+                self._store.delete(path)
+            except StorageRefused as error:  # this one; the others may go
+                log.warning("run_not_removed", path=path, error=str(error))
+                continue
+            with self._database.write() as session:
+                RetentionRepository(session).run_purged(run_id)
+        return len(gone)
+
+    def retain(self) -> list[str]:
+        """Give up what is too old or too much; return the ids."""
+        limits = Limits(self._settings.retention_seconds, self._settings.retention_bytes)
+        with self._database.read() as session:
+            expired = RetentionRepository(session).plan(limits)
+        gone: list[str] = []
+        for theirs in by_run(expired):
+            with self._database.write() as session:
+                gone += RetentionRepository(session).retire(theirs)
+        if gone:
+            log.info("checkpoints_given_up", count=len(gone))
+        return gone
+
+    def collect(self) -> list[str]:
+        """Remove folders of files that no row names and nobody has written to for long; return their paths."""
+        oldest = time.time() - self._settings.orphan_seconds
+        changed = dict[str, float]()
+        for top in ("runs", "checkpoints", "demonstrations"):
+            for folder, modified in _folders(self._store.files(top)):
+                changed[folder] = max(modified, changed.get(folder, 0.0))
+        old = [folder for folder, modified in changed.items() if modified < oldest]
+        with self._database.read() as session:
+            orphans = sorted(set(old) - RetentionRepository(session).known(old))
+        for folder in orphans:
+            self._store.delete(folder)
+        swept = self._store.sweep(self._settings.orphan_seconds)
+        if orphans or swept:
+            log.info("orphans_deleted", folders=len(orphans), unfinished=swept)
+        return orphans
+
+
+def _folders(files: Iterable[StoredFile]) -> Iterable[tuple[str, float]]:
+    """Yield the folder that would have a row, of each file that belongs to one, and when the file was written."""
+    for file in files:
+        match file.path.split("/"):
+            case ["runs", run, attempt, "checkpoints", name, _, *_]:
+                yield f"runs/{run}/{attempt}/checkpoints/{name}", file.modified
+            case ["checkpoints" | "demonstrations" as top, name, _, *_]:
+                yield f"{top}/{name}", file.modified

@@ -1,0 +1,104 @@
+"""The checkpoints that an attempt writes, and the requests for checkpoints that it answers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from server.checkpoints.refs import CheckpointRef, NewCheckpoint
+from server.checkpoints.repository import CheckpointRepository, ref
+from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.checkpoints.retention.repository import RetentionRepository
+from server.checkpoints.score import keep_best_of, merit
+from server.kit.db.database import Session
+from server.runs.attempts.repository import AttemptFence
+from server.runs.events.repository import Note
+from server.runs.models import Attempt
+
+Scores = dict[str, dict[str, float]]
+
+
+class CheckpointWriter:
+    """Writes checkpoints of one attempt. Each writing method is one transaction, and raises LeaseLost."""
+
+    def __init__(
+        self,
+        fence: AttemptFence,
+        config: Mapping[str, Any],
+        *,
+        scores: Callable[[Session, str], Scores],
+        rewind: Callable[[Session, str], None],
+    ) -> None:
+        """`scores` returns the newest metrics of a run, by behavior and key; `rewind` sets them back to the checkpoint
+        from which the present attempt continues.
+        """
+        self._fence = fence
+        self._config = config
+        self._scores = scores
+        self._rewind = rewind
+        self.on_add: Callable[[NewCheckpoint], None] = lambda _: None
+        """Called after the commit of each checkpoint that was entered."""
+
+    def add(self, checkpoint: NewCheckpoint, request: int | None = None) -> str:
+        """Enter a published checkpoint; return its id. One beyond the attempt's start refills the restart budget.
+
+        `request` is the number of the request that it answers.
+        """
+        entered = self._add(checkpoint, request)
+        self.on_add(checkpoint)
+        return entered
+
+    def _add(self, checkpoint: NewCheckpoint, request: int | None) -> str:
+        with self._fence.write() as (session, run):
+            rule, scores = keep_best_of(self._config), self._scores(session, run.id)
+            better = merit(rule, scores, checkpoint.metrics.values())
+            row, new = CheckpointRepository(session).add(run.id, self._fence.number, checkpoint, scores, better)
+            if request is not None:
+                CheckpointRequestRepository(session).answer(run.id, request, checkpoint_id=row.id)
+            if not new:
+                return row.id
+            attempt = session.get_one(Attempt, (run.id, self._fence.number))
+            progress = {"restarts_without_progress": 0} if checkpoint.step > attempt.resume_step else {}
+            data = {"checkpoint_id": row.id, "step": checkpoint.step, "reason": checkpoint.reason, "size": row.size}
+            data |= {} if request is None else {"request": request}
+            message = f"Saved a checkpoint at step {checkpoint.step} ({checkpoint.reason})."
+            self._fence.record(session, Note("checkpoint_saved", message, data=data), **progress)
+            return row.id
+
+    def exist(self) -> bool:
+        """Return whether the run has a checkpoint that retention has not deleted, damaged ones included. Not fenced."""
+        with self._fence.database.read() as session:
+            return CheckpointRepository(session).stored(self._fence.run_id) > 0
+
+    def retire(self, keep: int) -> list[str]:
+        """Give up all but the newest `keep` (0 keeps all) and those kept for another reason; return the ids.
+
+        The retention job removes the files.
+        """
+        with self._fence.write() as (session, run):
+            return RetentionRepository(session).retire_beyond(run, keep)
+
+    def resume_instead(self, damaged: str, why: str) -> CheckpointRef | None:
+        """Give up on a checkpoint that cannot be restored; return the next best, or None if no good one is left."""
+        with self._fence.write() as (session, run):
+            checkpoints = CheckpointRepository(session)
+            checkpoints.mark_damaged(checkpoints.get(run.id, damaged), why)
+            row = checkpoints.newest(run.id)
+            resume = {"resumed_from": row.id if row else None, "resume_step": row.step if row else 0}
+            self._fence.set(session, **resume)
+            self._rewind(session, run.id)
+            message = f"Checkpoint {damaged} cannot be restored: {why}."
+            note = Note("checkpoint_damaged", message, "error", {"checkpoint_id": damaged, **resume})
+            self._fence.record(session, note)
+            return ref(row) if row else None
+
+    def requested(self) -> int | None:
+        """Return the number of the request for a checkpoint that is pending; None without one. Not fenced."""
+        with self._fence.database.read() as session:
+            pending = CheckpointRequestRepository(session).pending(self._fence.run_id)
+            return None if pending is None else pending.seq
+
+    def decline(self, request: int, why: str) -> None:
+        """Answer a request for a checkpoint that cannot be written."""
+        with self._fence.write() as (session, run):
+            CheckpointRequestRepository(session).answer(run.id, request, problem=why)
+            message = f"No checkpoint was written on request: {why.rstrip('.')}."
+            self._fence.record(session, Note("checkpoint_declined", message, "warning", {"request": request}))

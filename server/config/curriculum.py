@@ -1,0 +1,127 @@
+"""Where the environment parameters of a run are in their lessons, in numbers and in a sentence for people.
+
+The trainer keeps the numbers (`worker.trainer.curriculum`); the API answers with them. Lessons are counted from 1 here,
+as in "lesson 2 of 4". ML-Agents' `lesson_num`, in the metric and in training_status.json, counts from 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from server.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, LessonValue, Sampler, describe
+
+_VALUE: Final[TypeAdapter[float | Sampler]] = TypeAdapter(LessonValue)
+
+
+@dataclass(frozen=True)
+class ParameterStatus:
+    """One environment parameter."""
+
+    name: str
+    lesson: int
+    """Number of the present lesson, from 1."""
+    lessons: int
+    lesson_name: str
+    value: float | dict[str, Any]
+    """The value for simulators: a number, or a sampler as configurations write it."""
+    measure: str | None = None
+    """The measure that is compared with the threshold; None in the last lesson."""
+    measured: float | None = None
+    """The newest measure, smoothed if that is asked for; None before the first."""
+    threshold: float | None = None
+    episodes: int = 0
+    """Finished episodes (of a metric: values) of this lesson that the measure is made of."""
+    min_lesson_length: int = 0
+    waits_for: str = ""
+    """A sentence: the lesson, and what has to happen before it ends."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the fields, to travel as JSON."""
+        return asdict(self)
+
+
+def value_to_plain(value: float | Sampler) -> float | dict[str, Any]:
+    """Return a parameter's value as configurations write it."""
+    plain: float | dict[str, Any] = _VALUE.dump_python(value, mode="json")
+    return plain
+
+
+def value_from_plain(plain: object) -> float | Sampler:
+    """Read a parameter's value. Raises pydantic's `ValidationError`."""
+    return _VALUE.validate_python(plain)
+
+
+def log_line(parameter: str, lesson: str, value: float | Sampler) -> str:
+    """Return what ML-Agents logs when a parameter has a new lesson."""
+    return f"Parameter '{parameter}' is in lesson '{lesson}' and has value '{describe(value)}'."
+
+
+def status_of(
+    name: str,
+    lessons: Sequence[Lesson],
+    index: int,
+    value: float | Sampler,
+    *,
+    measured: float | None = None,
+    episodes: int = 0,
+    trained: bool = False,
+) -> ParameterStatus:
+    """Describe a parameter in lesson `index` (from 0). `trained`: whether the watched behavior has a trainer."""
+    lesson = lessons[index]
+    status = ParameterStatus(name, index + 1, len(lessons), lesson.name, value_to_plain(value))
+    criteria = lesson.completion_criteria
+    is_last = index == len(lessons) - 1
+    if criteria is None or (is_last and criteria.fall_back_below is None):
+        sentence = f"{_lesson(status)}: the last one" if len(lessons) > 1 else f"no curriculum: {describe(value)}"
+        return replace(status, waits_for=sentence)
+    status = replace(
+        status,
+        measure=criteria.measure,
+        measured=measured,
+        threshold=None if is_last else criteria.threshold,
+        episodes=episodes,
+        min_lesson_length=criteria.min_lesson_length,
+    )
+    if not trained:
+        sentence = f"{_lesson(status)}: waits for the behavior {criteria.behavior!r}, which has no trainer yet"
+        return replace(status, waits_for=sentence)
+    return replace(status, waits_for=f"{_lesson(status)}: {_needs(status, criteria)}")
+
+
+def after_end(status: ParameterStatus) -> ParameterStatus:
+    """Describe a parameter of a run that has ended: it waits for nothing any more."""
+    if status.lessons == 1:
+        return status
+    sentence = f"ended in {_lesson(status)}"
+    if status.measure is not None:
+        reached = "was never measured" if status.measured is None else f"was {_number(status.measured)}"
+        sentence += f": {status.measure} {reached}"
+        sentence += "" if status.threshold is None else f", needed > {_number(status.threshold)}"
+    return replace(status, waits_for=sentence)
+
+
+def _lesson(status: ParameterStatus) -> str:
+    return f"lesson {status.lesson} of {status.lessons} {status.lesson_name!r}"
+
+
+def _needs(status: ParameterStatus, criteria: CompletionCriteria) -> str:
+    what = criteria.measure
+    if criteria.signal_smoothing and what != "progress":
+        what = f"smoothed {what}"
+    words = [f"{what} {_number(status.measured)}" if status.measured is not None else f"no {criteria.measure} yet"]
+    if status.threshold is not None:
+        words.append(f"needs > {_number(status.threshold)}")
+    if criteria.fall_back_below is not None:
+        words.append(f"falls back below {_number(criteria.fall_back_below)}")
+    sentence = ", ".join(words)
+    if criteria.min_lesson_length:
+        unit = "episodes" if criteria.measure in MEASURES else "values"
+        sentence += f"; {min(status.episodes, criteria.min_lesson_length)} of {criteria.min_lesson_length} {unit}"
+    return sentence
+
+
+def _number(value: float) -> str:
+    """Write a number with two decimals, or three digits where these would show nothing."""
+    return f"{value:.2f}" if value == 0 or abs(value) >= 0.01 else f"{value:.3g}"

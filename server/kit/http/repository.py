@@ -1,0 +1,40 @@
+"""Idempotency keys in the database."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import delete, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from server.kit.db.clock import now
+from server.kit.http.models import IdempotencyKey
+
+
+class IdempotencyRepository:
+    """First answers by (scope, key). The controller removes them after `controller.idempotency_seconds`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def claim(self, scope: str, key: str, fingerprint: str) -> IdempotencyKey | None:
+        """Reserve a key in this transaction; return None, or the first answer if the key was used before.
+
+        Two transactions can't both reserve it: the second waits for the end of the first.
+        """
+        dialect = postgresql if self._session.get_bind().dialect.name == "postgresql" else sqlite
+        values = {"scope": scope, "key": key, "fingerprint": fingerprint, "created_at": now()}
+        reserve = dialect.insert(IdempotencyKey).values(values).on_conflict_do_nothing().returning(IdempotencyKey.key)
+        if self._session.scalar(reserve) is not None:
+            return None
+        return self._session.get_one(IdempotencyKey, (scope, key))
+
+    def answer(self, scope: str, key: str, status: int, response: Mapping[str, Any]) -> None:
+        """Store the first answer."""
+        condition = (IdempotencyKey.scope == scope, IdempotencyKey.key == key)
+        self._session.execute(update(IdempotencyKey).where(*condition).values(status=status, response=dict(response)))
+
+    def forget(self, older_seconds: float) -> int:
+        """Delete the keys that were used so long ago; return how many."""
+        old = delete(IdempotencyKey).where(IdempotencyKey.created_at < now() - older_seconds)
+        return len(self._session.scalars(old.returning(IdempotencyKey.key)).all())

@@ -1,0 +1,65 @@
+"""The principal of a request: its scopes, and the project in which it acts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ludus.schemas.tokens import Scope
+from server.kit.db.projects import DEFAULT, EVERY
+
+__all__ = ["ANONYMOUS", "CONFIGURED", "Principal", "Scope", "everything", "including"]
+
+_INCLUDED: Final = {
+    Scope.SIMULATE: frozenset({Scope.SIMULATE}),
+    Scope.READ: frozenset({Scope.READ}),
+    Scope.RUN: frozenset({Scope.RUN, Scope.READ, Scope.SIMULATE}),
+    Scope.ADMIN: frozenset(Scope),
+}
+
+ANONYMOUS: Final = "anonymous loopback"
+"""Name of the principal on a development server, which demands no token."""
+CONFIGURED: Final = "configured token"
+"""Name of the principal with the token of the server's settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The owner of a checked token, or a client that needs none."""
+
+    name: str
+    """Of the token."""
+    scopes: frozenset[Scope]
+    """With those that are included."""
+    project: str = EVERY
+    """To which it is bound; `*`: it is not."""
+    token_id: str | None = None
+    """None: it is not one of the tokens in the database."""
+    run_id: str | None = None
+    """The only run in which it may play; None: any of the project."""
+
+    def may(self, scope: Scope, *, everywhere: bool = False) -> bool:
+        """Whether it has a scope; with `everywhere` on behalf of the whole server."""
+        return scope in self.scopes and not (everywhere and self.project != EVERY)
+
+    def sees(self, project: str) -> bool:
+        """Whether it may act in a project (`*`: in all of them at once)."""
+        return self.project in {EVERY, project}
+
+    @property
+    def home(self) -> str:
+        """The project in which it acts unless it says otherwise."""
+        return DEFAULT if self.project == EVERY else self.project
+
+    def bound(self, project: str) -> "Principal":
+        """Return the same one, bound to a project."""
+        return replace(self, project=project)
+
+
+def including(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    """Return these scopes with those that they include."""
+    return frozenset(each for scope in scopes for each in _INCLUDED[scope])
+
+
+def everything(name: str) -> Principal:
+    """Return a principal with every scope in all projects."""
+    return Principal(name, frozenset(Scope))

@@ -1,0 +1,55 @@
+"""Request bodies about ladders."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from server.kit.http.fields import Name, Text, Write
+from server.ladders.rating_systems import INITIAL_MU, INITIAL_SIGMA
+from server.ladders.refs import Outcome
+
+Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+PlayerNumber = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]
+
+
+class LadderCreate(Write):
+    """A ladder that runs can share: they name it in `self_play.ladder`."""
+
+    name: Name
+    description: Text = ""
+    initial_elo: Number | None = Field(default=None, description="Of players for whom nothing else is said; 1200.")
+
+
+class PlayerCreate(Write):
+    """A player whose matches are reported over the API."""
+
+    name: Name
+    kind: Literal["scripted", "human", "checkpoint"]
+    checkpoint_id: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
+        default=None, description="Of any run, or uploaded; for kind `checkpoint`."
+    )
+    behavior: Text | None = Field(default=None, description="Whose policy of the checkpoint it is.")
+    elo: Number | None = Field(default=None, description="To begin with; the ladder's `initial_elo`.")
+    mu: Number = Field(default=INITIAL_MU, description="To begin with.")
+    sigma: float = Field(default=INITIAL_SIGMA, gt=0, le=1e9, description="To begin with.")
+    fixed: bool = Field(default=False, description="Its ratings stay what they are at the beginning.")
+
+
+class ParticipantReport(Write):
+    """One side of a match."""
+
+    player: PlayerNumber | Name = Field(description="Its number, or the name that it was registered by.")
+    team: int = Field(default=0, ge=0, le=2**31 - 1)
+    score: float | None = Field(
+        default=None, allow_inf_nan=True, description="The higher, the better; equal ones drew. A finite number."
+    )
+
+
+class MatchReport(Write):
+    """A match that was played elsewhere: either every participant has a score, or the first one an outcome."""
+
+    participants: list[ParticipantReport] = Field(max_length=100, description="At least two, of different players.")
+    outcome: Outcome | None = Field(default=None, description="Of the first participant against all others.")
+    at: datetime | None = Field(default=None, description="When it ended; now if not given.")
+    truncated: bool = False

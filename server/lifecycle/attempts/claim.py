@@ -1,0 +1,31 @@
+"""A claim: the data that a worker gets with a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from server.checkpoints.refs import CheckpointRef
+from server.kit.states import RunKind
+from server.runs.amendments.refs import AmendmentRef
+
+DEFAULT_RESTART_BUDGET = 3
+"""Restarts without progress before a run counts as FAILED, where the settings say nothing else."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One attempt at a run, held by one worker under a lease."""
+
+    run_id: str
+    attempt: int
+    """Fencing number: greater than that of every earlier attempt."""
+    kind: RunKind
+    name: str
+    config: Mapping[str, Any]
+    """Resolved configuration, with all amendments."""
+    seed: int
+    resume: CheckpointRef | None
+    """Newest good checkpoint, None at the beginning."""
+    worker_id: str
+    amendments: tuple[AmendmentRef, ...] = ()
+    """Changes of the configuration up to now; a checkpoint stores how many of them it includes."""

@@ -1,0 +1,227 @@
+"""The queue that hands runs to workers, and the writes of an attempt (`server.runs.attempts.repository`: the fence)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
+
+from server.assessments.writer import AssessmentWriter
+from server.checkpoints.refs import CheckpointRef
+from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
+from server.checkpoints.requests.repository import CheckpointRequestRepository
+from server.checkpoints.writer import CheckpointWriter
+from server.demonstrations.refs import DemonstrationRef
+from server.demonstrations.repository import DemonstrationRepository
+from server.demonstrations.repository import ref as demonstration_ref
+from server.kit.db.clock import now
+from server.kit.db.database import Database
+from server.kit.db.texts import storable_json
+from server.kit.errors import IllegalTransition, LeaseLost
+from server.kit.settings import SchedulingSettings
+from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent, RunKind, RunState, StopReason
+from server.ladders.matches.writer import MatchWriter
+from server.lifecycle.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
+from server.lifecycle.leases.repository import apply_intent, end_attempt, end_without_result
+from server.metrics.repository import MetricRepository
+from server.metrics.writer import MetricWriter
+from server.runs.amendments.repository import AmendmentRepository
+from server.runs.amendments.writer import AmendmentWriter
+from server.runs.attempts.repository import AttemptFence
+from server.runs.environment_parameters.writer import ParameterWriter
+from server.runs.events.repository import UNTRACKED, Note, lock_run, move
+from server.runs.models import CLAIMABLE_SQL, Attempt, Log, Run
+from server.runs.scheduling.demand import Offer
+from server.runs.scheduling.order import in_order
+from server.runs.scheduling.repository import WaitingRuns
+from server.simulators.writer import SimulatorWriter
+from server.workers.models import Worker
+
+
+class RunQueue:
+    """Hands runs to workers. Each call is one transaction."""
+
+    def __init__(self, database: Database, policy: SchedulingSettings | None = None) -> None:
+        self._database = database
+        self._policy = policy or SchedulingSettings()
+
+    def claim(
+        self,
+        worker_id: str,
+        lease_seconds: float,
+        hint: str | None = None,
+        offer: Offer | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> Claim | None:
+        """Claim the best run that waits and that a slot with this offer may run; None when there is none.
+
+        Which one is best, `server.runs.scheduling.order` says; `hint` is the run that the wake-up named; `fingerprint`
+        (`worker.host.fingerprint`) is kept with the attempt.
+        The race: many workers are woken for one run, and users cancel it meanwhile. Claims happen one after the other,
+        so that quotas hold; the chosen run is locked, passed over if it is busy, and taken by one conditional UPDATE on
+        its state and attempt number.
+        """
+        with self._database.write() as session:
+            runs = WaitingRuns(session)
+            runs.lock_queue()
+            order = in_order(runs.heads(), runs.running(), offer or Offer(), self._policy, now=runs.clock(), hint=hint)
+            for one in order:
+                run = runs.lock(one.run_id)
+                if run is not None:
+                    return _begin(session, run, worker_id, lease_seconds, fingerprint)
+            return None
+
+    def waiting(self) -> bool:
+        """Return whether any run waits for a worker."""
+        with self._database.read() as session:
+            return session.scalar(select(Run.id).where(text(CLAIMABLE_SQL)).limit(1)) is not None
+
+
+class AttemptLedger:
+    """The writes of one attempt: its own, and the writers of the features. Each is one fenced transaction; all raise
+    LeaseLost.
+    """
+
+    def __init__(self, database: Database, claim: Claim, restart_budget: int = DEFAULT_RESTART_BUDGET) -> None:
+        self._claim = claim
+        self._restart_budget = restart_budget
+        self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt)
+        self.amendments = AmendmentWriter(fence)
+        self.assessment = AssessmentWriter(fence, claim.config)
+        self.checkpoints = CheckpointWriter(
+            fence,
+            claim.config,
+            scores=lambda session, run_id: MetricRepository(session).scores(run_id),
+            rewind=lambda session, run_id: MetricRepository(session).rewind(run_id),
+        )
+        self.matches = MatchWriter(fence)
+        self.metrics = MetricWriter(fence)
+        self.parameters = ParameterWriter(fence)
+        self.simulators = SimulatorWriter(fence)
+
+    def demonstrations(self) -> list[DemonstrationRef]:
+        """Return the demonstrations that the run's configuration names. Not fenced: they never change."""
+        with self._fence.database.read() as session:
+            return [demonstration_ref(each) for each in DemonstrationRepository(session).of_run(self._claim.run_id)]
+
+    def initial_checkpoints(self) -> list[CheckpointRef]:
+        """Return the checkpoints that behaviors begin with. Not fenced: which they are never changes."""
+        with self._fence.database.read() as session:
+            return InitialCheckpoints(session).of_run(self._claim.run_id)
+
+    def heartbeat(self, lease_seconds: float, step: int) -> Intent:
+        """Renew the lease from now on the database's clock, note the progress, and return the user's intent."""
+        with self._fence.write() as (session, run):
+            self._fence.set(session, lease_expires_at=now() + lease_seconds, heartbeat_at=now(), step=step)
+            if run.step != step:
+                session.execute(update(Run).where(Run.id == run.id).values(step=step, updated_at=now()))
+            alive = {"heartbeat_at": now(), "run_id": run.id}
+            session.execute(update(Worker).where(Worker.id == self._claim.worker_id).values(**alive))
+            return Intent(run.intent) if run.intent else Intent.NONE
+
+    def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
+        """Publish the endpoints of the collectors: `{"address": "host:port", "index": 0}` each."""
+        with self._fence.write() as (session, _):
+            self._fence.set(session, endpoints=[dict(endpoint) for endpoint in endpoints])
+            addresses = ", ".join(str(endpoint["address"]) for endpoint in endpoints)
+            self._fence.record(session, Note("trainer_listening", f"Simulators can connect: {addresses}."))
+
+    def move(self, to: RunState, *, reason: StopReason | None = None, detail: str | None = None) -> None:
+        """Move the run. Moving it to its present state changes nothing; a state without a lease ends the attempt.
+
+        `reason` says why a run ended or pauses; without one SUCCEEDED means `completed` and CANCELLED `user`. An intent
+        that a user expressed while the run paused still holds: to pause makes `user` the reason, to stop or cancel ends
+        the run. Raises IllegalTransition.
+        """
+        if reason is None:
+            reason = {RunState.SUCCEEDED: StopReason.COMPLETED, RunState.CANCELLED: StopReason.USER}.get(to)
+        if to is RunState.FAILED and reason is None:
+            raise ValueError("a run never fails without a reason")
+        with self._fence.write() as (session, run):
+            if run.state == to:
+                return
+            if to not in EVENT_OF:
+                raise IllegalTransition(run.id, run.state, to)  # no transition leads there
+            level = "error" if to is RunState.FAILED else "info"
+            intent = run.intent
+            if to is RunState.PAUSED and intent == Intent.PAUSE:
+                reason = StopReason.USER
+            message = detail or f"The run is {to}" + (f" ({reason})." if reason else ".")
+            move(session, run, to, Note(EVENT_OF[to], message, level), reason=reason, detail=detail)
+            if to not in LEASED:
+                outcome = {RunState.PAUSED: "paused", RunState.RECOVERING: "released"}.get(to, str(reason))
+                end_attempt(session, run, outcome, detail)
+            if to is RunState.PAUSED or to in TERMINAL:
+                CheckpointRequestRepository(session).settle(run.id, to)
+            if to is RunState.PAUSED:
+                apply_intent(session, run, intent)
+
+    def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
+        """Append an event to the run."""
+        with self._fence.write() as (session, _):
+            self._fence.record(session, Note(type, message, level, data or {}))
+
+    def self_play(self, learning_team: int, elo: Mapping[str, float]) -> None:
+        """Note the learning team of self-play, and the rating of each behavior's learning policy."""
+        values = {"self_play": {"learning_team": learning_team, "elo": dict(elo)}, "updated_at": now()}
+        with self._fence.write() as (session, run):
+            session.execute(update(Run).where(Run.id == run.id).values(**values), execution_options=UNTRACKED)
+
+    def log(self, name: str, path: str, size: int) -> None:
+        """Enter a log file of this attempt in the artifact store, or its new size. Allowed after the end, too."""
+        with self._fence.database.write() as session:
+            run = lock_run(session, self._claim.run_id)
+            if session.get(Attempt, (run.id, self._claim.attempt)) is None:
+                raise LeaseLost(run.id, self._claim.attempt)
+            row = Log(run_id=run.id, attempt=self._claim.attempt, name=name, path=path, size=size, updated_at=now())
+            session.merge(row)
+
+    def release(self, outcome: str, detail: str, *, counts: bool | None = None) -> None:
+        """End the attempt and leave the run to another worker, or FAILED when the restart budget is spent.
+
+        `counts` says whether this restart is charged: by default all are but `released`, a worker's orderly shutdown.
+        """
+        charged = outcome != "released" if counts is None else counts
+        with self._fence.write() as (session, run):
+            end_without_result(session, run, outcome, detail, self._restart_budget, counts=charged)
+
+
+def _begin(
+    session: Session, run: Run, worker_id: str, lease_seconds: float, fingerprint: Mapping[str, Any] | None
+) -> Claim:
+    """Open the next attempt of a locked run."""
+    number = run.attempt + 1
+    newest = CheckpointRepository(session).newest(run.id)
+    resume = ref(newest) if newest is not None else None
+    step = resume.step if resume else 0
+    message = f"Worker {worker_id} took the run" + (f" and resumes it at step {step}." if resume else ".")
+    data = {"worker_id": worker_id, "resumed_from": resume.id if resume else None}
+    move(
+        session,
+        run,
+        RunState.STARTING,
+        Note(EVENT_OF[RunState.STARTING], message, data=data),
+        attempt=number,
+        step=step,
+    )
+    session.add(
+        Attempt(
+            run_id=run.id,
+            number=number,
+            worker_id=worker_id,
+            lease_expires_at=now() + lease_seconds,
+            heartbeat_at=now(),
+            step=step,
+            resumed_from=resume.id if resume else None,
+            resume_step=step,
+            fingerprint=None if fingerprint is None else storable_json(fingerprint),
+            started_at=now(),
+        )
+    )
+    session.flush()
+    if number > 1:
+        MetricRepository(session).rewind(run.id)
+    working = {"run_id": run.id, "last_claim_at": now(), "heartbeat_at": now()}
+    session.execute(update(Worker).where(Worker.id == worker_id).values(working))
+    amendments = AmendmentRepository(session).refs(run.id)
+    return Claim(run.id, number, RunKind(run.kind), run.name, run.config, run.seed, resume, worker_id, amendments)

@@ -1,0 +1,53 @@
+"""Deletes runs that have ended.
+
+In one transaction: what needs the run is looked for, its last event is told to webhooks, its row goes with all that
+hangs on it, and a row of `deleted_runs` takes its place, by which the controller knows whose files to remove
+(`server.checkpoints.retention.job`). So a process that is killed anywhere leaves the whole run, or none of it.
+"""
+
+from server.kit.db.database import Session
+from server.kit.errors import RunInUse, RunNotEnded, RunNotFound
+from server.kit.states import TERMINAL
+from server.lifecycle.deletion.repository import DeletionRepository
+from server.runs.events.repository import Note, lock_run, record
+from server.runs.models import Run
+from server.webhooks.deliveries.repository import Outbox, PendingEvents
+from server.webhooks.repository import WebhookRepository
+
+
+class DeletionService:
+    """Deletes runs. The session's owner commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._deletions = DeletionRepository(session)
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run; one that was deleted before stays so. Raises RunNotFound, RunNotEnded, RunInUse."""
+        try:
+            run = lock_run(self._session, run_id)
+        except RunNotFound:
+            # Asked after the lock: of two who delete it at once, the second has waited for the first one's commit.
+            if self._deletions.is_deleted(run_id):
+                return
+            raise RunNotFound(run_id, named=self._deletions.named(run_id)) from None
+        if run.state not in TERMINAL:
+            raise RunNotEnded(run.id, run.state)
+        users = list(self._deletions.users(run))
+        if users:
+            raise RunInUse(run.id, users)
+        self._announce(run)
+        self._deletions.delete(run)
+
+    def _announce(self, run: Run) -> None:
+        """Record the run's last event, and make messages of all events that no webhook was told of yet.
+
+        The events go with the run: what the sender has not come to would be lost.
+        """
+        data = {"name": run.name, "state": run.state}
+        head = record(
+            self._session, run.id, Note("run_deleted", "A user deleted the run.", data=data), attempt=run.attempt
+        )
+        subscriptions = WebhookRepository(self._session).subscriptions(lock=True)
+        while subscriptions and (told := self._deletions.told(run.id)) < head:
+            Outbox(self._session).tell(PendingEvents(run.id, told, head), subscriptions)

@@ -1,0 +1,346 @@
+"""Runs over HTTP: queue, read, wait, pause, resume, end, delete."""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import StringConstraints
+
+from ludus import schemas
+from server.assessments.service import AssessmentService
+from server.checkpoints.service import CheckpointService
+from server.configs.repository import ConfigRepository
+from server.configs.service import ConfigService
+from server.demonstrations.service import DemonstrationService
+from server.kit.db.database import Database, Session
+from server.kit.errors import (
+    ConfigNotFound,
+    IllegalTransition,
+    InvalidConfig,
+    InvalidEdit,
+    InvalidQuery,
+    Problem,
+    RunEnded,
+    RunEnding,
+    RunInUse,
+    RunNotEnded,
+    RunNotFound,
+    RunNotPaused,
+    TooManyTags,
+)
+from server.kit.http import filters
+from server.kit.http.auth import AuthDep
+from server.kit.http.bodies import EXAMPLE, BodyDep, declare_body, declare_json
+from server.kit.http.errors import BodyInvalid, TooManyWaiters, UnsupportedMediaType, problems
+from server.kit.http.fields import NAME, TEXT, Name, RunKey, Tag
+from server.kit.http.filters import EQUALITY, Field
+from server.kit.http.idempotency import COMMAND_PROBLEMS, Answer
+from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
+from server.kit.http.resources import resource
+from server.kit.http.services import CommandDep, Services, ServicesDep, shared
+from server.kit.listing import ListQuery, Order, Page
+from server.kit.states import RunKind, RunState, StopReason
+from server.ladders.service import LadderService
+from server.lifecycle.blocked.repository import BlockedRepository
+from server.lifecycle.deletion.service import DeletionService
+from server.lifecycle.service import RunService
+from server.metrics.listed import ListedMetric
+from server.metrics.repository import MetricRepository, values_by_run
+from server.runs.amendments.requests import RunChanges, RunUpdate
+from server.runs.amendments.service import AmendmentService
+from server.runs.models import Run
+from server.runs.repository import METRIC, NewRun, RunRepository
+from server.runs.requests import RunCreate
+from server.runs.waits import MAX_SECONDS, Waits, states_of
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+RUNS = ListForm(
+    name="runs",
+    kind=schemas.RunListed,
+    filters={
+        "state": Field(filters.choice(RunState), EQUALITY),
+        "tag": Field(filters.word, EQUALITY),
+        "name": Field(filters.word),
+        "kind": Field(filters.choice(RunKind), EQUALITY),
+        "stop_reason": Field(filters.choice(StopReason), EQUALITY),
+        "step": Field(filters.integer),
+        "priority": Field(filters.integer),
+        "created_at": Field(filters.time),
+        "updated_at": Field(filters.time),
+        "finished_at": Field(filters.time),
+    },
+    orders=frozenset({"created_at", "updated_at", "finished_at", "name", "state", "step", "priority", METRIC}),
+    default=Order("created_at"),
+)
+
+
+class ListedMetrics:
+    """The metrics that a list of runs is asked for."""
+
+    def __init__(
+        self,
+        metrics: Annotated[
+            list[Annotated[str, StringConstraints(min_length=1, max_length=420, pattern=TEXT)]] | None,
+            Query(
+                max_length=20,
+                description="Numbers to show beside each run: `[BEHAVIOR:]KEY`, the newest value; with `@max` or "
+                "`@min` the highest or lowest one.",
+            ),
+        ] = None,
+    ) -> None:
+        try:
+            self.wanted = [ListedMetric.parse(text) for text in metrics or ()]
+        except ValueError as error:
+            raise InvalidQuery("metrics", str(error)) from error
+        self.bound = self.wanted[0].text if self.wanted else ""
+        """The text to which page tokens are bound."""
+
+    def sorts(self, order: Order) -> ListedMetric | None:
+        """Return the metric that sorts the list, if one does."""
+        if order.field != METRIC:
+            return None
+        if not self.wanted:
+            raise InvalidQuery("order_by", "metric stands for the first of the parameter metrics, which is missing")
+        return self.wanted[0]
+
+
+MetricsDep = Annotated[ListedMetrics, Depends()]
+WaitsDep = Annotated[Waits, Depends(shared(Waits))]
+
+_STATE = "|".join(["terminal", *RunState])
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=schemas.Run,
+    responses={
+        200: {"model": schemas.PlannedRun, "description": "With `validate_only`: the run that would be queued."},
+        **problems(InvalidConfig, ConfigNotFound, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    },
+    openapi_extra=declare_body(RunCreate, EXAMPLE),
+)
+def create_run(
+    body: BodyDep,
+    command: CommandDep,
+    services: ServicesDep,
+    auth: AuthDep,
+    name: Annotated[Name | None, Query(description="Sets the body's field; for YAML bodies.")] = None,
+    tag: Annotated[list[Tag] | None, Query(max_length=50, description="Sets the body's `tags`.")] = None,
+    validate_only: Annotated[bool | None, Query(description="Sets the body's field.")] = None,
+) -> Response:
+    """Queue a training run. The body is JSON, or the bare configuration as YAML."""
+    wanted = body.read(RunCreate, {"name": name, "tags": tag, "validate_only": validate_only})
+    prepared = _prepare(services.database, wanted)
+    if wanted.validate_only:
+        return command.preview(_plan(prepared))
+
+    def create(session: Session) -> Answer:
+        new = replace(
+            prepared,
+            demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
+            checkpoints=CheckpointService(session).check(prepared.config, lock=True),
+            ladder=LadderService(session).check(prepared.config, lock=True),
+            token_id=auth.principal.token_id or "",
+        )
+        run = RunService(session, services.wake_up).create(new)
+        return Answer(201, _resource(run), f"/v1/runs/{run.id}")
+
+    return command.run(create)
+
+
+@router.get("", response_model=RUNS.page(), responses=problems(InvalidQuery, *LIST_PROBLEMS))
+def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -> dict[str, Any]:
+    """List runs, newest first. A filter's text that ends in `*` matches a prefix: `name = "nightly-*"`.
+
+    `order_by=metric desc` sorts by the first of `metrics`; runs that have no such number are left out then.
+    """
+
+    def fetch(session: Session, query: ListQuery) -> Page[schemas.RunListed]:
+        metric = metrics.sorts(query.order)
+        page = RunRepository(session).list(query, None if metric is None else values_by_run(metric))
+        BlockedRepository(session, services.settings.worker.lease_seconds).tell(page.items)
+        values = MetricRepository(session).listed([run.id for run in page.items], metrics.wanted)
+        runs = (
+            resource(schemas.RunListed, run, metrics={each.text: values[run.id][each] for each in metrics.wanted})
+            for run in page.items
+        )
+        return Page(tuple(runs), page.next)
+
+    return listing.answer(RUNS, services.database, fetch, metrics.bound)
+
+
+@router.get("/{run:name}", response_model=schemas.Run, responses=problems(RunNotFound, TooManyWaiters))
+def get_run(
+    run: RunKey,
+    services: ServicesDep,
+    waits: WaitsDep,
+    auth: AuthDep,
+    wait: Annotated[
+        str | None,
+        Query(
+            pattern=f"^({_STATE})(,({_STATE}))*$",
+            description="Answer only when the run is in one of these states (`terminal` = any final one), when it has "
+            "ended, or after `timeout`.",
+        ),
+    ] = None,
+    timeout: Annotated[float, Query(ge=0, le=MAX_SECONDS, description="Seconds to wait at most.")] = 20.0,
+) -> schemas.Run:
+    """Return one run, at once or when it has reached a state."""
+    found = _read(services, run)
+    wanted = states_of(wait or ",".join(RunState))
+    if found.state in wanted:
+        return found
+    waits.until(found.id, wanted, timeout, auth.principal.token_id)
+    return _read(services, found.id)
+
+
+@router.patch(
+    "/{run:name}",
+    response_model=schemas.Run,
+    responses=problems(
+        RunNotFound, RunEnded, InvalidEdit, TooManyTags, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS
+    ),
+    openapi_extra=declare_json(RunUpdate),
+)
+def update_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+    """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended; or name and tags of
+    any run.
+
+    All changes are made, or none. The answer's `config` has them. A live run goes on with them from its next update,
+    others when they go on; the event `hyperparameters_changed` says so, with old and new.
+    """
+    wanted = body.read(RunUpdate, {})
+    return command.run(lambda session: _changed(session, services, AmendmentService(session).update(run, wanted)))
+
+
+@router.post(
+    "/{run:name}:pause",
+    response_model=schemas.Run,
+    responses=problems(RunNotFound, RunEnding, IllegalTransition, *COMMAND_PROBLEMS),
+)
+def pause_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
+    """Pause a run: checkpoint, PAUSED with reason `user`, the worker is free, simulators wait for `:resume`."""
+    return command.run(lambda session: _changed(session, services, RunService(session, services.wake_up).pause(run)))
+
+
+@router.post(
+    "/{run:name}:resume",
+    response_model=schemas.Run,
+    responses=problems(RunNotFound, RunNotPaused, InvalidEdit, UnsupportedMediaType, BodyInvalid, *COMMAND_PROBLEMS),
+    openapi_extra=declare_json(RunChanges, required=False),
+)
+def resume_run(run: RunKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+    """Resume a paused run from its newest checkpoint. A body makes changes first, in PATCH's format."""
+    changes = body.read(RunChanges, {}) if body.content else None
+    return command.run(
+        lambda session: _changed(session, services, RunService(session, services.wake_up).resume(run, changes))
+    )
+
+
+@router.post(
+    "/{run:name}:stop",
+    response_model=schemas.Run,
+    responses=problems(RunNotFound, IllegalTransition, *COMMAND_PROBLEMS),
+)
+def stop_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
+    """End a run well: final checkpoint and export, then SUCCEEDED with reason `user`."""
+    return command.run(lambda session: _changed(session, services, RunService(session, services.wake_up).stop(run)))
+
+
+@router.post(
+    "/{run:name}:cancel",
+    response_model=schemas.Run,
+    responses=problems(RunNotFound, IllegalTransition, *COMMAND_PROBLEMS),
+)
+def cancel_run(run: RunKey, command: CommandDep, services: ServicesDep) -> Response:
+    """End a run at once: CANCELLED, without a checkpoint."""
+    return command.run(lambda session: _changed(session, services, RunService(session, services.wake_up).cancel(run)))
+
+
+@router.delete(
+    "/{run:name}",
+    status_code=204,
+    response_class=Response,
+    responses={204: {"description": "It is gone."}, **problems(RunNotFound, RunNotEnded, RunInUse)},
+)
+def delete_run(
+    run: Annotated[
+        str, Path(max_length=40, pattern=NAME, description="A run's id. A name would mean another run next.")
+    ],
+    services: ServicesDep,
+) -> Response:
+    """Delete a run that has ended, with its metrics, events, logs and checkpoints.
+
+    Refused while something outside the run needs it: an alias, a pinned checkpoint, another run that began with one of
+    its checkpoints or judged it, or a ladder on which it has played; the answer names them. The controller removes the
+    files. To delete it again changes nothing.
+    """
+    with services.database.write() as session:
+        DeletionService(session).delete(run)
+    return Response(status_code=204)
+
+
+def _read_run(session: Session, services: Services, found: Run) -> schemas.Run:
+    """Return what the API says of a run, with what it waits for now."""
+    blocked = BlockedRepository(session, services.settings.worker.lease_seconds)
+    blocked.tell([found], with_limits=True)
+    return _resource(found, needs_action=blocked.needs_action(found))
+
+
+def _resource(run: Run, **given: object) -> schemas.Run:
+    return resource(schemas.Run, run, token_id=run.token_id or None, **given)
+
+
+def _read(services: Services, run: str) -> schemas.Run:
+    with services.database.read() as session:
+        return _read_run(session, services, RunRepository(session).get(run))
+
+
+def _prepare(database: Database, wanted: RunCreate) -> NewRun:
+    """Read and check the configuration before the writing transaction begins: a large one takes a while."""
+    with database.read() as session:
+        prepared = ConfigService(ConfigRepository(session)).prepare(
+            wanted.config,
+            name=wanted.config_name,
+            version=wanted.config_version,
+            overrides=wanted.overrides,
+            complete=AssessmentService(session).complete,
+        )
+        DemonstrationService(session).check(prepared.config)
+        CheckpointService(session).check(prepared.config)
+        LadderService(session).check(prepared.config)
+    kind = prepared.config.kind
+    if wanted.kind not in {None, kind}:
+        raise InvalidConfig(
+            [Problem("kind", "contradiction", f"the configuration is one of a {kind} run; leave kind out")]
+        )
+    return NewRun(
+        prepared.config,
+        name=wanted.name or prepared.config.name,
+        tags=wanted.tags,
+        priority=wanted.priority,
+        owner=wanted.owner,
+        config_name=prepared.name,
+        config_version=prepared.version,
+        warnings=prepared.warnings,
+    )
+
+
+def _plan(new: NewRun) -> schemas.PlannedRun:
+    return schemas.PlannedRun(
+        kind=new.config.kind,
+        name=new.name,
+        tags=tuple(sorted(set(new.tags))),
+        priority=new.priority,
+        owner=new.owner,
+        config_name=new.config_name,
+        config_version=new.config_version,
+        config=new.config.model_dump(mode="json"),
+        warnings=tuple(resource(schemas.ConfigWarning, each) for each in new.warnings),
+    )
+
+
+def _changed(session: Session, services: Services, run: Run) -> Answer:
+    return Answer(200, _read_run(session, services, run))

@@ -1,0 +1,19 @@
+"""The metrics that an attempt writes."""
+
+from collections.abc import Sequence
+
+from server.metrics.points import MetricPoint
+from server.metrics.repository import MetricRepository
+from server.runs.attempts.repository import AttemptFence
+
+
+class MetricWriter:
+    """Writes metrics of one attempt."""
+
+    def __init__(self, fence: AttemptFence) -> None:
+        self._fence = fence
+
+    def append(self, points: Sequence[MetricPoint]) -> None:
+        """Append points. Appending the same points twice is safe. Raises LeaseLost."""
+        with self._fence.write() as (session, run):
+            MetricRepository(session).append(run.id, self._fence.number, points)

@@ -1,0 +1,138 @@
+"""Server-sent events: a run's log as it grows.
+
+Each message carries the event's sequence number as its id, so a client that reconnects with `Last-Event-ID` continues
+exactly where it stopped. A comment is sent when nothing happens, so that proxies and clients see that the stream lives.
+After a run's last event comes the message `end`, and the stream closes; when the token is not valid any more, the last
+message is `error` with a problem.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.to_thread
+import structlog
+
+from ludus import schemas
+from server.kit.db.database import Database
+from server.kit.http.errors import TooManyStreams
+from server.kit.http.event_stream import EventStreamResponse, encode_event, encode_problem
+from server.kit.http.resources import dump, resource
+from server.kit.http.telemetry import HttpTelemetry
+from server.kit.states import TERMINAL
+from server.kit.token_watcher import TokenWatcher
+from server.kit.waking import on_loop
+from server.runs.events.repository import EventRepository
+from server.runs.events.tailer import Entry, EventSource, Head, Tailer
+
+log = structlog.get_logger(__name__)
+
+PAGE_SIZE = 200
+"""Events that a client takes from the database at once, to catch up."""
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """Limits of event streams."""
+
+    clients: int = 1000
+    """Open streams in this process."""
+    ping_seconds: float = 15.0
+    send_seconds: float = 20.0
+    """A client that takes nothing for so long is dropped."""
+
+
+class DatabaseEvents:
+    """Reads and encodes events from the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def heads(self, run_ids: Collection[str]) -> Mapping[str, Head]:
+        """Return the newest sequence number and the state of each of these runs that exists."""
+        with self._database.read() as session:
+            return EventRepository(session).heads(run_ids)
+
+    def after(self, run_id: str, seq: int, limit: int) -> Sequence[Entry]:
+        """Return a run's events with a sequence number above `seq`, in order, at most `limit`, encoded."""
+        with self._database.read() as session:
+            events = EventRepository(session).page(run_id, seq, limit)
+        return [Entry(event.seq, encode_event(event.seq, dump(resource(schemas.Event, event)))) for event in events]
+
+
+class EventStreams:
+    """Opens streams, up to a limit."""
+
+    def __init__(
+        self,
+        tailer: Tailer,
+        source: EventSource,
+        watcher: TokenWatcher,
+        telemetry: HttpTelemetry,
+        limits: StreamLimits | None = None,
+    ) -> None:
+        self.tailer = tailer
+        self.limits = limits or StreamLimits()
+        self.open = 0
+        """Streams that are open now. Only touched on the event loop."""
+        self._source = source
+        self._watcher = watcher
+        self._telemetry = telemetry
+
+    def stream(self, run_id: str, after: int, token_id: str | None) -> EventStreamResponse:
+        """Answer with the events of a run after `after`, while the token is valid. Raises TooManyStreams."""
+        if self.open >= self.limits.clients:
+            raise TooManyStreams(self.limits.clients)
+
+        return EventStreamResponse(
+            lambda scope: self._messages(scope, run_id, after, token_id),
+            self.limits.send_seconds,
+            self._counted(run_id),
+        )
+
+    @contextmanager
+    def _counted(self, run_id: str) -> Iterator[None]:
+        self.open += 1
+        self._telemetry.event_streams.inc()
+        try:
+            yield
+        except TimeoutError:
+            self._telemetry.dropped_streams.inc()
+            log.info("event_stream_dropped", run_id=run_id, reason="the client takes nothing")
+        finally:
+            self.open -= 1
+            self._telemetry.event_streams.dec()
+
+    async def _messages(
+        self, scope: MutableMapping[str, Any], run_id: str, after: int, token_id: str | None
+    ) -> AsyncIterator[bytes]:
+        """Iterate over messages until the run ends, the token is not valid any more, or the server stops."""
+        yield b": hello\n\n"
+        caught_up = False  # until then events come from the database, afterwards from the tailer's ring
+        woken = asyncio.Event()
+        wake = on_loop(woken.set)
+        with self.tailer.watch(run_id, wake) as feed, self._watcher.watch(token_id, wake) as watched:
+            while not self.tailer.closed:
+                woken.clear()
+                if watched.refusal is not None:
+                    yield encode_problem(watched.refusal, scope)
+                    return
+                entries: Sequence[Entry] | None = feed.since(after) if caught_up else None
+                if entries is None:
+                    entries = await anyio.to_thread.run_sync(self._source.after, run_id, after, PAGE_SIZE)
+                    caught_up = not entries
+                if entries:
+                    after = entries[-1].seq
+                    yield b"".join(entry.chunk for entry in entries)
+                elif feed.head is not None and feed.head.state in TERMINAL and feed.head.seq <= after:
+                    yield f"event: end\ndata: {json.dumps({'state': feed.head.state})}\n\n".encode()
+                    return
+                else:
+                    try:
+                        async with asyncio.timeout(self.limits.ping_seconds):
+                            await woken.wait()
+                    except TimeoutError:
+                        yield b": ping\n\n"

@@ -1,0 +1,145 @@
+"""The order in which a free slot takes waiting runs. Pure: no database, no clock.
+
+1. The project with the fewest runs in training; among equal ones, the one whose next run has waited longest.
+2. In the project, the highest priority; waiting raises it by one step each `aging_seconds`, so that nothing waits for
+   ever.
+3. Then the token with the fewest runs in training, and of one token's runs the owner with the fewest.
+4. The run that has waited longest.
+
+Project and token come from the authenticated request. Owner and priority are free text and a free number, so they
+only order runs that would compete with each other anyway: they never gain anything over another project, and the owner
+nothing over another token. Quotas bind projects and tokens; a run beyond one of them is passed over.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from server.kit.settings import SchedulingSettings
+from server.runs.scheduling.demand import Demand, Offer, nobody_serves
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a run waits for more than its turn."""
+
+    event: str
+    """Type of the event that says so the first time."""
+    sentence: str
+    level: str = "warning"
+
+
+class Account(NamedTuple):
+    """The groups whose quotas a run counts against."""
+
+    project: str
+    token_id: str
+    """The token that created it; empty: no token of the database did."""
+    owner: str
+    """Free text, by which nothing is limited."""
+
+
+class InTraining:
+    """How many runs are in training, by project, by token and by owner."""
+
+    def __init__(self, counts: Mapping[Account, int]) -> None:
+        self._projects: dict[str, int] = {}
+        self._tokens: dict[str, int] = {}
+        self._owners = dict(counts)
+        for account, count in counts.items():
+            self._projects[account.project] = self.of_project(account.project) + count
+            self._tokens[account.token_id] = self.of_token(account.token_id) + count
+
+    def of_project(self, project: str) -> int:
+        """Return how many runs of a project are in training."""
+        return self._projects.get(project, 0)
+
+    def of_token(self, token_id: str) -> int:
+        """Return how many runs that a token created are in training, in all projects that it acts in."""
+        return self._tokens.get(token_id, 0)
+
+    def of_owner(self, account: Account) -> int:
+        """Return how many runs of an owner are in training, of those that one token created in one project."""
+        return self._owners.get(account, 0)
+
+
+def quota_reached(account: Account, running: InTraining, policy: SchedulingSettings) -> str | None:
+    """Say which quota keeps an account's runs waiting; None where none does."""
+    project, token = account.project, account.token_id
+    limits = (
+        (policy.project_quota(project), running.of_project(project), f"The project `{project}`", "PROJECT"),
+        (policy.token_quota(token), running.of_token(token), _token(token), "TOKEN"),
+    )
+    for quota, count, whose, kind in limits:
+        if quota == 0:
+            settings = f"LUDUS_SCHEDULING__{kind}_QUOTAS or LUDUS_SCHEDULING__RUNS_PER_{kind}"
+            return f"{whose} may have no run in training here ({settings})."
+        if count >= quota:
+            runs = f"{quota:g} run{'s' * (quota > 1)}"
+            return f"{whose} has {runs} in training, as many as allowed: this one follows when one of them ends."
+    return None
+
+
+def _token(token_id: str) -> str:
+    return f"The token `{token_id}`, which created this run," if token_id else "The group of runs without a token"
+
+
+def obstacle(
+    account: Account, demand: str, offers: Sequence[Offer], running: InTraining, policy: SchedulingSettings
+) -> Obstacle | None:
+    """Return why no slot takes an account's runs with this demand; None where they only wait for their turn."""
+    nobody = nobody_serves(Demand.parse(demand), offers)
+    if nobody is not None:
+        return Obstacle("no_worker_serves", nobody)
+    reached = quota_reached(account, running, policy)
+    return None if reached is None else Obstacle("quota_reached", reached, "info")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The run that has waited longest of one account, with one demand and one priority."""
+
+    run_id: str
+    account: Account
+    demand: str
+    priority: int
+    queued_at: float
+    """On the database's clock."""
+
+
+def in_order(
+    waiting: Iterable[Waiting],
+    running: InTraining,
+    offer: Offer,
+    policy: SchedulingSettings,
+    now: float,
+    hint: str | None = None,
+) -> list[Waiting]:
+    """Return the runs that a slot may take, the one whose turn it is first.
+
+    `now` is the database's time; `hint` is the run that the wake-up named, which decides between equals only.
+    """
+
+    def in_project(one: Waiting) -> tuple[int, int, int, float, bool, str]:
+        waited = max(0.0, now - one.queued_at)
+        priority = one.priority + int(waited // policy.aging_seconds)
+        tokens, owners = running.of_token(one.account.token_id), running.of_owner(one.account)
+        return (-priority, tokens, owners, one.queued_at, one.run_id != hint, one.run_id)
+
+    allowed = [
+        one
+        for one in waiting
+        if offer.serves(Demand.parse(one.demand)) and quota_reached(one.account, running, policy) is None
+    ]
+    ordered = sorted(allowed, key=in_project)
+    # Priorities of different projects are never compared: projects compare by the age of the run that each would take.
+    next_of: dict[str, Waiting] = {}
+    for one in ordered:
+        next_of.setdefault(one.account.project, one)
+
+    def of_project(one: Waiting) -> tuple[int, float, bool, str]:
+        following = next_of[one.account.project]
+        count = running.of_project(one.account.project)
+        return (count, following.queued_at, following.run_id != hint, one.account.project)
+
+    return sorted(ordered, key=of_project)  # stable: the order within a project stays

@@ -1,0 +1,69 @@
+"""The simulators that an attempt writes: who is connected, and why sessions ended."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from server.kit.db.texts import storable
+from server.runs.attempts.repository import AttemptFence
+from server.runs.events.repository import Note
+from server.simulators.models import Simulator
+from server.simulators.repository import LEFT, SimulatorRepository
+
+ORDERLY: Final = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "run_paused", "run_moved"})
+"""Codes of sessions that the simulator or the run ended; all others are a warning."""
+
+
+class SimulatorWriter:
+    """Writes simulators of one attempt. Each method is one transaction, and raises LeaseLost."""
+
+    def __init__(self, fence: AttemptFence) -> None:
+        self._fence = fence
+
+    def connected(
+        self,
+        session_id: str,
+        *,
+        number: int,
+        collector: int,
+        behaviors: Sequence[str] = (),
+        peer: str = "",
+        label: str = "",
+        client: str = "",
+    ) -> None:
+        """Note that a collector serves a simulator."""
+        columns: dict[str, Any] = {"number": number, "collector": collector, "behaviors": list(behaviors), "agents": 0}
+        texts = {"peer": storable(peer, 200), "label": storable(label, 200), "client": storable(client, 100)}
+        columns |= {name: text for name, text in texts.items() if text}
+        data = {"session_id": session_id, "number": number, "collector": collector, "peer": peer}
+        data["behaviors"] = list(behaviors)
+        message = f"Simulator {number} connected from {peer or 'an unknown address'}."
+        with self._fence.write() as (session, run):
+            SimulatorRepository(session).connected(run.id, self._fence.number, session_id, **columns)
+            self._fence.record(session, Note("simulator_connected", message, data=data))
+
+    def plays(self, session_id: str, behaviors: Sequence[str], agents: int) -> None:
+        """Note the facts of a simulator's first step: all its behaviors, and the number of its agents."""
+        with self._fence.write() as (session, run):
+            SimulatorRepository(session).plays(run.id, self._fence.number, session_id, behaviors, agents)
+
+    def left(self, session_id: str, *, code: str, reason: str, steps: int, peer: str = "") -> None:
+        """Note that a simulator's session ended, or was refused before it began (its `session_id` is unknown then).
+
+        Noting the same end twice leaves one event.
+        """
+        data: dict[str, Any] = {"session_id": session_id, "code": code, **({"peer": peer} if peer else {})}
+        with self._fence.write() as (session, run):
+            known = session.get(Simulator, (run.id, session_id), populate_existing=True)
+            if known is None:
+                note = Note("simulator_refused", f"Refused a simulator: {reason}", "warning", data)
+                self._fence.record(session, note)
+                return
+            if known.state == LEFT and (known.leave_code, known.steps) == (storable(code, 64), steps):
+                return
+            ended = known.state != LEFT
+            simulators = SimulatorRepository(session)
+            simulators.left(run.id, self._fence.number, session_id, code=code, reason=reason, steps=steps)
+            data |= {"number": known.number, "steps": steps}
+            level = "info" if code in ORDERLY else "warning"
+            type_, verb = ("simulator_left", "left") if ended else ("simulator_refused", "was refused")
+            self._fence.record(session, Note(type_, f"Simulator {known.number} {verb}: {reason}", level, data))

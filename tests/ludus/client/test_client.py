@@ -1,0 +1,373 @@
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ludus.client import (
+    Busy,
+    Client,
+    DownloadDamaged,
+    NotFinite,
+    NotFound,
+    ProblemAnswer,
+    ServerUnreachable,
+    StoredConfig,
+    WaitTimedOut,
+)
+from ludus.schemas import Event
+from tests.server.app.world import CARTPOLE, World, build_services, open_world, server_process, serving
+
+
+def test_a_run_is_created_found_listed_and_stopped(client: Client) -> None:
+    created = client.runs.create(CARTPOLE, name="mine", tags=["b", "a"], overrides={"seed": 5})
+
+    assert (created.state, created.seed, created.tags) == ("QUEUED", 5, ("a", "b"))
+    assert created.created_at.tzinfo is not None
+    assert client.runs.get("mine") == created
+    [listed] = client.runs.list(filter='name = "mine"')
+    assert listed.id == created.id
+    assert client.runs.stop("mine").state == "SUCCEEDED"
+    assert client.runs.wait("mine", timeout=5).stop_reason == "user"
+
+
+def test_a_list_fetches_pages_as_needed_and_stops_at_its_limit(client: Client, world: World) -> None:
+    for _ in range(5):
+        client.runs.create(CARTPOLE, tags=["paged"])
+
+    assert len(list(client.runs.list(filter="tag = paged"))) == 5
+    assert len(list(client.runs.list(filter="tag = paged", limit=3))) == 3
+
+
+def test_a_plan_queues_nothing(client: Client) -> None:
+    plan = client.runs.plan("behaviors: {Planned: {}}", name="planned")
+
+    assert plan.config["behaviors"]["Planned"]["max_steps"] == 500000
+    with pytest.raises(NotFound) as caught:
+        client.runs.get("planned")
+    assert caught.value.code == "run_not_found"
+
+
+def test_all_mistakes_arrive_with_their_paths(client: Client) -> None:
+    with pytest.raises(ProblemAnswer) as caught:
+        client.runs.create({"behaviors": {"X": {"max_stepz": 1, "time_horizon": "long"}}})
+
+    assert caught.value.code == "invalid_config"
+    assert {item.path for item in caught.value.errors} == {"behaviors.X.max_stepz", "behaviors.X.time_horizon"}
+
+
+def test_one_key_is_one_run(client: Client) -> None:
+    first = client.runs.create(CARTPOLE, idempotency_key="the-same")
+    second = client.runs.create(CARTPOLE, idempotency_key="the-same")
+
+    assert first.id == second.id
+
+
+def test_a_wait_times_out_with_the_run_as_it_is(client: Client) -> None:
+    run = client.runs.create(CARTPOLE)
+
+    with pytest.raises(WaitTimedOut) as caught:
+        client.runs.wait(run.id, timeout=0.3)
+
+    assert caught.value.run.state == "QUEUED"
+
+
+def test_a_wait_for_a_state_ends_there(client: Client, world: World) -> None:
+    run = client.runs.create(CARTPOLE)
+    threading.Timer(0.2, world.claim(run.id).start).start()
+
+    assert client.runs.wait(run.id, ["RUNNING"], timeout=10).state == "RUNNING"
+
+
+def test_events_are_read_and_followed(client: Client, world: World) -> None:
+    run = client.runs.create(CARTPOLE)
+    threading.Timer(0.3, lambda: world.claim(run.id).start().finish()).start()
+
+    followed = list(client.events.follow(run.id))
+
+    assert [event.seq for event in followed] == list(range(1, len(followed) + 1))
+    assert followed[-1].type == "run_succeeded"
+    assert list(client.events.list(run.id)) == followed
+    assert list(client.events.follow(run.id, after=followed[-1].seq)) == []
+
+
+def test_metrics_checkpoints_logs_attempts_simulators_and_workers_are_typed(
+    client: Client, world: World, tmp_path: Path
+) -> None:
+    trainer = world.claim(client.runs.create(CARTPOLE).id).start()
+    trainer.measure("Environment/Cumulative Reward", [1.0, 3.0])
+    trainer.save(100, {"CartPole.onnx": b"model"}, tmp_path)
+    trainer.write_log("trainer.log", b"hello\n", tmp_path)
+    trainer.ledger.simulators.connected("one", number=0, collector=0)
+    trainer.ledger.simulators.plays("one", ["CartPole"], 2)
+    run = trainer.run_id
+
+    [series] = client.metrics.series(run, "Environment/Cumulative Reward")
+    [checkpoint] = client.checkpoints.list(run)
+    [log] = client.logs.list(run)
+    [simulator] = client.simulators.list(run, state="connected")
+
+    assert client.metrics.list(run)[0].value == 3.0
+    assert (series.steps, series.values, series.total) == ((100, 200), (1.0, 3.0), 2)
+    assert checkpoint == client.checkpoints.get(run)
+    assert checkpoint.files[0].name == "CartPole.onnx"
+    assert client.logs.read(run, log.attempt, log.name, tail=3).text == "lo\n"
+    assert simulator.behaviors == ("CartPole",)
+    assert client.runs.attempts(run)[0].worker_id == "host/1/1"
+    assert client.workers.list() == []
+
+
+def test_configurations_are_stored_compared_and_used(client: Client) -> None:
+    first = client.configs.create("stored", "# mine\nbehaviors: {CartPole: {}}\n", description="a")
+    second = client.configs.create("stored", CARTPOLE)
+
+    assert (first.version, second.version) == (1, 2)
+    assert client.configs.get("stored", 1).source.startswith("# mine")
+    assert [each.version for each in client.configs.list_versions("stored")] == [2, 1]
+    assert [each.name for each in client.configs.list()] == ["stored"]
+    [change] = client.configs.diff("stored", 1, 2).changes
+    assert (change.path, change.old, change.new) == ("behaviors.CartPole.max_steps", 500000, 10000)
+    run = client.runs.create(StoredConfig("stored", 1))
+    assert (run.config_name, run.config_version) == ("stored", 1)
+
+
+def test_a_download_is_verified_and_all_or_nothing(client: Client, world: World, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 2000
+    trainer = world.claim(client.runs.create(CARTPOLE).id).start()
+    checkpoint = trainer.save(100, {"CartPole.onnx": content}, tmp_path)
+    target = tmp_path / "models" / "CartPole.onnx"
+
+    client.checkpoints.download(trainer.run_id, "latest", "CartPole.onnx", target)
+    assert target.read_bytes() == content
+
+    stored = world.services.settings.storage.root / f"runs/{trainer.run_id}/1/checkpoints/100/CartPole.onnx"
+    stored.write_bytes(b"\xff" + content[1:])
+    with pytest.raises(DownloadDamaged):
+        client.checkpoints.download(trainer.run_id, checkpoint, "CartPole.onnx", target)
+    with pytest.raises(NotFound):
+        client.checkpoints.download(trainer.run_id, checkpoint, "Other.onnx", target)
+
+    assert target.read_bytes() == content
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_server_that_is_not_there_is_said_in_a_sentence() -> None:
+    with Client("http://127.0.0.1:9") as client, pytest.raises(ServerUnreachable, match="ludus up"):
+        client.runs.get("x")
+
+
+@pytest.mark.parametrize("server", ["not a url", "http://[::1", "ftp://127.0.0.1"])
+def test_an_address_that_is_none_is_said_in_a_sentence(server: str) -> None:
+    with pytest.raises(ServerUnreachable), Client(server) as client:
+        client.runs.get("x")
+
+
+@pytest.mark.parametrize("content", [b"<html>It works!</html>", b'{"error": "x"}', b"[]", b"7"])
+@pytest.mark.parametrize("status", [200, 404, 502])
+def test_another_server_is_not_taken_for_ours(status: int, content: bytes) -> None:
+    transport = httpx.MockTransport(lambda _request: httpx.Response(status, content=content))
+
+    with Client("http://127.0.0.1", transport=transport) as client, pytest.raises(ServerUnreachable):
+        client.runs.get("x")
+
+
+def test_a_wrong_token_is_a_problem(tmp_path: Path) -> None:
+    with open_world(tmp_path, token="sesame") as world:
+        with Client(world.server, "wrong") as client, pytest.raises(ProblemAnswer) as caught:
+            client.runs.get("x")
+        assert caught.value.code == "unauthenticated"
+        with Client(world.server, "sesame") as client:
+            assert list(client.runs.list()) == []
+
+
+def test_a_refused_token_is_said_with_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LUDUS_TOKEN", raising=False)
+
+    def refused(token: str | None = None) -> str:
+        with Client(world.server, token) as client, pytest.raises(ProblemAnswer) as caught:
+            client.runs.get("x")
+        return str(caught.value)
+
+    with open_world(tmp_path, token="sesame") as world:
+        assert refused().endswith("None was given: set LUDUS_TOKEN.")
+        monkeypatch.setenv("LUDUS_TOKEN", "wrong")
+        assert refused().endswith("It was shown the token in LUDUS_TOKEN.")
+        monkeypatch.setenv("LUDUS_TOKEN", "sesame")
+        assert refused("wrong").endswith("It was shown the token that was given.")
+
+
+def test_a_follower_whose_token_is_revoked_is_told_and_does_not_come_back(tmp_path: Path) -> None:
+    with open_world(tmp_path, token="boss") as world, Client(world.server, "boss") as boss:
+        run = boss.runs.create(CARTPOLE)
+        token = boss.tokens.create("follower", ["read"])
+        with Client(world.server, token.token) as client:
+            events = client.events.follow(run.id)
+            assert next(events).type == "run_created"
+            boss.tokens.revoke(token.id)
+
+            with pytest.raises(ProblemAnswer, match="revoked") as caught:
+                next(events)
+
+    assert (caught.value.status, caught.value.code) == (401, "token_refused")
+
+
+def test_a_server_that_is_not_ready_says_so(client: Client) -> None:
+    assert client.ready()
+    assert client.version()
+    problem = {"code": "not_ready", "detail": "no", "status": 503}
+    transport = httpx.MockTransport(lambda _request: httpx.Response(503, json=problem))
+    with Client("http://127.0.0.1", transport=transport) as other:
+        assert not other.ready()
+        with pytest.raises(Busy):
+            other.runs.get("x")
+
+
+class Bystanders:
+    """One who follows the events of a run, and one who waits for its end."""
+
+    def __init__(self, client: Client, run: str) -> None:
+        self.events: list[Event] = []
+        self.waited: list[str] = []
+        self._client = client
+        self._run = run
+        self._first = threading.Event()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._follow, self._wait)]
+        for thread in self._threads:
+            thread.start()
+        assert self._first.wait(60)
+        time.sleep(0.3)  # allow: sleep, because that the other one asks, too, shows nowhere
+
+    def _follow(self) -> None:
+        for event in self._client.events.follow(self._run):
+            self.events.append(event)
+            self._first.set()
+
+    def _wait(self) -> None:
+        self.waited.append(self._client.runs.wait(self._run, timeout=60).state)
+
+    def check(self) -> None:
+        for thread in self._threads:
+            thread.join(60)
+        assert [event.type for event in self.events] == ["run_created", "run_cancelled"]
+        assert self.waited == ["CANCELLED"]
+
+
+@pytest.mark.long
+def test_a_killed_server_loses_no_event_and_no_waiter(tmp_path: Path) -> None:
+    with server_process(tmp_path) as server, Client(server.server) as client:
+        run = client.runs.create(CARTPOLE)
+        bystanders = Bystanders(client, run.id)
+
+        server.end(signal.SIGKILL)
+        server.start()
+        client.runs.cancel(run.id)
+
+        bystanders.check()
+
+
+def test_a_server_that_is_started_again_loses_no_event_and_no_waiter(tmp_path: Path) -> None:
+    with serving(build_services(tmp_path)) as address:
+        client = Client(address)
+        run = client.runs.create(CARTPOLE)
+        bystanders = Bystanders(client, run.id)
+
+    with client, serving(build_services(tmp_path), int(address.rpartition(":")[2])):
+        client.runs.cancel(run.id)
+
+        bystanders.check()
+
+
+def test_a_terminated_server_ends_at_once_though_somebody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ludus.client.backoff.RETRY_SECONDS", 0.5)
+    with server_process(tmp_path) as server, Client(server.server) as client:
+        run = client.runs.create(CARTPOLE)
+        first = threading.Event()
+
+        def follow() -> None:
+            with suppress(ServerUnreachable):
+                for _ in Client(server.server).events.follow(run.id):
+                    first.set()
+
+        follower = threading.Thread(target=follow)
+        follower.start()
+        assert first.wait(60)
+
+        before = time.monotonic()
+        code = server.end(signal.SIGTERM)
+        seconds = time.monotonic() - before
+        server.listening.close()
+        follower.join(60)
+
+        assert seconds < 4
+        assert code in {0, -signal.SIGTERM}
+
+
+def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ludus.client.backoff.RETRY_SECONDS", 0.5)
+
+    with Client("http://127.0.0.1:9") as client:
+        with pytest.raises(ServerUnreachable):
+            client.runs.wait("x", timeout=20)
+        with pytest.raises(ServerUnreachable):
+            list(client.events.follow("x"))
+
+
+CURRICULUM = {
+    **CARTPOLE,
+    "environment_parameters": {
+        "pole": {
+            "curriculum": [
+                {"name": "short", "value": 1, "completion_criteria": {"behavior": "CartPole", "threshold": 100}},
+                {"name": "long", "value": 2},
+            ]
+        }
+    },
+}
+
+
+def test_lessons_are_seen_and_changed(client: Client) -> None:
+    run = client.runs.create(CURRICULUM)
+
+    (pole,) = client.environment_parameters.get(run.id).parameters
+    assert (pole.name, pole.lesson, pole.lessons, pole.lesson_name, pole.value) == ("pole", 1, 2, "short", 1.0)
+    client.environment_parameters.set_lesson(run.id, "pole", "long")
+    sampler = {"sampler_type": "uniform", "sampler_parameters": {"seed": 1}}
+    asked = client.environment_parameters.set_value(run.id, "pole", sampler)
+
+    assert asked.pending[0].change == {"lesson": 2}
+    assert asked.pending[1].change["value"]["sampler_type"] == "uniform"
+    with pytest.raises(ProblemAnswer) as caught:
+        client.environment_parameters.set_lesson(run.id, "pole", 3)
+    assert (caught.value.code, caught.value.errors[0].path) == ("invalid_edit", "parameters.pole.lesson")
+
+
+def test_a_number_that_json_cannot_hold_is_refused_by_its_path_before_anything_is_sent(client: Client) -> None:
+    wanted = {"A": {"hyperparameters": {"betas": [0.9, float("inf")]}}}
+
+    with pytest.raises(NotFinite, match=r"behaviors\.A\.hyperparameters\.betas\[1\] is inf"):
+        client.runs.change("run_unknown", wanted)
+
+
+def test_who_writes_http_to_a_server_of_tls_or_another_protocol_is_told_so() -> None:
+    def hang_up(server: socket.socket) -> None:
+        server.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as rude:
+        thread = threading.Thread(target=hang_up, args=(rude,))
+        thread.start()
+        server = f"http://127.0.0.1:{rude.getsockname()[1]}"
+        with Client(server) as client, pytest.raises(ServerUnreachable, match="if it speaks TLS, write https://"):
+            client.ready()
+        thread.join()
+
+
+def test_who_writes_https_to_a_server_without_tls_is_told_so(world: World) -> None:
+    server = world.server.replace("http:", "https:")
+    with Client(server) as client, pytest.raises(ServerUnreachable, match="it speaks no TLS: write http://"):
+        client.ready()

@@ -1,0 +1,180 @@
+"""Frozen policies in a collector: who answers which team, and which games of a sitting count."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from ludus.collector.arena import Arena
+from ludus.collector.evaluation import EndedGame, EvaluationEpisodes, EvaluationRunner
+from ludus.collector.recorder import TrajectoryRecorder
+from ludus.collector.step_quota import StepQuota
+from ludus.protocol.batches import Outcome
+from tests.ludus.collector.match_world import NETWORK, End, Game, Stadium, spec_of, weights_of
+from worker.collectors.acting import POLICIES
+
+RED, BLUE = "Duel?team=0", "Duel?team=1"
+CANDIDATE, CHAMPION = 3, 7
+"""What their policies answer."""
+WIDER = {**NETWORK, "hidden_units": 2}
+
+
+class Court:
+    """One runner for everybody, in the place of a stadium's."""
+
+    def __init__(self, policies: int = 2) -> None:
+        spec = spec_of("Duel")
+        self.arena = Arena.create(spec, 500)
+        self.sittings = EvaluationEpisodes()
+        networks = [NETWORK, WIDER][:policies]
+        self.runner = EvaluationRunner(
+            number=0,
+            behavior="Duel",
+            policies=[POLICIES.policy(spec, network) for network in networks],
+            sittings=self.sittings,
+            observer=self.sittings,
+            recorder=TrajectoryRecorder(self.arena, 500, StepQuota()),
+            quota=StepQuota(),
+            rng=np.random.default_rng(1),
+            low_blocks=0,
+            recorded=False,
+            version=0,
+            schedule=lambda: None,
+        )
+        self.runner.policies[0].load(weights_of(CANDIDATE))
+        if policies == 2:
+            # Two units on one input: weights (2), biases (2), head (2), its bias, the deviation.
+            champion = np.zeros(8, np.float32)
+            champion[6] = 0.3 * CHAMPION
+            self.runner.policies[1].load(champion)
+        self.stadium = SimpleNamespace(
+            rosters=0, learning={}, pitch=lambda _: SimpleNamespace(opposition=self.runner), run=self.runner.run
+        )
+
+    def game(self, *names: str) -> Game:
+        return Game(cast("Stadium", self.stadium), 1, names)
+
+    def sit(self, game: Game, sitting: int, team: int | None) -> None:
+        """Begin a sitting, as the collector does after a reset."""
+        for runner, roster in game.rosters.values():
+            runner.drop(roster)
+        self.runner.sit({roster.team: roster for _, roster in game.rosters.values()}, "one", sitting, team)
+
+    def take(self) -> list[EndedGame]:
+        """Return the games of the only sitting that is complete."""
+        ((session_id, _, games),) = self.sittings.take()
+        assert session_id == "one"
+        return games
+
+
+@pytest.fixture
+def court() -> Iterator[Court]:
+    made = Court()
+    yield made
+    made.arena.close()
+
+
+def test_the_candidate_plays_the_team_that_the_sitting_names(court: Court) -> None:
+    game = court.game(RED, BLUE)
+
+    court.sit(game, 0, team=0)
+    game.play({RED: [0, 1], BLUE: [0]})
+    first = game.actions
+    game.actions = {}
+    court.sit(game, 1, team=1)
+    game.play({RED: [0, 1], BLUE: [0]})
+
+    assert first == {RED: {0: CANDIDATE, 1: CANDIDATE}, BLUE: {0: CHAMPION}}
+    assert game.actions == {RED: {0: CHAMPION, 1: CHAMPION}, BLUE: {0: CANDIDATE}}
+
+
+def test_only_the_first_game_of_each_agent_counts_whichever_ends_first(court: Court) -> None:
+    game = court.game(RED, BLUE)
+    court.sit(game, 0, team=0)
+    game.play({RED: [0, 1], BLUE: [0, 1]})
+
+    game.play({RED: [0, 1]}, end={RED: [End(1, 1.0)]})  # agent 1 wins, and begins another one
+    assert court.sittings.take() == [], "agent 0 plays on"
+    game.play({RED: [0, 1]}, end={RED: [End(1, -1.0)]})
+    game.play({}, end={RED: [End(0, -2.0)]})
+
+    assert [(each.outcome, each.episode_return, each.length) for each in court.take()] == [
+        (Outcome.LOSS, -2.0, 3),
+        (Outcome.WIN, 1.0, 1),
+    ]
+
+
+def test_agents_that_come_later_do_not_count(court: Court) -> None:
+    game = court.game(RED, BLUE)
+    court.sit(game, 0, team=0)
+    game.play({RED: [4]})
+    game.play({RED: [4, 9], BLUE: [0]})
+
+    game.play({}, end={RED: [End(9, 1.0), End(4, 0.0)]})
+
+    (only,) = court.take()
+    assert only.outcome == Outcome.DRAW
+
+
+def test_a_group_plays_one_game_that_ends_with_its_last_member(court: Court) -> None:
+    game = court.game(RED, BLUE)
+    court.sit(game, 0, team=0)
+    game.play({RED: [0, 1], BLUE: [0]}, groups={RED: 5})
+    game.play({RED: [0], BLUE: [0]}, end={RED: [End(1, 1.0, group=5)]}, groups={RED: 5})
+    assert court.sittings.take() == []
+
+    game.play({}, end={RED: [End(0, 1.0, group=5, group_reward=2.0)]})
+
+    (only,) = court.take()
+    assert (only.outcome, only.episode_return) == (Outcome.WIN, 2.0)  # the mean of 1, and of 1 + 2
+
+
+def test_an_interrupted_game_is_a_draw_unless_the_simulator_says_otherwise(court: Court) -> None:
+    game = court.game(RED, BLUE)
+    court.sit(game, 0, team=0)
+    game.play({RED: [0, 1]})
+
+    ends = [End(0, 3.0, truncated=True), End(1, 3.0, truncated=True, outcome=Outcome.LOSS)]
+    game.play({}, end={RED: ends})
+
+    assert [(each.outcome, each.truncated) for each in court.take()] == [(Outcome.DRAW, True), (Outcome.LOSS, True)]
+
+
+def test_the_other_side_and_what_comes_before_a_sitting_count_for_nothing(court: Court) -> None:
+    game = court.game(RED, BLUE)
+    game.play({RED: [0], BLUE: [0]})
+    game.play({}, end={RED: [End(0, 1.0)], BLUE: [End(0, 1.0)]})
+    court.sit(game, 0, team=1)
+    game.play({RED: [0], BLUE: [0]})
+
+    game.play({}, end={RED: [End(0, 1.0)]})
+
+    assert court.sittings.take() == []
+
+
+def test_a_sitting_that_is_broken_off_is_never_reported(court: Court) -> None:
+    game = court.game(RED, BLUE)
+    court.sit(game, 0, team=0)
+    game.play({RED: [0], BLUE: [0]})
+    for runner, roster in game.rosters.values():
+        runner.drop(roster)
+
+    game.play({RED: [0]})
+    game.play({}, end={RED: [End(0, 1.0)]})
+
+    assert court.sittings.take() == []
+
+
+def test_one_policy_alone_plays_every_team() -> None:
+    court = Court(policies=1)
+    game = court.game("Duel")
+    court.sit(game, 0, team=None)
+
+    game.play({"Duel": [0, 1]})
+    game.play({}, end={"Duel": [End(0, 1.5), End(1, -1.0)]})
+
+    assert game.actions == {"Duel": {0: CANDIDATE, 1: CANDIDATE}}
+    assert [each.episode_return for each in court.take()] == [1.5, -1.0]
+    court.arena.close()

@@ -1,0 +1,66 @@
+"""Everything that can be wrong is one sentence that says what to do, and stands in the guide under its name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ludus.games import diagnostics
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.side_channels import STATS
+from ludus.sdk.errors import Failure
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "unity.md").read_text()
+PROBLEMS = [
+    diagnostics.never_dialled(Path("Game.exe"), 5005, 60.0, ["HTTP_PROXY"]),
+    diagnostics.exited(3, dialled=True, last_lines=""),
+    diagnostics.exited(-11, dialled=False, last_lines="it printed:\n    oh"),
+    diagnostics.quit_by_itself(),
+    diagnostics.second_call_missing(60.0),
+    diagnostics.stopped_calling(60.0),
+    diagnostics.nobody_plays(5004, 60.0, []),
+    diagnostics.foreign_game(5005),
+    diagnostics.stray_call(5005),
+    diagnostics.port_taken(5005, 5006),
+    diagnostics.editor_port_taken(5004),
+    diagnostics.no_port(5005, 65535),
+    diagnostics.port_in_arguments("--mlagents-port"),
+    diagnostics.reply_too_large(5 << 20),
+    diagnostics.message_too_large("70 MB"),
+    diagnostics.cameras_without_graphics("Seer?team=0", 2),
+    diagnostics.hook_failed("pending", KeyError("x")),
+    diagnostics.channel_of_the_run(STATS),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.code)
+def test_a_problem_is_in_the_guide(problem: Failure) -> None:
+    assert f"| `{problem.code}` |" in GUIDE
+
+
+def test_every_problem_is_tried_here() -> None:
+    source = Path(diagnostics.__file__).read_text()
+
+    assert (
+        len(re.findall(r"-> Failure:", source)) == len({problem.code for problem in PROBLEMS}) - 1
+    )  # `exited` has two
+
+
+def test_the_proxy_is_named_where_there_is_one() -> None:
+    assert "HTTP_PROXY" in PROBLEMS[0].sentence
+    assert "proxy" not in diagnostics.never_dialled(Path("Game.exe"), 5005, 60.0, []).sentence
+
+
+def test_a_signal_is_no_exit_code() -> None:
+    assert "was killed by signal 11 before it had dialled" in PROBLEMS[2].sentence
+
+
+def test_proxies_are_found_whatever_their_case() -> None:
+    environment = {"HTTP_PROXY": "http://p", "https_proxy": "http://p", "no_proxy": "x", "grpc_proxy": ""}
+
+    assert diagnostics.proxies_in(environment) == ["HTTP_PROXY", "https_proxy"]
+
+
+def test_what_the_next_process_would_do_again_is_hopeless() -> None:
+    assert diagnostics.is_hopeless(CloseCode.BEHAVIOR_NOT_CONFIGURED)
+    assert not diagnostics.is_hopeless(CloseCode.NOT_FINITE)

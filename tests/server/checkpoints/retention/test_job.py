@@ -1,0 +1,187 @@
+"""The janitor: rows first, then files; restartable anywhere; what belongs to nothing goes, and nothing else."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.checkpoints.models import Checkpoint
+from server.checkpoints.retention.job import RetentionJob
+from server.checkpoints.service import CheckpointService
+from server.config.config import RunConfig
+from server.kit.artifacts import FolderStore
+from server.kit.db.database import Database
+from server.kit.errors import StorageRefused, StorageUnavailable
+from server.kit.settings import StorageSettings
+from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.service import RunService
+from server.runs.events.repository import EventRepository
+from server.runs.repository import NewRun
+from tests.factories import RecordingWakeUp, make_checkpoint, make_claim, make_ledger, make_run, read_run
+
+OLD = 30 * 86400.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "artifacts")
+
+
+def janitor(database: Database, store: FolderStore, **settings: Any) -> RetentionJob:
+    return RetentionJob(database, store, StorageSettings(**settings))
+
+
+def save(ledger: AttemptLedger, store: FolderStore, folder: Path, step: int, run: str = "x", **overrides: Any) -> str:
+    """Publish a checkpoint of 100 bytes, and enter it."""
+    source = folder / f"{run}-{step}"
+    source.mkdir()
+    (source / "state.json").write_bytes(b"." * 100)
+    path = f"runs/{run}/1/checkpoints/{step}"
+    return ledger.checkpoints.add(make_checkpoint(step, path=path, files=store.publish(source, path), **overrides))
+
+
+def stored(tmp_path: Path) -> set[str]:
+    return {file.parent.name for file in (tmp_path / "artifacts").rglob("state.json")}
+
+
+def age(database: Database, *ids: str, seconds: float = OLD) -> None:
+    with database.write() as session:
+        for each in ids:
+            session.get_one(Checkpoint, each).created_at -= seconds
+
+
+def test_the_files_of_what_is_given_up_go_and_its_row_stays(
+    database: Database, store: FolderStore, tmp_path: Path
+) -> None:
+    ledger = make_ledger(database, name="run")
+    ids = [save(ledger, store, tmp_path, step) for step in (100, 200, 300)]
+    assert ledger.checkpoints.retire(1) == ids[:2]
+    assert stored(tmp_path) == {"100", "200", "300"}
+
+    assert janitor(database, store).purge() == 2
+
+    assert stored(tmp_path) == {"300"}
+    with database.read() as session:
+        assert [session.get_one(Checkpoint, each).purged_at is None for each in ids] == [False, False, True]
+    assert janitor(database, store).purge() == 0
+
+
+def test_a_janitor_that_is_killed_between_files_and_row_is_followed_by_one_that_ends_the_work(
+    database: Database, store: FolderStore, tmp_path: Path
+) -> None:
+    ledger = make_ledger(database, name="run")
+    for step in (100, 200):
+        save(ledger, store, tmp_path, step)
+    ledger.checkpoints.retire(1)
+    store.delete("runs/x/1/checkpoints/100")
+
+    assert janitor(database, store).purge() == 1
+
+
+def test_a_store_that_refuses_one_deletion_does_not_keep_the_others_and_one_that_is_away_is_waited_for(
+    database: Database, store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = make_ledger(database, name="run")
+    for step in (100, 200, 300):
+        save(ledger, store, tmp_path, step)
+    ledger.checkpoints.retire(1)
+    delete = store.delete
+
+    def refuse(path: str) -> None:
+        if path.endswith("/100"):
+            raise StorageRefused("not yours", "make it yours")
+        delete(path)
+
+    def away(path: str) -> None:
+        raise StorageUnavailable(path)
+
+    monkeypatch.setattr(store, "delete", away)
+    janitor(database, store).tick()
+    assert stored(tmp_path) == {"100", "200", "300"}
+    monkeypatch.setattr(store, "delete", refuse)
+    janitor(database, store).tick()
+    assert stored(tmp_path) == {"100", "300"}
+    monkeypatch.setattr(store, "delete", delete)
+    janitor(database, store).tick()
+    assert stored(tmp_path) == {"300"}
+
+
+def test_what_is_too_old_is_given_up_but_for_the_newest_the_best_the_pinned_and_the_used(
+    database: Database, store: FolderStore, tmp_path: Path
+) -> None:
+    config = {"behaviors": {"CartPole": {}}, "checkpoint_settings": {"keep_best": {"metric": "win_rate"}}}
+    run = make_run(database, name="run", config=config)
+    ledger = AttemptLedger(database, make_claim(database))
+    ids = [save(ledger, store, tmp_path, step) for step in (100, 200, 300, 400, 500)]
+    best, pinned, used, old, newest = ids
+    with database.write() as session:
+        CheckpointService(session).score(run.id, best, "win_rate", 0.9)
+        CheckpointService(session).score(run.id, old, "win_rate", 0.2)
+        CheckpointService(session).pin(run.id, pinned, pinned=True)
+    with database.write() as session:
+        other = (
+            RunService(session, RecordingWakeUp())
+            .create(NewRun(RunConfig.model_validate(config), name="other", checkpoints=[used]))
+            .id
+        )
+    age(database, *ids)
+
+    assert janitor(database, store).retain() == []  # no limit is set
+    assert janitor(database, store, retention_seconds=86400).retain() == [old]
+
+    with database.write() as session:
+        RunService(session, RecordingWakeUp()).cancel(other)
+        CheckpointService(session).pin(run.id, pinned, pinned=False)
+    assert sorted(janitor(database, store, retention_seconds=86400).retain()) == sorted([pinned, used])
+    with database.read() as session:
+        told = [event for event in EventRepository(session).page(run.id) if event.type == "checkpoints_deleted"]
+    assert [event.data["rules"] for event in told] == [["age"], ["age"]]
+    assert told[0].data["checkpoint_ids"] == [old]
+    assert newest
+
+
+def test_what_is_too_much_goes_from_the_oldest_of_all_runs_on(
+    database: Database, store: FolderStore, tmp_path: Path
+) -> None:
+    ledgers = {name: make_ledger(database, name=name) for name in ("a", "b")}
+    ids = {
+        (name, step): save(ledgers[name], store, tmp_path, step, run=name) for step in (100, 200) for name in ledgers
+    }
+    age(database, ids["b", 100])
+    keeper = janitor(database, store, retention_bytes=350)
+
+    assert keeper.retain() == [ids["b", 100]]
+    assert keeper.retain() == []
+    assert janitor(database, store, retention_bytes=0).retain() == [ids["a", 100]]  # the newest of each stay
+    keeper.purge()
+    assert read_run(database, "a").id
+
+
+def test_only_old_files_that_no_row_names_are_orphans(database: Database, store: FolderStore, tmp_path: Path) -> None:
+    ledger = make_ledger(database, name="run")
+    save(ledger, store, tmp_path, 100)
+    (tmp_path / "log").write_text("a log is nobody's orphan")
+    store.publish(tmp_path / "log", "runs/x/1/logs/trainer.log")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "state.json").write_text("{}")
+    for orphan in ("runs/x/1/checkpoints/old-1", "runs/x/1/checkpoints/new-1", "runs/y/3/checkpoints/old-2"):
+        store.publish(source, orphan)
+    for upload in ("checkpoints/ckpt_old", "demonstrations/dem_old"):
+        store.publish(source, upload)
+    long_ago = time.time() - 2 * 86400
+    for file in (tmp_path / "artifacts").rglob("*"):
+        if file.is_file() and "new-1" not in str(file):
+            os.utime(file, (long_ago, long_ago))
+
+    assert janitor(database, store).collect() == [
+        "checkpoints/ckpt_old",
+        "demonstrations/dem_old",
+        "runs/x/1/checkpoints/old-1",
+        "runs/y/3/checkpoints/old-2",
+    ]
+
+    left = {file.parent.name for file in (tmp_path / "artifacts").rglob("*") if file.is_file()}
+    assert left == {"100", "logs", "new-1"}

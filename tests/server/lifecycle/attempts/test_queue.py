@@ -1,0 +1,115 @@
+"""Claims: the best run, for one worker only."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from server.config.config import RunConfig, resolve
+from server.kit.db.database import Database
+from server.kit.states import RunState
+from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
+from server.runs.events.repository import EventRepository
+from server.runs.repository import RunRepository
+from server.workers.repository import WorkerInfo, WorkerRegistry, WorkerRepository
+from tests.factories import CONFIG, make_checkpoint, make_claim, make_run, read_run
+
+
+def test_nothing_waits_nothing_is_claimed(database: Database) -> None:
+    assert RunQueue(database).claim("worker-1", 10) is None
+    assert not RunQueue(database).waiting()
+
+
+def test_the_claim_carries_what_the_worker_needs(database: Database) -> None:
+    run = make_run(database, name="first")
+
+    claim = RunQueue(database).claim("worker-1", 10)
+
+    assert claim is not None
+    assert (claim.run_id, claim.attempt, claim.name, claim.seed, claim.worker_id) == (run.id, 1, "first", 7, "worker-1")
+    assert RunConfig.model_validate(claim.config) == resolve(CONFIG)
+    assert claim.resume is None
+    now = read_run(database, run.id)
+    assert (now.state, now.attempt) == (RunState.STARTING, 1)
+
+
+def test_the_highest_priority_comes_first_then_the_longest_in_the_queue(database: Database) -> None:
+    names = [("old", 0), ("new", 0), ("urgent", 5), ("idle", -1)]
+    for name, priority in names:
+        make_run(database, name=name, priority=priority)
+
+    assert [make_claim(database).name for _ in names] == ["urgent", "old", "new", "idle"]
+
+
+def test_a_hint_does_not_let_a_run_jump_the_queue(database: Database) -> None:
+    older = make_run(database)
+    newer = make_run(database)
+
+    claim = RunQueue(database).claim("worker-1", 10, hint=newer.id)
+
+    assert claim is not None
+    assert claim.run_id == older.id
+
+
+def test_a_run_that_was_claimed_is_not_claimed_again(database: Database) -> None:
+    make_run(database)
+    make_claim(database)
+
+    assert RunQueue(database).claim("worker-2", 10) is None
+
+
+def test_a_recovering_run_resumes_from_its_newest_checkpoint(database: Database) -> None:
+    make_run(database)
+    first = AttemptLedger(database, make_claim(database))
+    first.move(RunState.RUNNING)
+    first.checkpoints.add(make_checkpoint(1000))
+    newest = first.checkpoints.add(make_checkpoint(2000))
+    first.release("trainer_lost", "It crashed.")
+
+    claim = make_claim(database, "worker-2")
+
+    assert claim.attempt == 2
+    assert claim.resume is not None
+    assert (claim.resume.id, claim.resume.step, claim.resume.attempt) == (newest, 2000, 1)
+    assert read_run(database, claim.run_id).step == 2000
+
+
+def test_contested_claims_have_one_winner_each(database_url: str) -> None:
+    """8 workers with connections of their own fight for 24 runs."""
+    database = Database(database_url, synchronous="OFF")
+    runs = {make_run(database).id for _ in range(24)}
+    start = threading.Barrier(8)
+
+    def work(number: int) -> list[str]:
+        own = Database(database_url, synchronous="OFF")
+        start.wait()
+        claimed = []
+        while (claim := RunQueue(own).claim(f"worker-{number}", 10)) is not None:
+            claimed.append(claim.run_id)
+        own.close()
+        return claimed
+
+    with ThreadPoolExecutor(8) as pool:
+        claims = [run_id for claimed in pool.map(work, range(8)) for run_id in claimed]
+    with database.read() as session:
+        numbers = {run.attempt for run in RunRepository(session).list().items}
+        seqs = {run_id: [event.seq for event in EventRepository(session).page(run_id)] for run_id in runs}
+    database.close()
+
+    assert sorted(claims) == sorted(runs)
+    assert numbers == {1}
+    assert all(numbers == [1, 2] for numbers in seqs.values())
+
+
+def test_the_list_of_workers_shows_what_each_works_on(database: Database) -> None:
+    registry = WorkerRegistry(database)
+    registry.register(WorkerInfo("worker-1", "host", 1, "0.1.0"))
+    run = make_run(database)
+    ledger = AttemptLedger(database, make_claim(database))
+    with database.read() as session:
+        busy = WorkerRepository(session).get("worker-1")
+    ledger.release("released", "The worker shuts down.")
+    with database.read() as session:
+        idle = WorkerRepository(session).get("worker-1")
+
+    assert busy.run_id == run.id
+    assert busy.last_claim_at is not None
+    assert idle.run_id is None

@@ -1,0 +1,146 @@
+"""What users do with runs: create, stop, cancel."""
+
+import pytest
+
+from server.config.config import RunConfig
+from server.kit.db.database import Database
+from server.kit.errors import IllegalTransition, RunNotFound
+from server.kit.states import Intent, RunKind, RunState, StopReason
+from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.service import RunService
+from server.runs.events.repository import EventRepository
+from server.runs.models import Run
+from server.runs.repository import NewRun
+from tests.factories import CONFIG, RecordingWakeUp, make_claim, make_ledger, make_run, read_run
+
+
+def stop(database: Database, run: str) -> Run:
+    with database.write() as session:
+        return RunService(session, RecordingWakeUp()).stop(run)
+
+
+def cancel(database: Database, run: str) -> Run:
+    with database.write() as session:
+        return RunService(session, RecordingWakeUp()).cancel(run)
+
+
+def events(database: Database, run_id: str) -> list[str]:
+    with database.read() as session:
+        return [event.type for event in EventRepository(session).page(run_id)]
+
+
+def test_a_created_run_waits_and_a_worker_is_woken_after_the_commit(
+    database: Database, wake_up: RecordingWakeUp
+) -> None:
+    with database.write() as session:
+        run = RunService(session, wake_up).create(
+            NewRun(RunConfig.model_validate(CONFIG), name="first", tags=["b", "a", "b"], priority=3)
+        )
+        assert wake_up.woken == []
+
+    assert wake_up.woken == [run.id]
+    assert (run.state, run.name, run.tags, run.priority, run.seed) == (RunState.QUEUED, "first", ["a", "b"], 3, 7)
+    assert events(database, run.id) == ["run_created"]
+
+
+def test_a_missing_seed_is_drawn_and_stored_with_the_configuration(database: Database) -> None:
+    run = make_run(database, config={**CONFIG, "seed": None})
+
+    assert 0 <= run.seed < 2**31
+    assert read_run(database, run.id).config["seed"] == run.seed
+
+
+@pytest.mark.parametrize(
+    ("trainers", "kind"),
+    [(["ppo"], RunKind.TRAIN), (["clone"], RunKind.CLONE), (["clone", "ppo"], RunKind.TRAIN)],
+    ids=["ppo", "clone", "both"],
+)
+def test_a_run_is_of_the_kind_that_its_behaviors_make_it(
+    database: Database, trainers: list[str], kind: RunKind
+) -> None:
+    needs = {"clone": {"demonstrations": [f"dem_{'0' * 26}"]}}
+    behaviors = {
+        f"B{index}": {"trainer_type": trainer, **needs.get(trainer, {})} for index, trainer in enumerate(trainers)
+    }
+
+    run = make_run(database, config={**CONFIG, "behaviors": behaviors})
+
+    assert run.kind == kind
+
+
+def test_a_run_without_a_name_is_called_like_its_id(database: Database) -> None:
+    run = make_run(database)
+
+    assert run.name == run.id
+
+
+def test_stopping_a_waiting_run_ends_it_at_once(database: Database) -> None:
+    run = make_run(database)
+
+    stopped = stop(database, run.id)
+
+    assert (stopped.state, stopped.stop_reason) == (RunState.SUCCEEDED, StopReason.USER)
+    assert stopped.finished_at is not None
+    assert events(database, run.id) == ["run_created", "run_succeeded"]
+
+
+def test_cancelling_a_waiting_run_ends_it_at_once(database: Database) -> None:
+    run = make_run(database)
+
+    cancelled = cancel(database, run.id)
+
+    assert (cancelled.state, cancelled.stop_reason) == (RunState.CANCELLED, StopReason.USER)
+
+
+def test_stopping_a_live_run_is_a_wish_that_its_supervisor_learns_with_the_next_heartbeat(database: Database) -> None:
+    ledger = make_ledger(database, name="live")
+    assert ledger.heartbeat(10, 0) is Intent.NONE
+
+    stopped = stop(database, "live")
+    again = stop(database, "live")
+
+    assert stopped.state == again.state == RunState.RUNNING
+    assert ledger.heartbeat(10, 0) is Intent.STOP
+    assert events(database, stopped.id).count("stop_requested") == 1
+
+
+def test_cancel_outranks_stop_and_stop_does_not_outrank_cancel(database: Database) -> None:
+    ledger = make_ledger(database, name="live")
+
+    stop(database, "live")
+    cancel(database, "live")
+    stop(database, "live")
+
+    assert ledger.heartbeat(10, 0) is Intent.CANCEL
+
+
+def test_repeating_a_wish_after_it_came_true_is_no_error(database: Database) -> None:
+    run = make_run(database)
+    stop(database, run.id)
+
+    assert stop(database, run.id).state == RunState.SUCCEEDED
+    assert events(database, run.id) == ["run_created", "run_succeeded"]
+
+
+def test_a_run_that_ended_otherwise_cannot_be_stopped_or_cancelled(database: Database) -> None:
+    make_run(database, name="done")
+    ledger = AttemptLedger(database, make_claim(database))
+    ledger.move(RunState.RUNNING)
+    ledger.move(RunState.SUCCEEDED)
+
+    with pytest.raises(IllegalTransition, match="is SUCCEEDED and cannot become CANCELLED"):
+        cancel(database, "done")
+    with pytest.raises(IllegalTransition, match=r"is SUCCEEDED already\. It has ended"):
+        stop(database, "done")
+
+
+def test_an_unknown_run_is_not_found(database: Database) -> None:
+    with pytest.raises(RunNotFound, match="nobody"):
+        stop(database, "nobody")
+
+
+def test_a_name_means_the_newest_run_of_that_name(database: Database) -> None:
+    make_run(database, name="twin")
+    newer = make_run(database, name="twin")
+
+    assert read_run(database, "twin").id == newer.id

@@ -1,0 +1,233 @@
+"""A registered behavior, the pool's side: settings of its collectors, and the blocks that they hold.
+
+They are given weights, quotas, blocks and frozen policies; none of it is lost with one that dies. Everything is called
+under the pool's lock, and nothing waits.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ludus.collector import messages
+from ludus.collector.arena import Arena, ArenaLayout
+from ludus.collector.messages import Kind, OpponentAssignment, PolicySpec, pack_numbered
+from ludus.collector.segments import Segments
+from ludus.collector.weights import WeightBuffers, freeze
+from ludus.protocol.environment_parameters import ParameterValue, to_plain
+from ludus.protocol.spec import BehaviorSpec
+from worker.collectors.processes import CollectorProcess, CollectorProcesses
+from worker.collectors.step_quota import Grant, StepQuota
+from worker.experience.blocks import BlockLedger
+
+BLOCK_CHUNK = 512
+"""Blocks that are lent at a time, at most. Few, because those that were used last are lent first and are still in the
+cache."""
+FEWEST_BLOCKS = 64
+CHUNK_BYTES = 32 << 20
+"""Blocks of pictures are lent in smaller numbers: what a collector holds becomes memory as it writes all of it in turn.
+One that needs more, because more agents than that act at once, asks again."""
+
+
+def block_chunk(layout: ArenaLayout) -> int:
+    """Return how many blocks are lent at a time."""
+    return max(FEWEST_BLOCKS, min(BLOCK_CHUNK, CHUNK_BYTES // layout.block_bytes))
+
+
+class RegisteredBehavior:
+    """A registered behavior: weights, quotas, blocks and frozen policies of its collectors."""
+
+    def __init__(
+        self,
+        runner: int,
+        spec: BehaviorSpec,
+        program: PolicySpec,
+        arena: Arena,
+        children: CollectorProcesses,
+        evaluated: Sequence[npt.NDArray[np.float32]] = (),
+    ) -> None:
+        self.spec = spec
+        self.ledger = BlockLedger(arena.layout.blocks)
+        self._runner = runner
+        self._program = program
+        self._arena = arena
+        self._children = children
+        self._quota = StepQuota()
+        self._weights = WeightBuffers.create(program.weights_size, len(children))
+        self._version = -1
+        """Newest published version; -1 = none."""
+        self._index = -1
+        """Buffer that holds it."""
+        self._reading: dict[int, int] = {}
+        """Collector -> buffer that it was told of and has not acknowledged."""
+        self._told: dict[int, int] = {}
+        """Collector -> newest version that it was told of."""
+        self._chunk = block_chunk(arena.layout)
+        """Blocks that are lent at a time."""
+        self._starving: set[int] = set()
+        """Collectors that asked for blocks when none was free."""
+        self._recorded = not program.evaluated
+        self._opposition: OpponentAssignment | None = None
+        self._frozen = {key: freeze(each) for key, each in enumerate(evaluated)}
+        """Key -> descriptor of the weights, of all policies that the opposition names, or that an assessment is about.
+        """
+
+    @property
+    def name(self) -> str:
+        """Of the behavior."""
+        return self.spec.behavior
+
+    def introduce(self, child: CollectorProcess) -> None:
+        """Make the behavior known to a collector."""
+        program, layout = self._program, self._arena.layout
+        message = messages.Admit(
+            runner=self._runner,
+            spec=messages.spec_to_text(self.spec),
+            policy=program,
+            rows=layout.rows,
+            blocks=layout.blocks,
+            memory_size=layout.memory_size,
+            weight_buffers=self._weights.layout.buffers,
+            low_blocks=self._chunk // 2,
+        )
+        if program.evaluated:
+            self._children.tell(child, message, (self._arena.fd, *self._frozen.values()))
+            return
+        self._children.tell(child, message, (self._arena.fd, self._weights.fd))
+        self.lend_blocks(child)
+        if self._version >= 0:
+            self._offer_weights(child)
+        if not self._recorded:
+            self._children.tell(child, messages.Unrecorded(self._runner))
+        if self._opposition is not None:
+            self._tell_opposition(child, self._opposition, self._frozen)
+        self._send_grants(self._quota.add(child.index))
+
+    def forget(self, child: CollectorProcess) -> int:
+        """Take back what a dead collector had; return how many steps of the round are lost."""
+        self.ledger.reclaim_from(child.index)
+        self._starving.discard(child.index)
+        self._told.pop(child.index, None)
+        if child.index in self._reading:
+            self._weights.release(self._reading.pop(child.index))
+        return self._quota.remove(child.index)
+
+    def close(self) -> None:
+        """Give the weights up. The collectors have ended."""
+        self._weights.close()
+        for fd in self._frozen.values():
+            os.close(fd)
+
+    # Weights ----------------------------------------------------------------------------------------------------
+
+    def publish(self, version: int, weights: npt.NDArray[np.float32]) -> None:
+        """Make newer weights act."""
+        self._index = self._weights.write(version, weights)
+        self._version = version
+        for child in self._children.listening:
+            self._offer_weights(child)
+
+    def weights_read(self, child: CollectorProcess) -> None:
+        """Note that a collector has taken the weights that it was told of."""
+        self._weights.release(self._reading.pop(child.index))
+        self._offer_weights(child)
+
+    def _offer_weights(self, child: CollectorProcess) -> None:
+        """Tell a collector of the newest weights, unless it is still reading others."""
+        if child.index in self._reading or self._told.get(child.index) == self._version:
+            return
+        self._weights.hold(self._index)
+        self._reading[child.index] = self._index
+        self._told[child.index] = self._version
+        self._children.tell(child, messages.Weights(self._runner, self._index, self._version))
+
+    # Rounds -----------------------------------------------------------------------------------------------------
+
+    def restore_rounds(
+        self, number: int, delivered: Sequence[tuple[int, int]], overdraft: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Count what an earlier attempt delivered (`StepQuota.restore`)."""
+        self._quota.restore(number, delivered, overdraft)
+
+    def grant(self, number: int, steps: int) -> None:
+        """Begin a round."""
+        self._send_grants(self._quota.grant(number, steps))
+
+    def quota_progress(self, child: CollectorProcess, message: messages.QuotaProgress) -> None:
+        """Record progress; extend a quota that is used, if the round is not complete."""
+        self._send_grants(self._quota.progress(child.index, message.round, message.steps, used=message.used))
+
+    def collected(self) -> tuple[int, int] | None:
+        """Return (round, steps) once when the current round is complete. Collectors answer no more of it."""
+        collected = self._quota.collected()
+        if collected is not None:
+            for index in self._quota.unused:
+                self._children.tell(self._children[index], messages.EndRound(self._runner, collected[0]))
+        return collected
+
+    def stop_recording(self) -> None:
+        """Answer all agents without limits and without recording."""
+        self._recorded = False
+        self._children.tell_all(messages.Unrecorded(self._runner))
+
+    def _send_grants(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            message = messages.GrantSteps(
+                self._runner, grant.round, grant.steps, grant.size, grant.report_every, self._version
+            )
+            self._children.tell(self._children[grant.collector], message)
+
+    # Blocks -----------------------------------------------------------------------------------------------------
+
+    def delivered(self, child: CollectorProcess, segments: Segments) -> Segments:
+        """Take segments over; return them, each with the round that it counts into."""
+        self.ledger.deliver(child.index, segments.blocks.tolist())
+        columns = segments.column("round").tolist(), segments.column("length").tolist()
+        return segments.of_rounds([self._quota.delivered(child.index, *pair) for pair in zip(*columns, strict=True)])
+
+    def reclaim(self, segments: Segments) -> None:
+        """Free the blocks of delivered segments, for those who starve first."""
+        self.ledger.reclaim(segments.blocks.tolist())
+        for index in list(self._starving):
+            self.lend_blocks(self._children[index])
+
+    def lend_blocks(self, child: CollectorProcess) -> None:
+        """Give a collector blocks to write, now or when there are some."""
+        blocks = self.ledger.lend(child.index, self._chunk)
+        if len(blocks):
+            self._starving.discard(child.index)
+            self._children.send(child, Kind.BLOCKS, pack_numbered(self._runner, blocks.tobytes()))
+        else:
+            self._starving.add(child.index)
+
+    # Frozen policies --------------------------------------------------------------------------------------------
+
+    def oppose(self, opposition: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
+        """Say which team learns, and what the others play; `weights` has those that were not named the last time."""
+        named, known = opposition.keys, self._frozen
+        expected = self._program.weights_size
+        for key in named - known.keys():
+            if weights[key].shape != (expected,):
+                raise ValueError(f"policy {key} has {weights[key].size} weights, {self.name} takes {expected}")
+        fresh = {key: freeze(weights[key]) for key in sorted(named - known.keys())}
+        self._children.retire([known[key] for key in known if key not in named])
+        self._frozen = {key: fd for key, fd in (known | fresh).items() if key in named}
+        self._opposition = opposition
+        for child in self._children.listening:
+            self._tell_opposition(child, opposition, fresh)
+
+    def sit(self, session_id: str, sitting: int, team: int | None, parameters: Mapping[str, ParameterValue]) -> None:
+        """Begin an evaluation batch on a simulator, if it is connected."""
+        message = messages.BeginEvaluation(self._runner, session_id, sitting, team, to_plain(parameters))
+        for child in self._children.listening:
+            if session_id in child.simulators:
+                self._children.tell(child, message)
+
+    def _tell_opposition(
+        self, child: CollectorProcess, opposition: OpponentAssignment, fresh: Mapping[int, int]
+    ) -> None:
+        """Tell a collector of the opponents; `fresh` are those that it does not know."""
+        for key, fd in fresh.items():
+            self._children.tell(child, messages.FrozenPolicy(self._runner, key), (fd,))
+        self._children.tell(child, messages.Opponents(self._runner, opposition))

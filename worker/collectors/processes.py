@@ -1,0 +1,305 @@
+"""Collector processes, the learner's side: started ahead of time, configured later, watched, and always ended.
+
+What is said to them, and what becomes of what they say, is the pool's matter (`ProcessListener`).
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+import structlog
+
+from ludus.backoff import Backoff
+from ludus.child_process import ChildProcess, describe_exit
+from ludus.collector import messages
+from ludus.collector.channel import Channel, ChannelClosedError, Frame
+from ludus.collector.messages import Kind, Message
+from ludus.collector.silence import Silence
+from worker.collectors.events import Endpoint
+
+log = structlog.get_logger()
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""The policy's products are small: threads would cost more than they bring."""
+CLOSE_SECONDS = 5.0
+START_SECONDS = 30.0
+"""How long a collector may take until it listens."""
+SILENCE_SECONDS = 30.0
+"""A collector that has said nothing and done nothing for so long has frozen (`Silence.idle`)."""
+BUSY_SECONDS = 300.0
+"""One that has said nothing for so long will not speak again, however busy it is."""
+
+
+class WarmCollector:
+    """A collector process that has imported everything, or is about to, and waits for its settings.
+
+    Start it from a thread that lives as long as the learner: the kernel kills it when that thread ends.
+    """
+
+    def __init__(self, process: ChildProcess, channel: Channel) -> None:
+        self.process = process
+        self.channel = channel
+
+    @classmethod
+    def spawn(cls) -> Self:
+        """Start a process; it needs about half a second until it can serve."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = ChildProcess(
+                [sys.executable, "-m", "worker.collectors", "--channel", str(theirs.fileno())],
+                environment={**os.environ, **ONE_THREAD, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+                descriptors=(theirs.fileno(),),
+                tied=True,
+            )
+        return cls(process, Channel(ours))
+
+    def close(self) -> None:
+        """End it: it sees end of file, and is killed if that is not enough."""
+        self.channel.close()
+        self.process.end(1.0)
+
+
+@dataclass(slots=True)
+class CollectorProcess:
+    """One collector, over all of its processes."""
+
+    index: int
+    generation: int = 0
+    """Counts its processes."""
+    warm: WarmCollector | None = None
+    endpoint: Endpoint | None = None
+    """Where it listens; None while it starts."""
+    failure: str | None = None
+    """Why its process ends or has ended; None while it serves."""
+    simulators: dict[str, messages.SimulatorConnected] = field(default_factory=dict)
+    first_number: int = 0
+    """Number of the next simulator that comes without a ticket."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 10.0, immediate=1))
+    restart_at: float | None = None
+    silence: Silence | None = None
+    """Of its process."""
+    killed_after: float | None = None
+    """Seconds of silence after which its process was killed; None: it was not."""
+    reported: str | None = None
+    """The failure to start that was reported last: a process that fails again in the same way is not news."""
+    parameter_set: int = 0
+    """Number of the environment parameters that its process was started with."""
+
+
+class ProcessListener(Protocol):
+    """Lifecycle callbacks. They are called with the pool's lock held."""
+
+    def launched(self, child: CollectorProcess) -> None:
+        """Tell a new process its settings."""
+
+    def heard(self, child: CollectorProcess, frame: Frame) -> None:
+        """Take what a child says."""
+
+    def died(self, child: CollectorProcess, exit_code: int) -> None:
+        """Clean up after a child whose channel has ended; `child.failure` says why. It is started again unasked."""
+
+
+class CollectorProcesses:
+    """The collectors of a pool. One that dies or freezes is started again.
+
+    A thread serves their channels, and holds the keeper's lock for moments only. All methods but `start` and `close`
+    are called under that lock; none but `close` ever waits.
+    """
+
+    def __init__(
+        self, count: int, warm: Sequence[WarmCollector], keeper: ProcessListener, lock: threading.Condition
+    ) -> None:
+        self._keeper = keeper
+        self._lock = lock
+        self._children = [CollectorProcess(index, first_number=index) for index in range(count)]
+        for child, process in zip(self._children, warm, strict=False):
+            child.warm = process
+        self._spare = list(warm[count:])
+        self._retired: list[int] = []
+        """Descriptors that may still wait to be sent."""
+        self.closing = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="collector-pool", daemon=True)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __iter__(self) -> Iterator[CollectorProcess]:
+        return iter(self._children)
+
+    def __getitem__(self, index: int) -> CollectorProcess:
+        return self._children[index]
+
+    @property
+    def listening(self) -> list[CollectorProcess]:
+        """Those that serve simulators."""
+        return [child for child in self._children if child.warm is not None and child.endpoint is not None]
+
+    def start(self) -> None:
+        """Start the processes, and serve them."""
+        with self._lock:
+            for child in self._children:
+                self._launch(child)
+            self._thread.start()
+
+    def close(self, farewell: Message) -> None:
+        """Say farewell to those that listen, and end all processes for certain."""
+        with self._lock:
+            self.closing = True
+            self.tell_all(farewell)
+            for child in self._children:
+                if child.endpoint is None:
+                    self._end(child, 0.0)
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_SECONDS)
+        with self._lock:
+            for child in self._children:
+                self._end(child, 0.0)
+        if self._thread.ident is not None:
+            self._wake()
+            self._thread.join()
+        for process in self._spare:
+            process.close()
+        for fd in self._retired:
+            os.close(fd)
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    # What is said -----------------------------------------------------------------------------------------------
+
+    def tell_all(self, message: Message) -> None:
+        """Send a message to all that listen."""
+        for child in self.listening:
+            self.tell(child, message)
+
+    def tell(self, child: CollectorProcess, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a message to one."""
+        self.send(child, message.kind, message.pack(), descriptors)
+
+    def send(self, child: CollectorProcess, kind: Kind, payload: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a frame to one; nothing comes of it if it is dead. Descriptors stay open until they are retired."""
+        if child.warm is None:
+            return
+        channel = child.warm.channel
+        try:
+            channel.send(kind, payload, descriptors)
+        except ChannelClosedError:
+            return  # reading will find out
+        if channel.pending:
+            self._selector.modify(channel, selectors.EVENT_READ | selectors.EVENT_WRITE, child)
+            self._wake()
+
+    def retire(self, descriptors: Sequence[int]) -> None:
+        """Close descriptors, once they cannot wait any more to be sent."""
+        self._retired += descriptors
+        if not any(child.warm is not None and child.warm.channel.pending for child in self._children):
+            for fd in self._retired:
+                os.close(fd)
+            self._retired.clear()
+
+    # The thread -------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            events = self._selector.select(self._patience())
+            with self._lock:
+                for key, mask in events:
+                    if key.data is None:
+                        os.read(self._wake_read, 4096)
+                    else:
+                        self._attend(key.data, mask)
+                now = time.monotonic()
+                self._end_silent(now)
+                for child in self._children:
+                    if child.restart_at is not None and now >= child.restart_at and not self.closing:
+                        self._launch(child)
+                if self.closing and all(child.warm is None for child in self._children):
+                    return
+
+    def _patience(self) -> float:
+        waiting = [child.restart_at - time.monotonic() for child in self._children if child.restart_at is not None]
+        return max(min([*waiting, messages.ALIVE_SECONDS]), 0.0)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the thread is awake
+            os.write(self._wake_write, b"\0")
+
+    def _attend(self, child: CollectorProcess, mask: int) -> None:
+        if child.warm is None:
+            return  # ended while this event was on its way
+        try:
+            if mask & selectors.EVENT_WRITE:
+                child.warm.channel.flush()
+                if not child.warm.channel.pending:
+                    self._selector.modify(child.warm.channel, selectors.EVENT_READ, child)
+            if mask & selectors.EVENT_READ:
+                frames = child.warm.channel.receive()
+                if child.silence is not None:
+                    child.silence.heard(time.monotonic())
+                for frame in frames:
+                    self._keeper.heard(child, frame)
+        except ChannelClosedError:
+            self._bury(child)
+
+    def _end_silent(self, now: float) -> None:
+        """Kill collectors that have frozen; their end is then noticed like any other."""
+        for child in self._children:
+            silence = child.silence
+            if child.warm is None or silence is None or child.killed_after is not None:
+                continue
+            silence.look(now)
+            patience = START_SECONDS if child.endpoint is None else SILENCE_SECONDS
+            if silence.idle > patience or silence.total > BUSY_SECONDS:
+                log.warning("collector_silent", index=child.index, seconds=silence.total, idle_seconds=silence.idle)
+                child.killed_after = silence.total
+                child.warm.process.kill()
+
+    # Lives ------------------------------------------------------------------------------------------------------
+
+    def _launch(self, child: CollectorProcess) -> None:
+        """Start a collector's process, or adopt a warm one."""
+        child.restart_at = None
+        child.failure = None
+        if child.warm is None:
+            child.warm = self._spare.pop() if self._spare else WarmCollector.spawn()
+        self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
+        child.silence = Silence(child.warm.process.pid, time.monotonic())
+        child.killed_after = None
+        self._keeper.launched(child)
+
+    def _bury(self, child: CollectorProcess) -> None:
+        """End a collector whose channel has ended, and start it again after a pause."""
+        assert child.warm is not None
+        lived = time.monotonic() - child.warm.process.started_at
+        exit_code = self._end(child, 1.0)
+        if child.killed_after is None:
+            how = describe_exit(exit_code)
+        else:
+            how = f"it had said nothing for {child.killed_after:.0f} s, and the trainer killed it"
+        child.failure = how if child.failure is None else f"{how}: {child.failure}"
+        if not self.closing:
+            child.generation += 1
+            child.restart_at = time.monotonic() + child.backoff.pause(lived)
+        self._keeper.died(child, exit_code)
+
+    def _end(self, child: CollectorProcess, patience: float) -> int:
+        if child.warm is None:
+            return 0
+        if child.warm.channel.fileno() in self._selector.get_map():
+            self._selector.unregister(child.warm.channel)
+        exit_code = child.warm.process.end(patience)
+        child.warm.channel.close()
+        child.warm = None
+        child.endpoint = None
+        return exit_code

@@ -1,0 +1,189 @@
+"""Step quotas of one behavior: how the steps of a round are divided among the collectors of an attempt.
+
+With one collector the quota is the whole round, and the round has exactly its size: it is the same steps in every run
+with the same seed. With several collectors each gets a part of the round, in proportion to what it delivered of the
+round before. A collector that has used its quota gets more as long as the round is not complete, so a slow, frozen or
+dead collector never blocks a round. The round is cut as soon as its size has been delivered. What other collectors
+deliver of it afterwards counts into the next round, with the policy version that acted.
+
+Steps that collectors answer in advance (`ludus.collector.step_quota`, overdraft) count into the round of their tag. A
+collector subtracts its own from that round's quota. What a dead collector delivered in advance, its successor does not
+know: the round's quotas are reduced by it.
+
+Pure bookkeeping: the methods return the grants that the pool has to send.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+FEWEST_STEPS = 8
+"""An extension of a quota has at least so many steps, if the round lacks as many. So has a report of progress."""
+REPORTS = 8
+"""Of several collectors each reports its progress so often in a round, at most."""
+SMALLEST_PART = 8
+"""No collector's quota is smaller than the average divided by this: it may have got simulators since the last round."""
+NO_COLLECTOR = -1
+"""Stands for collectors that have died and for those of an earlier attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Quota for one collector; the fields are those of the collector's `StepQuota.grant`."""
+
+    collector: int
+    round: int
+    steps: int
+    size: int
+    report_every: int = 0
+
+
+class StepQuota:
+    """The quotas of one behavior's rounds."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """The current round; None before the first grant."""
+        self.size = 0
+        self._collectors: set[int] = set()
+        self._granted: Counter[int] = Counter()
+        """Quota of the current round, by collector."""
+        self._delivered: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        """Delivered steps of the current and later rounds: round of their tag -> collector -> steps."""
+        self._counted: Counter[int] = Counter()
+        """Delivered steps by the round that they count into."""
+        self._progress: Counter[int] = Counter()
+        """Steps of the current round that have returned to each collector, as it reported; most are delivered later."""
+        self._contributed: Counter[int] = Counter()
+        """Steps that each collector delivered since the current round began, whatever their tag is."""
+        self._collected: int | None = None
+
+    def add(self, collector: int) -> list[Grant]:
+        """Add a collector. During a round it gets a part of what the round lacks."""
+        self._collectors.add(collector)
+        if self.number is None:
+            return []
+        return [self._grant(collector, max(self._lacking, 0) // len(self._collectors))]
+
+    def remove(self, collector: int) -> int:
+        """Remove a collector that has died; return how much of its quota it had not delivered."""
+        self._collectors.discard(collector)
+        lost = 0
+        if self.number is not None:
+            lost = max(self._granted.pop(collector, 0) - self._delivered[self.number][collector], 0)
+        for delivered in self._delivered.values():
+            delivered[NO_COLLECTOR] += delivered.pop(collector, 0)
+        self._contributed.pop(collector, None)
+        self._progress.pop(collector, None)
+        return lost
+
+    def restore(
+        self, number: int, delivered: Iterable[tuple[int, int]], overdraft: Iterable[tuple[int, int, int]]
+    ) -> None:
+        """Count what an earlier attempt delivered of round `number`, which is granted next, and of later ones.
+
+        `delivered` is (round, steps). `overdraft` is (collector, round, steps) of later rounds that the collectors
+        restore themselves and subtract from their quotas. The rest is known to no collector, like that of a dead one.
+        """
+        unknown = dict(delivered)
+        self._counted.update(unknown)
+        for collector, later, steps in overdraft:
+            if later > number and steps <= unknown.get(later, 0):
+                unknown[later] -= steps
+                self._delivered[later][collector] += steps
+        for later, steps in unknown.items():
+            self._delivered[later][NO_COLLECTOR] += steps
+
+    def grant(self, number: int, steps: int) -> list[Grant]:
+        """Begin a round of `steps` steps. Raises ValueError if it is not later than the current one."""
+        if self.number is not None and number <= self.number:
+            raise ValueError(f"round {number} was granted after round {self.number}")
+        for old in [old for old in self._delivered.keys() | self._counted.keys() if old < number]:
+            self._delivered.pop(old, None)
+            self._counted.pop(old, None)
+        self.number, self.size = number, steps
+        self._granted.clear()
+        self._progress.clear()
+        weights = self._weights()
+        self._contributed = Counter(dict.fromkeys(self._collectors, 0))
+        steps = max(steps - self._delivered[number][NO_COLLECTOR], 0)
+        # Differences of rounded partial sums: the quotas are integers and their sum is exactly `steps`.
+        total, before, grants = sum(weights.values()), 0.0, []
+        for collector, weight in weights.items():
+            after = before + weight
+            grants.append(self._grant(collector, round(steps * after / total) - round(steps * before / total)))
+            before = after
+        return grants
+
+    def progress(self, collector: int, number: int, steps: int, *, used: bool) -> list[Grant]:
+        """Record progress; extend the quota of a collector that has delivered all of it, if the round lacks steps.
+
+        Steps that others have, but have not delivered, are not collected again, except a few at a time: a collector
+        that is frozen may never deliver them.
+        """
+        if number != self.number or self._lacking <= 0:
+            return []
+        self._progress[collector] = steps
+        if not used:
+            return []
+        extension = self._lacking
+        if len(self._collectors) > 1:
+            delivered = self._delivered[number]
+            coming = sum(max(count - delivered[other], 0) for other, count in self._progress.items())
+            extension = max((self._lacking - coming) // (2 * len(self._collectors)), min(self._lacking, FEWEST_STEPS))
+        return [self._grant(collector, extension)]
+
+    def delivered(self, collector: int, tag: int, steps: int) -> int:
+        """Count steps that arrived with the tag of a round; return the round that they count into."""
+        self._contributed[collector] += steps
+        number = tag
+        if self.number is not None:
+            number = max(tag, self.number)
+            # Rounds are cut at their size: what arrives later counts into the next one.
+            while self._counted[number] >= self.size:
+                number += 1
+            if tag >= self.number:
+                self._delivered[tag][collector] += steps
+        self._counted[number] += steps
+        return number
+
+    def collected(self) -> tuple[int, int] | None:
+        """Return (round, steps) once, when the current round is complete."""
+        if self.number is None or self.number == self._collected or self._lacking > 0:
+            return None
+        self._collected = self.number
+        return self.number, self._counted[self.number]
+
+    @property
+    def unused(self) -> list[int]:
+        """Collectors that have not delivered their quota of the current round."""
+        assert self.number is not None
+        delivered = self._delivered[self.number]
+        return [collector for collector, steps in self._granted.items() if steps > delivered[collector]]
+
+    @property
+    def _lacking(self) -> int:
+        """Steps that the current round still needs."""
+        assert self.number is not None
+        return self.size - self._counted[self.number]
+
+    def _grant(self, collector: int, steps: int) -> Grant:
+        assert self.number is not None
+        self._granted[collector] += steps
+        size = -(-self.size // len(self._collectors))
+        return Grant(
+            collector,
+            self.number,
+            steps,
+            size,
+            report_every=0 if len(self._collectors) == 1 else max(size // REPORTS, FEWEST_STEPS),
+        )
+
+    def _weights(self) -> dict[int, float]:
+        """Return how the next round is divided: by what each collector delivered last, a new one like the average."""
+        known = [self._contributed[collector] for collector in self._collectors & self._contributed.keys()]
+        average = sum(known) / len(known) if any(known) else 1.0
+        return {
+            collector: max(float(self._contributed.get(collector, average)), average / SMALLEST_PART)
+            for collector in sorted(self._collectors)
+        }

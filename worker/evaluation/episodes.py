@@ -1,0 +1,88 @@
+"""The parts of an assessment: evaluation batches, and the games in them.
+
+For a *batch* a simulator is reset, with the batch's seed where it takes one. The first episode of each agent (or group)
+that asks for an action in the first message after it is a game of the batch. Later episodes, while others of the batch
+go on, do not count. So the games that count are fixed before their results are known, and short games have the same
+weight as long ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Outcome = Literal["win", "draw", "loss"]
+MAX_SEED = 2**24
+"""Seeds travel as float32, which has gaps beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationBatch:
+    """The games that a simulator plays next."""
+
+    number: int
+    """Counts from 0: batches are counted in this order, whichever ends first."""
+    team: int | None
+    """Place, from 0, of the candidate's team among the teams of the game; None: there is one team only."""
+    seed: int | None
+    """The source of the episodes' seeds; None where simulators take none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """One game of a batch, from the candidate's side."""
+
+    outcome: Outcome
+    episode_return: float
+    """Undiscounted sum of the agent's own rewards and its group's; of a group's members: the mean."""
+    length: int
+    """Decisions of one agent."""
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A game against another policy that counts."""
+
+    number: int
+    """Counts from 1, over all attempts."""
+    place: int
+    """Of the candidate's team."""
+    outcome: Outcome
+    """Of the candidate."""
+
+
+class Evaluator(Protocol):
+    """Assigns the sides of an assessment, counts its games, and decides when there are enough."""
+
+    teams: int
+    """How many teams a simulator must bring."""
+
+    @property
+    def next_batch(self) -> int:
+        """Number of the batch that is to be counted next."""
+
+    @property
+    def verdict(self) -> str | None:
+        """`pass`, `fail` or `undecided`, once there are enough games."""
+
+    def batch(self, number: int) -> EvaluationBatch:
+        """Return what the batch of this number plays."""
+
+    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> Sequence[Counted]:
+        """Count the games of `next_batch`; return those against another policy that count now."""
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the present result, for people and programs: JSON values."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state with which another attempt continues: JSON values."""
+
+    def sentence(self) -> str:
+        """Return the result as a sentence."""
+
+
+def seed_of(run_seed: int, number: int) -> int:
+    """Return the seed of a batch or a pair, fixed by the run's seed."""
+    return int(np.random.SeedSequence([run_seed, number]).generate_state(1)[0]) % MAX_SEED

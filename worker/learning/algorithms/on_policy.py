@@ -1,0 +1,289 @@
+"""The update that PPO and POCA share: one rollout of the current policy, several passes over shuffled minibatches.
+
+An algorithm says how a rollout becomes experience with targets (`prepare`), what a minibatch is (`minibatches`), and
+which scalar it descends (`loss`). Dimensions as in `worker.learning.functional`.
+"""
+# ruff: noqa: F722  (shapes are written as jaxtyping reads them)
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import POCAConfig, PPOConfig
+from worker.experience.demonstrations import DemonstrationBuffer
+from worker.experience.rollout import Rollout
+from worker.experience.transitions import Transitions
+from worker.learning.algorithms.batch import Batch
+from worker.learning.algorithms.bc import cloning_of
+from worker.learning.algorithms.numeric_check import Diverged, first_infinite
+from worker.learning.algorithms.ppo_stats import PolicyCheck, PPOStats
+from worker.learning.algorithms.recurrent_critic import CriticMemories
+from worker.learning.algorithms.training_state import Restorable, TrainingState
+from worker.learning.fast.adam import FlatAdam
+from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from worker.learning.networks.actor import Actor
+from worker.learning.rewards.episodes import EpisodeReturns, episode_rewards
+from worker.learning.rewards.signals import SignalSet, extrinsic_alone
+
+VALUE_COEFFICIENT = 0.5
+
+
+class Rates(NamedTuple):
+    """The scheduled numbers of one update."""
+
+    learning_rate: float
+    critic_learning_rate: float | None
+    """None where the critic has none of its own."""
+    epsilon: float
+    beta: float
+
+
+class Loss(NamedTuple):
+    """The objective on one minibatch."""
+
+    objective: Float[Tensor, ""]
+    """The scalar that is descended."""
+    terms: dict[str, Float[Tensor, ""]]
+    """What is measured, by name; `policy loss`, `value loss` and `entropy` are among them."""
+    log_ratio: Float[Tensor, " N"]
+    """Of each action: log-probability by the learned policy minus the one by the policy that acted."""
+
+
+@dataclass(frozen=True)
+class Experience:
+    """A rollout with its targets, frozen for all epochs."""
+
+    batch: Batch
+    transitions: Transitions
+    """The same steps, as reward signals take them."""
+    episodes: Float[Tensor, "B S"]
+    """Each segment's sum of rewards, after strength."""
+
+    def columns(self) -> list[tuple[str, Tensor]]:
+        """Return every column that has to be finite, by name, in the order in which they are computed."""
+        batch = self.batch
+        return [
+            *(("observations", part) for part in batch.encoded),
+            ("continuous", batch.continuous),
+            ("log-prob", batch.log_prob),
+            ("values", batch.values),
+            ("returns", batch.returns),
+            ("advantage", batch.advantage),
+        ]
+
+    def estimates(self) -> dict[str, Tensor]:
+        """Return what else was estimated of the steps before the update, (N, S) each, by the name of the metric."""
+        return {}
+
+
+@runtime_checkable  # by tests, which check every annotation
+class Minibatch(Protocol):
+    """Some steps of an experience."""
+
+    @property
+    def steps(self) -> Int[Tensor, " K"]:
+        """Rows of the rollout that it has, without padding."""
+
+    @property
+    def real(self) -> Bool[Tensor, " N"] | None:
+        """Which of the loss's log-ratios are of steps, and not of padding; None: all are."""
+
+
+E = TypeVar("E", bound=Experience)
+M = TypeVar("M", bound=Minibatch)
+
+
+class OnPolicy(ABC, Generic[E, M]):
+    """Networks, optimizer and reward signals of one behavior."""
+
+    version: int
+    """How many updates the weights have seen: the version under which they are published."""
+    sums_extrinsic = False
+    """Whether the extrinsic reward of whole episodes is a metric of the update."""
+
+    def __init__(
+        self,
+        config: PPOConfig | POCAConfig,
+        spec: BehaviorSpec,
+        device: torch.device,
+        seed: int,
+        signals: SignalSet | None = None,
+        shown: DemonstrationBuffer | None = None,
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior.
+
+        `signals` may be left out where the game's rewards are the only ones; `shown` is what `behavioral_cloning`
+        imitates.
+        """
+        memory = config.network_settings.memory
+        self.config: Any = config
+        self.device, self.version = device, 0
+        self._signals = extrinsic_alone(config.reward_signals, device) if signals is None else signals
+        self._generator = torch.Generator().manual_seed(seed)
+        self._model = self.build_model(spec).to(device)
+        self._optimizer = FlatAdam(*self.parameter_groups())
+        self._length = 0 if memory is None else memory.sequence_length
+        self._memories = CriticMemories(self.critic_memory_size, device)
+        self._episodes = EpisodeReturns(len(self._signals))
+        self._cloning = cloning_of(config, self.actor, shown, max(self._length, 1), seed)
+        self._state = TrainingState(
+            {
+                "generator": self._generator,
+                "model": self._model,
+                "optimizer": self._optimizer,
+                "signals": self._signals,
+                "memories": self._memories,
+                "episodes": self._episodes,
+                "cloning": self._cloning,
+            },
+            restored=[self._optimizer, self._signals, self._memories, self._cloning, *self.restored()],
+        )
+        self.reconfigure(config)
+
+    # What an algorithm is made of -------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def actor(self) -> Actor:
+        """The policy network, for exports."""
+
+    @property
+    @abstractmethod
+    def critic_memory_size(self) -> int:
+        """Width of the critic's memory of an agent; 0 without."""
+
+    @abstractmethod
+    def build_model(self, spec: BehaviorSpec) -> nn.Module:
+        """Return actor and critic, new."""
+
+    @abstractmethod
+    def prepare(self, rollout: Rollout) -> E:
+        """Return the rollout with its targets: values, rewards and advantages by the weights of before."""
+
+    @abstractmethod
+    def minibatches(self, experience: E) -> Iterator[M]:
+        """Yield the minibatches of all epochs."""
+
+    @abstractmethod
+    def loss(self, experience: E, minibatch: M, rates: Rates) -> Loss:
+        """Return the objective on one minibatch."""
+
+    def parameter_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
+        """Return the trained parameters, in groups that have a learning rate of their own."""
+        return [[(name, weight) for name, weight in self._model.named_parameters() if weight.numel()]]
+
+    def restored(self) -> list[Restorable]:
+        """Return what else an update changes."""
+        return []
+
+    # The update -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def update(self, rollout: Rollout, step: int) -> dict[str, float]:
+        """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
+
+        Return what was measured, by metric name (`PPOStats`). Raise `Diverged`, with everything as before, if any
+        value on the way is not finite or explodes.
+        """
+        rates, check = self.rates(step), PolicyCheck()
+        with self._state.undone_if_diverged():
+            experience = self.prepare(rollout)
+            estimates = {name: part.mean() for name, part in experience.estimates().items()}
+            for minibatch in self.minibatches(experience):
+                terms, log_ratio = self.differentiate(experience, minibatch, rates)
+                terms["gradient"] = self._step(rates)
+                if self._signals.learns:
+                    terms |= self._signals.update(experience.transitions.select(minibatch.steps))
+                check.add_policy({**terms, **estimates}, log_ratio, minibatch.real)
+            cloned = {} if self._cloning is None else self._cloning.update(step)
+            finite = self._optimizer.all_finite() & self._signals.is_finite()
+            measured = check.conclude(experience.batch, self._signals.names, rates.epsilon, finite, experience.episodes)
+            if measured is None:
+                raise self._diagnosis(experience, check)
+        observations = experience.transitions.observations
+        self.actor.body.update_normalizer([column[: rollout.steps] for column in observations])
+        self.version += 1
+        earned = self._episodes.add(rollout, measured.episodes)
+        rewards = episode_rewards(self._signals.names, earned, extrinsic=self.sums_extrinsic)
+        stats = PPOStats(
+            **measured.own,
+            **rates._asdict(),
+            policy_lag=float(self.version - 1 - rollout.versions.double().mean()),
+            others={**measured.others, **rewards, **cloned},
+        )
+        return stats.metrics()
+
+    def differentiate(self, experience: E, minibatch: M, rates: Rates) -> tuple[dict[str, Tensor], Tensor]:
+        """Write the gradient of `loss` on one minibatch to the weights' `grad`; return its terms and log-ratios."""
+        self._optimizer.zero_gradient()
+        with torch.enable_grad():
+            loss = self.loss(experience, minibatch, rates)
+            torch.autograd.backward([loss.objective])
+        return {name: term.detach() for name, term in loss.terms.items()}, loss.log_ratio.detach()
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with another configuration from the next update on; see `Algorithm`."""
+        self.config, hyper = config, config.hyperparameters
+        kind, steps = hyper.learning_rate_schedule, config.max_steps
+        critic_rate = getattr(hyper, "critic_learning_rate", None)  # PPO's own key
+        self._learning_rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps)
+        self._critic_learning_rate = (
+            None if critic_rate is None else Schedule(kind, critic_rate, LEARNING_RATE_FLOOR, steps)
+        )
+        self._epsilon = Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, steps)
+        self._beta = Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, steps)
+        if self._cloning is not None:
+            self._cloning.set_learning_rate(hyper.learning_rate)
+
+    def rates(self, step: int) -> Rates:
+        """Return what an update at `step` uses."""
+        critic = self._critic_learning_rate
+        return Rates(
+            self._learning_rate.at(step),
+            None if critic is None else critic.at(step),
+            self._epsilon.at(step),
+            self._beta.at(step),
+        )
+
+    def round_steps(self) -> int:
+        """Return how many agent steps an update learns from."""
+        steps: int = self.config.hyperparameters.buffer_size
+        return steps
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        """Return the actor's weights and normalizer statistics as collectors load them (see `networks.actor`)."""
+        return self.actor.flatten()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next update depends on. Tensors are copies."""
+        return {"version": self.version, **self._state.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self._state.load_state_dict(state)
+        self.version = state["version"]
+
+    # Parts of it ------------------------------------------------------------------------------------------------
+
+    def _step(self, rates: Rates) -> Float[Tensor, ""]:
+        own = rates.critic_learning_rate
+        both = rates.learning_rate if own is None else (rates.learning_rate, own)
+        return self._optimizer.step(both, self.config.hyperparameters.max_grad_norm)
+
+    def _diagnosis(self, experience: E, check: PolicyCheck) -> Diverged:
+        """Return an error that names what was wrong first."""
+        spoiled = self._signals.spoiled()
+        return (
+            first_infinite(experience.columns())
+            or check.diagnosis()
+            or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
+            or Diverged("optimizer" if spoiled is None else f"weights of {spoiled}", len(check) - 1)
+        )

@@ -1,0 +1,73 @@
+"""The state that the parts of one attempt share."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.collector.settings import CollectorSettings
+from ludus.protocol.side_channels import EngineConfiguration
+from server.config.config import RunConfig
+from worker.collectors.pool import CollectorPool
+from worker.trainer.checkpoint import behavior_states
+from worker.trainer.learner import Learner
+from worker.trainer.messages import Job
+from worker.trainer.simulators import ConnectedSimulators
+from worker.trainer.supervisor_port import Events, SupervisorPort
+
+
+@dataclass
+class Attempt:
+    """One attempt of a run. Only the trainer's main thread uses it."""
+
+    job: Job
+    config: RunConfig
+    """The present configuration; `Amendments` replaces it when a user changes it."""
+    supervisor: SupervisorPort
+    pool: CollectorPool
+    restored: dict[str, Any]
+    """The checkpoint's states of behaviors that no simulator has announced yet, by behavior."""
+    learners: dict[str, Learner] = field(default_factory=dict)
+    """By behavior, in the order in which the behaviors were announced."""
+    simulators: ConnectedSimulators = field(default_factory=ConnectedSimulators)
+
+    @property
+    def events(self) -> Events:
+        """Reports events of the run."""
+        return Events(self.supervisor)
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether the run plays without learning (`checkpoint_settings.inference`)."""
+        return self.config.checkpoint_settings.inference
+
+    @property
+    def step(self) -> int:
+        """Agent steps of all behaviors, including those that are not announced yet."""
+        restored = sum(int(state["progress"]["step"]) for state in behavior_states(self.restored).values())
+        return restored + sum(learner.step for learner in self.learners.values())
+
+
+def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
+    """Return the settings of the collectors, without environment parameters: those are told to the pool."""
+    simulators = config.simulators
+    return CollectorSettings(
+        run_id=job.run_id,
+        attempt=job.attempt,
+        seed=job.seed,
+        count=job.collectors,
+        bind_host=job.bind_host,
+        advertise_host=job.advertise_host,
+        port_range=job.port_range,
+        ticket_key=None if job.ticket_key is None else bytes.fromhex(job.ticket_key),
+        tls_certificate=job.tls_certificate,
+        tls_key=job.tls_key,
+        tls_client_ca=job.tls_client_ca,
+        step_timeout=simulators.step_timeout_seconds,
+        startup_timeout=simulators.startup_timeout_seconds,
+        max_message_bytes=job.max_message_bytes,
+        log_path=job.log_path,
+        engine=EngineConfiguration(
+            **config.engine_settings.model_dump(include=set(EngineConfiguration.__dataclass_fields__))
+        ),
+        num_areas=config.env_settings.num_areas,
+        unity_port=simulators.unity_port,
+    )

@@ -1,0 +1,357 @@
+"""The registry of behaviors: each that is announced, or needs no simulator, gets its learner or is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ludus.collector.arena import Arena
+from ludus.collector.layout import UnsupportedSpec
+from ludus.collector.messages import PolicySpec
+from ludus.demonstrations import DemonstrationError
+from ludus.protocol.codes import CloseCode
+from ludus.protocol.spec import BehaviorSpec
+from server.config.config import BehaviorConfig, CloneConfig, POCAConfig, SACConfig
+from server.config.problems import join_path
+from server.config.rewards import GAILConfig
+from server.kit.states import StopReason
+from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.build import (
+    Demonstrations,
+    LearningConfig,
+    build_algorithm,
+    build_clone,
+    choose_collector_device,
+    choose_device,
+    count_gpus,
+)
+from worker.selfplay.ghost import Ghost
+from worker.trainer.attempt import Attempt
+from worker.trainer.clone import CloneLearner
+from worker.trainer.compilation import BackgroundCompilation
+from worker.trainer.divergence import DivergenceMonitor, whole_lengths
+from worker.trainer.environment_parameters import EnvironmentParameters
+from worker.trainer.inference import InferenceLearner
+from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
+from worker.trainer.learner import BehaviorLearner, Learner, LearnerOptions, arena_steps
+from worker.trainer.learner import Progress as LearnerProgress
+from worker.trainer.messages import Finished, Level
+from worker.trainer.parallel import Build, Group
+from worker.trainer.recorder import Recorder
+from worker.trainer.selfplay import SelfPlayCoordinator
+
+
+class BehaviorRegistry:
+    """Builds the learners of one attempt."""
+
+    def __init__(self, attempt: Attempt, parameters: EnvironmentParameters, selfplay: SelfPlayCoordinator) -> None:
+        """Raise `DeviceMissing` where the configuration names a device that this worker does not have."""
+        settings = attempt.config.torch_settings
+        self._attempt = attempt
+        self._parameters = parameters
+        self._selfplay = selfplay
+        self._sources = Sources(attempt.job.checkpoints)
+        self._demonstrations = Demonstrations(attempt.job.demonstrations)
+        self._device = choose_device(settings, count_gpus())
+        self._bf16 = settings.bf16 and self._device.type == "cuda"
+        self._collector_device = str(choose_collector_device(settings, count_gpus()))
+        self._group: Group | None = None
+        self.unusable: Finished | None = None
+        """Set when the configuration can't be trained as it is."""
+
+    def register(self, spec: BehaviorSpec) -> None:
+        """Give an announced behavior its learner, or refuse it."""
+        config = self._attempt.config.behavior(spec.behavior)
+        if config is None:
+            names = ", ".join(sorted(self._attempt.config.behaviors))
+            self._refuse(
+                spec,
+                CloseCode.BEHAVIOR_NOT_CONFIGURED,
+                f"the run's configuration has no behavior {spec.behavior!r}, only: {names}",
+            )
+            return
+        try:
+            if isinstance(config, CloneConfig):
+                learner = self._attempt.learners.get(spec.behavior) or self._begin_clone(spec.behavior, config)
+                assert isinstance(learner, CloneLearner)
+                learner.register(spec, self._collector_device)
+            else:
+                self._begin_learning(config, spec)
+        except UnsupportedSpec as error:
+            self._refuse(spec, CloseCode.BAD_SPEC, str(error))
+        except (DemonstrationError, InitializationError) as error:
+            reason = self._sentence(spec.behavior, error)
+            self._refuse(spec, CloseCode.BAD_SPEC, reason)
+            if spec.behavior not in self._attempt.learners:
+                self.unusable = _unusable(reason)
+
+    def _begin_learning(self, config: LearningConfig, spec: BehaviorSpec) -> None:
+        """Build the learner of a behavior that learns from simulators, and start it."""
+        attempt, is_inference = self._attempt, self._attempt.is_inference
+        algorithm = build_algorithm(config, spec, self._device, attempt.job.seed, self._demonstrations)
+        if attempt.config.torch_settings.processes > 1 and not is_inference:
+            algorithm = self._shared(algorithm, config, spec)
+        progress = LearnerProgress()
+        saved = attempt.restored.get(spec.behavior)
+        if saved is None:
+            self._initialize(algorithm, config, spec)
+        else:
+            resume(algorithm, spec, saved["algorithm"])
+            progress = LearnerProgress(**saved["progress"])
+            if isinstance(config, SACConfig) and not is_inference:
+                self._report_replay(config, spec.behavior, saved=saved["algorithm"]["replay"] is not None)
+            del attempt.restored[spec.behavior]
+        steps = arena_steps(config, algorithm.round_steps())
+        arena = Arena.create(spec, steps, memory_size=algorithm.actor.memory_size)
+        extrinsic = config.reward_signals.extrinsic
+        recorder = Recorder(
+            spec.behavior,
+            config.summary_freq,
+            attempt.supervisor.post,
+            progress.step,
+            None if extrinsic is None or isinstance(config, POCAConfig) else extrinsic.strength,  # POCA measures it
+            groups=isinstance(config, POCAConfig),
+            state_metrics=lambda: self._parameters.metrics | self._selfplay.ghosts.metrics(spec.behavior),
+        )
+        in_selfplay = config.self_play is not None and not is_inference
+        if in_selfplay:
+            self._begin_self_play(config, algorithm, recorder, progress.step, saved)
+        policy = PolicySpec(
+            network_settings=config.network_settings.model_dump(mode="json"),
+            weights_size=algorithm.flat_weights().size,
+            time_horizon=config.time_horizon,
+            squashed=algorithm.actor.layout.squashed,
+            pink_noise=self._is_pink(config, spec),
+            device=self._collector_device,
+            self_play=in_selfplay,
+        )
+        attempt.pool.admit(spec, policy, arena)
+        learner: BehaviorLearner | InferenceLearner
+        if is_inference:
+            learner = InferenceLearner(config, spec, algorithm, recorder, attempt.pool, progress.step)
+        else:
+            options = LearnerOptions(
+                bf16=self._bf16,
+                compilation=self._compilation(algorithm, config, spec),
+                team=self._selfplay.ghosts if in_selfplay else None,
+                divergence=self._divergence_monitor(config, spec, saved),
+            )
+            learner = BehaviorLearner(config, spec, algorithm, arena, recorder, attempt.pool, progress, options)
+            collection = None if saved is None or config.threaded else saved.get("collection")
+            if collection is not None:
+                recorder.restore(collection["recorder"])
+                learner.restore(collection)
+        attempt.learners[spec.behavior] = learner
+        learner.start()
+        self._report_registered(learner)
+
+    def _divergence_monitor(
+        self, config: LearningConfig, spec: BehaviorSpec, saved: dict[str, Any] | None
+    ) -> DivergenceMonitor:
+        """Return the monitor of a behavior; it has seen the demonstrations of GAIL."""
+        events = self._attempt.events
+        monitor = DivergenceMonitor(
+            spec, lambda name, message, data: events.report(name, message, level="warning", data=data)
+        )
+        if saved is not None and "health" in saved:  # older checkpoints have none
+            monitor.load_state_dict(saved["health"])
+        for _, signal in config.reward_signals.active():
+            if isinstance(signal, GAILConfig):
+                for demonstration in self._demonstrations.of(signal):
+                    monitor.episodes_ended(config, whole_lengths(demonstration))
+        return monitor
+
+    def _begin_self_play(
+        self,
+        config: LearningConfig,
+        algorithm: Algorithm,
+        recorder: Recorder,
+        step: int,
+        saved: dict[str, Any] | None,
+    ) -> None:
+        """Create the opponents of a behavior, or restore them. Raise `InitializationError` for one that can't be."""
+        assert config.self_play is not None
+        behavior = recorder.behavior
+        ghost = Ghost(behavior, config.self_play, self._attempt.job.seed, step, algorithm.flat_weights, recorder)
+        ghost.done = step >= config.max_steps
+        restored = None if saved is None else saved.get("self_play")
+        if restored is None:
+            ghost.begin()
+        else:
+            ghost.load_state_dict(restored["ghost"])
+        ghost.add_external(self._sources, algorithm.actor, self._section(behavior))
+        self._selfplay.ghosts.join(ghost, restored)
+
+    def _is_pink(self, config: LearningConfig, spec: BehaviorSpec) -> bool:
+        """Whether the behavior explores with pink noise; tell where it was asked for in vain."""
+        if not isinstance(config, SACConfig) or config.hyperparameters.exploration_noise != "pink":
+            return False
+        if not spec.actions.continuous_size:
+            key = f"{self._section(spec.behavior)}.hyperparameters.exploration_noise"
+            self._attempt.events.report(
+                "exploration_noise_not_used",
+                f"{key}: pink has no effect, since {spec.behavior} has no continuous actions; remove it",
+                level="warning",
+                data={"behavior": spec.behavior},
+            )
+        return spec.actions.continuous_size > 0
+
+    def _report_replay(self, config: SACConfig, behavior: str, *, saved: bool) -> None:
+        """Tell, with ML-Agents' words, that a resumed SAC has lost what it was learning from."""
+        wanted = config.hyperparameters.save_replay_buffer
+        if saved and wanted:
+            return
+        key = f"{self._section(behavior)}.hyperparameters.save_replay_buffer"
+        why = "The checkpoint holds none" if wanted or not saved else f"{key} is false"
+        message = (
+            f"{behavior}: Replay buffer was unable to load, starting from scratch. {why}: learning waits until the "
+            f"new buffer holds a batch, and knows nothing from before. With {key}: true checkpoints hold it"
+        )
+        self._attempt.events.report("replay_buffer_not_loaded", message, level="warning", data={"behavior": behavior})
+
+    def report_bf16(self) -> None:
+        """Tell if bfloat16 was asked for in vain."""
+        if self._attempt.config.torch_settings.bf16 and not self._bf16:
+            message = f"torch_settings.bf16 has no effect on {self._device.type}: pictures are encoded in float32"
+            self._attempt.events.report("bf16_not_used", message, level="warning")
+
+    def _compilation(
+        self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec
+    ) -> BackgroundCompilation | None:
+        """Return what compiles a behavior's updates in the background, if that is asked for."""
+        if not self._attempt.config.torch_settings.compile:
+            return None
+
+        def twin() -> Algorithm:
+            return build_algorithm(config, spec, self._device, self._attempt.job.seed, self._demonstrations)
+
+        def report(name: str, message: str) -> None:
+            level: Level = "info" if name == "compiled" else "warning"
+            self._attempt.events.report(
+                name, f"{spec.behavior}: {message}", level=level, data={"behavior": spec.behavior}
+            )
+
+        return BackgroundCompilation(algorithm, twin, report)
+
+    def _shared(self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec) -> Algorithm:
+        """Return an algorithm whose updates the processes of `torch_settings` share; start them at the first call."""
+        processes = self._attempt.config.torch_settings.processes
+        needed = (self._device.index or 0) + processes
+        if self._device.type == "cuda" and torch.cuda.device_count() < needed:
+            message = (
+                f"torch_settings.processes is {processes}: on {self._device} and those that follow it {needed} GPUs "
+            )
+            message += f"are needed, this worker has {torch.cuda.device_count()}; {spec.behavior} learns in one process"
+            self._attempt.events.report("processes_not_used", message, level="warning")
+            return algorithm
+        if self._group is None:
+            scratch = Path(self._attempt.job.scratch)
+            scratch.mkdir(parents=True, exist_ok=True)
+            self._group = Group(processes, self._device, scratch, bf16=self._bf16)
+        return self._group.share(
+            algorithm, Build(config, spec, self._attempt.job.seed, self._attempt.job.demonstrations)
+        )
+
+    def begin_clones(self) -> None:
+        """Make the learners that need no simulator."""
+        for name, config in self._attempt.config.behaviors.items():
+            if isinstance(config, CloneConfig):
+                try:
+                    self._begin_clone(name, config)
+                except (DemonstrationError, InitializationError, UnsupportedSpec) as error:
+                    reason = self._sentence(name, error)
+                    self._attempt.events.report("behavior_refused", reason, level="error", data={"behavior": name})
+                    self.unusable = _unusable(reason)
+
+    def _begin_clone(self, name: str, config: CloneConfig) -> CloneLearner:
+        """Make the learner of a behavior that only imitates."""
+        attempt = self._attempt
+        algorithm, spec, demonstrations = build_clone(
+            config, name, self._device, attempt.job.seed, self._demonstrations
+        )
+        saved = attempt.restored.get(name)
+        step = 0
+        if saved is None:
+            self._initialize(algorithm, config, spec)
+        else:
+            resume(algorithm, spec, saved["algorithm"])
+            step = saved["progress"]["step"]
+            del attempt.restored[name]
+
+        def report(event: str, message: str) -> None:
+            attempt.events.report(event, message, level="warning", data={"behavior": name})
+
+        learner = CloneLearner(
+            spec,
+            algorithm,
+            demonstrations,
+            Recorder(
+                name,
+                config.summary_freq,
+                attempt.supervisor.post,
+                step,
+                strength=None,
+                state_metrics=lambda: self._parameters.metrics,
+            ),
+            attempt.pool,
+            simulators=attempt.config.simulators,
+            is_played=lambda: attempt.simulators.is_played(name),
+            report=lambda event, message: attempt.events.report(
+                event, message, level="warning", data={"behavior": name}
+            ),
+        )
+        self._attempt.learners[name] = learner
+        self._report_registered(learner)
+        return learner
+
+    def _initialize(self, algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec) -> None:
+        """Give a new algorithm the networks that its configuration names, if any. Raise `InitializationError`."""
+        source = self._sources.of(config)
+        if source is None:
+            return
+        name, path = source
+        began = initialize(algorithm, config, spec, name, path)
+        fresh = f"; new are {', '.join(began.fresh)}" if began.fresh else ""
+        self._attempt.events.report(
+            "behavior_initialized",
+            f"Behavior {spec.behavior} begins with checkpoint {name}, which had learnt for {began.step} steps{fresh}",
+            data={
+                "behavior": spec.behavior,
+                "checkpoint": name,
+                "origin": began.origin,
+                "step": began.step,
+                "fresh": list(began.fresh),
+            },
+        )
+
+    def _report_registered(self, learner: Learner) -> None:
+        does = "plays without learning" if self._attempt.is_inference else "trains"
+        self._attempt.events.report(
+            "behavior_admitted",
+            f"Behavior {learner.name} {does} from step {learner.learnt}",
+            data={"behavior": learner.name, "name": learner.spec.name},
+        )
+
+    def _sentence(self, behavior: str, error: DemonstrationError | InitializationError | UnsupportedSpec) -> str:
+        """Say what is wrong, and where: demonstrations with the whole path of their key, others with their behavior."""
+        return f"{self._section(behavior)}.{error}" if isinstance(error, DemonstrationError) else str(error)
+
+    def _section(self, behavior: str) -> str:
+        """Return the path of the section that a behavior is trained by."""
+        return join_path(["behaviors", behavior]) if behavior in self._attempt.config.behaviors else "default_settings"
+
+    def _refuse(self, spec: BehaviorSpec, code: str, reason: str) -> None:
+        self._attempt.pool.refuse(spec.behavior, code, reason)
+        self._attempt.events.report(
+            "behavior_refused", reason, level="error", data={"behavior": spec.name, "code": code}
+        )
+
+    def close(self) -> None:
+        """End the processes that share updates."""
+        if self._group is not None:
+            self._group.close()
+
+
+def _unusable(reason: str) -> Finished:
+    """Say that a run can't be trained as it is configured."""
+    return Finished(outcome="failed", reason=StopReason.INVALID_CONFIG, detail=reason)

@@ -1,0 +1,108 @@
+"""Self-play of one attempt: teams of simulators, whose turn it is to learn, and reports of matches and ratings."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ludus.collector.messages import GhostStepsPlayed, MatchesEnded
+from ludus.protocol.spec import team_of
+from server.ladders.refs import PlayedMatch
+from worker.collectors.events import TeamAnnounced
+from worker.selfplay.controller import GhostController
+from worker.trainer.attempt import Attempt
+from worker.trainer.learner import BehaviorLearner
+from worker.trainer.messages import MatchesPlayed, MatchesResumed, SelfPlayStatus
+
+MATCHES_SECONDS: Final = 0.5
+STATUS_SECONDS: Final = 2.0
+"""How often ratings are reported, if they have changed; a change of the learning team is reported at once."""
+
+
+class SelfPlayCoordinator:
+    """Passes what happens in self-play to the `GhostController`, and reports what comes of it."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self.ghosts = GhostController(
+            attempt.pool, attempt.simulators, attempt.events.post, attempt.config.simulators.grace_seconds
+        )
+        self._teams: dict[str, set[int]] = {}
+        """Behavior -> the teams of it that simulators have announced."""
+        self._matches: list[PlayedMatch] = []
+        """Matches that are not reported yet."""
+        self._next_matches = 0.0
+        self._reported: SelfPlayStatus | None = None
+        self._next_status = 0.0
+
+    def team_announced(self, event: TeamAnnounced) -> None:
+        """Add a team to self-play; report where several teams of a behavior without self-play train one policy."""
+        behavior, team = event.behavior, event.team
+        teams = self._teams.setdefault(behavior, set())
+        teams.add(team)
+        learner = self._attempt.learners.get(behavior)
+        if learner is not None and team != learner.spec.team:  # that team was announced with the behavior itself
+            self._attempt.events.report(
+                "team_announced",
+                f"Simulators bring team {team} of {behavior}, too",
+                data={"behavior": behavior, "team": team, "name": f"{behavior}?team={team}"},
+            )
+        if self.ghosts.ghost(behavior) is not None:
+            self.ghosts.team_announced(behavior, team)
+            if self._attempt.simulators.is_played(behavior):
+                self.ghosts.begin()
+        elif len(teams) == 2 and isinstance(learner, BehaviorLearner):
+            self._attempt.events.report(
+                "teams_train_together",
+                f"Simulators have brought several teams of {behavior}, which has no self_play: all of them "
+                "train one policy together. Enable self_play to train adversarial games",
+                level="warning",
+                data={"behavior": behavior},
+            )
+
+    def resumed(self) -> None:
+        """Report, per behavior, the newest match that the checkpoint counts; without a checkpoint none is counted."""
+        counted = {
+            behavior: state["self_play"]["ghost"]["counters"]["matches"]
+            for behavior, state in self._attempt.restored.items()
+            if "self_play" in state
+        }
+        self._attempt.supervisor.post(MatchesResumed(newest=counted))
+
+    def started(self, session_id: str, names: Sequence[str]) -> None:
+        """Note the behaviors and teams that a simulator plays, under these names; called again when it adds some."""
+        teams = [(name.partition("?")[0], team_of(name)) for name in names]
+        self.ghosts.plays(session_id, teams)
+        if any(self.ghosts.ghost(behavior) for behavior, _ in teams):
+            self.ghosts.begin()
+
+    def played(self, event: GhostStepsPlayed) -> None:
+        """Count the steps of opponents."""
+        self.ghosts.played(event.behavior, event.steps)
+
+    def ended(self, event: MatchesEnded) -> None:
+        """Rate matches, and keep them for the next report."""
+        step = self._attempt.learners[event.behavior].step
+        self._matches += self.ghosts.ended(event, step, time.time())
+
+    def take_turns(self) -> None:
+        """Pass the turn on where that is due, and let learners whose turn has come go on."""
+        self.ghosts.watch(time.monotonic())
+        for learner in self._attempt.learners.values():
+            if isinstance(learner, BehaviorLearner):
+                learner.take_turn()
+
+    def report(self, *, at_once: bool = False) -> None:
+        """Report new matches, and the learning team and ratings if they have changed: at their paces, or at once."""
+        now = time.monotonic()
+        team, before = self.ghosts.learning, self._reported
+        is_due = at_once or before is None or before.learning_team != team or now >= self._next_status
+        if team is not None and is_due:
+            self._next_status = now + STATUS_SECONDS
+            status = SelfPlayStatus(learning_team=team, elo=self.ghosts.ratings)
+            if status != before:
+                self._reported = status
+                self._attempt.supervisor.post(status)
+        if self._matches and (at_once or now >= self._next_matches):
+            self._next_matches = now + MATCHES_SECONDS
+            self._attempt.supervisor.post(MatchesPlayed(matches=self._matches))
+            self._matches = []
