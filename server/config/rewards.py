@@ -102,7 +102,30 @@ class GAILConfig(IntrinsicConfig, FromDemonstrations):
     )
 
 
-SignalConfig: TypeAlias = ExtrinsicConfig | CuriosityConfig | GAILConfig | RNDConfig
+class NoveltyConfig(RewardSignalConfig):
+    """Reward for observations that were seldom seen: `1 / sqrt(1 + count)`. For discrete observations."""
+
+    strength: Real = Field(
+        default=1.0,
+        description="Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. "
+        "Typical: 0.001 to 0.1.",
+    )
+    resolution: Real = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Numbers of observations are rounded to multiples of it before they are compared. Typical: 1 for "
+        "cells and choices, 0.1 for coordinates.",
+    )
+    table_size: Whole = Field(
+        default=65_536,
+        ge=1_024,
+        le=16_777_216,
+        description="Counts that are kept; make it ten times the number of different observations.",
+    )
+
+
+SignalConfig: TypeAlias = ExtrinsicConfig | CuriosityConfig | GAILConfig | RNDConfig | NoveltyConfig
 """The union of all reward signals."""
 
 
@@ -132,6 +155,11 @@ class RewardSignals(Section):
         "gail, gail_2, gail_3, ...; null = none.",
     )
     rnd: RNDConfig | None = Field(default=None, description="Reward for novelty; `{}` = all defaults, null = none.")
+    novelty: NoveltyConfig | None = Field(
+        default=None,
+        description="Reward for observations that were seldom seen; `{}` = all defaults, null = none.",
+        json_schema_extra=OWN,
+    )
 
     @model_validator(mode="after")
     def _some(self) -> "RewardSignals":

@@ -29,6 +29,7 @@ from server.config.rewards import (
     CuriosityConfig,
     ExtrinsicConfig,
     GAILConfig,
+    NoveltyConfig,
     RewardSignals,
     RNDConfig,
     SignalConfig,
@@ -42,6 +43,7 @@ from worker.learning.algorithms.sac import SAC
 from worker.learning.rewards.curiosity import CuriosityReward
 from worker.learning.rewards.extrinsic import ExtrinsicReward
 from worker.learning.rewards.gail import GAILReward
+from worker.learning.rewards.novelty import NoveltyReward
 from worker.learning.rewards.rnd import RNDReward
 from worker.learning.rewards.signals import NamedSignal, RewardSignal, SignalSet
 
@@ -201,6 +203,8 @@ def build_signal(
             return CuriosityReward(config, spec, device, generator)
         case RNDConfig():
             return RNDReward(config, spec, device, generator)
+        case NoveltyConfig():
+            return NoveltyReward(config, spec, device, generator)
         case ExtrinsicConfig():  # the parent of the others, hence the last
             return ExtrinsicReward()
         case _:

@@ -174,6 +174,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
                     "curiosity": None,
                     "gail": None,
                     "rnd": None,
+                    "novelty": None,
                 },
                 "behavioral_cloning": None,
                 "init_path": None,

@@ -58,14 +58,14 @@ def learners() -> list[Any]:
 def test_signals_are_built_in_the_order_of_the_value_heads(shown: Demonstrations) -> None:
     gail = {"demonstrations": [SHOWN], "gamma": 0.5}
     section = RewardSignals.model_validate(
-        {"rnd": {}, "gail": [gail, gail], "curiosity": {}, "extrinsic": {}}
+        {"novelty": {}, "rnd": {}, "gail": [gail, gail], "curiosity": {}, "extrinsic": {}}
     )
 
     signals = build_signals(section, make_spec(branches=(2,)), CPU, torch.Generator(), shown)
 
-    assert signals.names == ("extrinsic", "curiosity", "gail", "gail_2", "rnd")
-    assert signals.gamma.tolist() == pytest.approx([0.99, 0.99, 0.5, 0.5, 0.99])
-    assert len(get_args(SignalConfig)) == 4
+    assert signals.names == ("extrinsic", "curiosity", "gail", "gail_2", "rnd", "novelty")
+    assert signals.gamma.tolist() == pytest.approx([0.99, 0.99, 0.5, 0.5, 0.99, 0.99])
+    assert len(get_args(SignalConfig)) == 5
 
 
 def test_policy_and_signals_begin_with_numbers_of_their_own() -> None:
