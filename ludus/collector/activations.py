@@ -56,6 +56,7 @@ ACTIVATIONS: Mapping[str, Expression] = {
     "swish": x * sigmoid(x),  # Ramachandran et al. 2017
     "tanh": tanh(x),
     "relu": relu(x),
+    "sigmoid": sigmoid(x),
 }
 """By `network_settings.activation`."""
 
