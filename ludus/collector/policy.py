@@ -198,8 +198,8 @@ def _squashed(layout: ActorLayout, head: FloatArray, noise: FloatArray | None) -
         noise = np.zeros_like(mean)
     raw = mean + np.exp(log_sigma) * noise
     # log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which stays exact where tanh is 1 in float32
-    slope = TWO * (LOG_TWO - np.abs(raw) - np.log1p(np.exp(-TWO * np.abs(raw))))
-    log_probs: FloatArray = np.float32(-0.5) * noise * noise - (log_sigma + HALF_LOG_TWO_PI) - slope
+    log_derivative = TWO * (LOG_TWO - np.abs(raw) - np.log1p(np.exp(-TWO * np.abs(raw))))
+    log_probs: FloatArray = np.float32(-0.5) * noise * noise - (log_sigma + HALF_LOG_TWO_PI) - log_derivative
     return np.tanh(raw), log_probs
 
 
