@@ -228,7 +228,7 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
     deadline = None if timeout is None else time.monotonic() + timeout
     said, standstill = "", Standstill()
     while True:
-        nobody = alone()  # before the run is looked at, which may have ended since
+        all_ended = alone()  # before the run is looked at, which may have ended since
         left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
         try:
             present = client.runs.wait(run.id, timeout=max(left, 0.0))
@@ -248,7 +248,7 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
             return Assessed(present, result, OUTCOMES[present.state])
         if present.needs_action:
             return Assessed(present, result, Exit.STALLED)
-        if nobody:
+        if all_ended:
             return Assessed(present, result, Exit.REFUSED)
         if deadline is not None and time.monotonic() >= deadline:
             return Assessed(present, result, Exit.TIMED_OUT)

@@ -228,7 +228,7 @@ def _facts(found: Checkpoint) -> list[tuple[str, str]]:
         ("reward", _rewards(found)),
         ("size", size(found.size)),
         *((f"file {file.name}", size(file.size)) for file in found.files),
-        ("merit", "-" if found.merit is None else number(found.merit)),
+        ("score", "-" if found.score is None else number(found.score)),
         ("created", ago(found.created_at)),
         ("kept", _why(found)),
     ]

@@ -90,22 +90,25 @@ def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json:
     "--limit", type=click.IntRange(2, 500), default=20, show_default=True, help="Maximum number of players, the newest."
 )
 @click.option(
-    "--all", "everybody", is_flag=True, help="A matrix of mean scores of all players, including pairs without a match."
+    "--all",
+    "all_players",
+    is_flag=True,
+    help="A matrix of mean scores of all players, including pairs without a match.",
 )
 @json_option
 @connected
 def payoffs(
-    client: Client, *, ladder_key: str, players: tuple[int, ...], limit: int, everybody: bool, as_json: bool
+    client: Client, *, ladder_key: str, players: tuple[int, ...], limit: int, all_players: bool, as_json: bool
 ) -> None:
     """Show the scores of players of LADDER against each other; a draw is half a win.
 
     Each pair that has met has a row, from the side of its first player. With --all there is a matrix: the mean score of
     each player (row) against each other one (column).
     """
-    found = client.ladders.payoffs(ladder_key, players, limit, met=not everybody)
+    found = client.ladders.payoffs(ladder_key, players, limit, met=not all_players)
     if as_json:
         print_json(found)
-    elif everybody:
+    elif all_players:
         print_table(["id", "player", *(str(each.id) for each in found.players)], _matrix(found))
     else:
         print_table(["id", "player", "id", "opponent", "games", "won", "drawn", "lost", "score"], _pairs(found))

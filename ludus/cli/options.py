@@ -126,8 +126,8 @@ ca_file_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Certificate authority (PEM) of a gateway that speaks TLS.",
 )
-patience_option = click.option(
-    "--patience",
+connect_timeout_option = click.option(
+    "--connect-timeout",
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,

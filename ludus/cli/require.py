@@ -73,7 +73,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(text.strip(), behavior, ALIASES.get(match["key"], match["key"]), match["operator"], value)
 
 
-def judge(requirement: Requirement, run: Run, metrics: Sequence[Metric]) -> Verdict:
+def evaluate(requirement: Requirement, run: Run, metrics: Sequence[Metric]) -> Verdict:
     """Compare a requirement with a run's newest values."""
     if requirement.key == "step" and requirement.behavior is None:
         return _verdict(requirement, float(run.step))

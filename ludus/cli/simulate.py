@@ -21,7 +21,7 @@ import click
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
-from ludus.cli.options import SEED, ca_file_option, gateway_option, patience_option, token_option
+from ludus.cli.options import SEED, ca_file_option, connect_timeout_option, gateway_option, token_option
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, ScriptedType, Source, SourceType, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
@@ -51,7 +51,7 @@ class Plan:
     run: str
     label: str
     ca_file: str | None
-    patience_seconds: float
+    connect_timeout_seconds: float
     record: str | None
     """File that what is played is recorded to."""
 
@@ -99,7 +99,7 @@ class Plan:
     show_default=True,
     help="Maximum number of restarts in a row of a crashed process.",
 )
-@patience_option
+@connect_timeout_option
 @click.option(
     "--record",
     metavar="FILE",
@@ -125,7 +125,7 @@ def simulate(
     seed_parameter: str | None,
     label: str | None,
     restarts: int,
-    patience: float,
+    connect_timeout: float,
     record: Path | None,
 ) -> None:
     """Play games in a run until it ends: COUNT processes with ENVS games each.
@@ -165,7 +165,7 @@ def simulate(
             run=run,
             label=label or f"{source.name} x{envs} on {platform.node()}".encode()[:200].decode(errors="ignore"),
             ca_file=None if ca_file is None else str(ca_file),
-            patience_seconds=patience,
+            connect_timeout_seconds=connect_timeout,
             record=None if recording is None else str(recording),
         )
         for index, recording in enumerate(recordings)

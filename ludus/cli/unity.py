@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
-from ludus.cli.options import ca_file_option, gateway_option, patience_option, token_option
+from ludus.cli.options import ca_file_option, connect_timeout_option, gateway_option, token_option
 from ludus.cli.render import LINES, echo
 from ludus.games.builds import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings, play
 from ludus.games.engine import EngineOverrides
@@ -107,7 +107,7 @@ class _TakesTheRest(click.Command):
 @token_option
 @ca_file_option
 @click.option("--label", default="", help="Label in the list of simulators. [the build and this host]")
-@patience_option
+@connect_timeout_option
 def unity(
     *,
     run: str,
@@ -133,7 +133,7 @@ def unity(
     token: str | None,
     ca_file: Path | None,
     label: str,
-    patience: float,
+    connect_timeout: float,
 ) -> None:
     """Connect Unity games to RUN (an id or a name) until it ends: copies of a build, or the Editor.
 
@@ -154,7 +154,7 @@ def unity(
     if env is None and num_envs > 1:
         raise click.UsageError("--num-envs counts copies of a build: name it with --env")
     settings = GameSettings(
-        Target(server, run, token, label, ca_file, patience),
+        Target(server, run, token, label, ca_file, connect_timeout),
         env=env,
         num_envs=num_envs,
         env_args=env_args,

@@ -215,7 +215,7 @@ class BeginEvaluation(Message):
     kind: ClassVar = Kind.EVALUATE
     runner: int
     session_id: str
-    sitting: int
+    episode_batch: int
     team: int | None
     """Number of the team that the candidate plays; None: all of them."""
     parameters: dict[str, Any]
@@ -281,7 +281,7 @@ class Hold(Message):
     """Answer no agent until Release, and send snapshots. Answered by a frame of kind HANDED_OVER (`handover.pack`)."""
 
     kind: ClassVar = Kind.HOLD
-    patience: float
+    timeout: float
     """Seconds to wait for simulators to come to rest."""
 
 
@@ -489,7 +489,7 @@ class EvaluationEnded(Message):
     kind: ClassVar = Kind.EVALUATED
     behavior: str
     session_id: str
-    sitting: int
+    episode_batch: int
     games: tuple[EndedGame, ...]
     """In the order of their agents, or groups."""
 

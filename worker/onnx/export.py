@@ -84,7 +84,7 @@ def export_onnx(
 def exporter(
     actor: Actor, spec: BehaviorSpec, observations: Sequence[Tensor] = (), masks: Tensor | None = None
 ) -> Callable[[Path], None]:
-    """Copy a policy; return what writes it to a path (`export_onnx`), on any thread, whatever is learnt meanwhile."""
+    """Copy a policy; return what writes it to a path (`export_onnx`), on any thread, whatever is learned meanwhile."""
     copied = copy.deepcopy(actor)
     return lambda path: export_onnx(copied, spec, path, observations, masks)
 

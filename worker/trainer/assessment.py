@@ -1,4 +1,4 @@
-"""The assessment of one attempt, a `match` or an `evaluate` run: frozen policies play and are judged.
+"""The assessment of one attempt, a `match` or an `evaluate` run: frozen policies play and are evaluated.
 
 Simulators are given batches one after the other (`worker.evaluation.episodes`). They are counted in the order of their
 numbers, whichever ends first. A batch that a simulator leaves unfinished is played again by the next one. So an attempt
@@ -56,7 +56,7 @@ class Assessment:
         self._settings = settings
         self._evaluator = evaluator_of(settings, attempt.job.seed, attempt.job.assessed)
         self._steps: dict[str, int] = {}
-        """For how many steps each checkpoint's policy had learnt."""
+        """For how many steps each checkpoint's policy had learned."""
         self._teams: dict[str, list[int]] = {}
         """Of each simulator that can play, in order."""
         self._playing: dict[str, EvaluationBatch] = {}
@@ -196,7 +196,7 @@ class Assessment:
     def batch_ended(self, event: EvaluationEnded) -> None:
         """Take the games of a batch, and count those whose predecessors are counted."""
         batch = self._playing.get(event.session_id)
-        if batch is None or batch.number != event.sitting:
+        if batch is None or batch.number != event.episode_batch:
             return
         del self._playing[event.session_id]
         games = [_game(game) for game in event.games]

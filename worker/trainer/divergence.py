@@ -10,7 +10,7 @@ are finite and stay:
 3. The KL divergence of an update of PPO or POCA: how far it has moved the policy from the one that acted.
 4. Episodes of different length where GAIL rewards an agent for each step that it survives.
 
-A policy that has learnt to do one thing for certain has no entropy either, so that signs are warnings. Each is reported
+A policy that has learned to do one thing for certain has no entropy either, so signs are warnings. Each is reported
 once per occurrence: it is over after `CALM` updates in a row without it. Only a limit that the user has set ends a run.
 """
 

@@ -40,6 +40,6 @@ class Squashed:
         """Return the Gaussian's minus the logarithm of the derivative of tanh, `log(1 - tanh(u)^2)`."""
         size = on.absolute(sample)
         # 2 (log 2 - |u| - log(1 + exp(-2 |u|))) stays exact where tanh is 1 in float32.
-        slope = (LOG_TWO - size - on.log1p(on.exp(-2.0 * size))) * 2.0
-        log_prob: A = -0.5 * noise * noise - (log_sigma + HALF_LOG_TWO_PI) - slope
+        log_derivative = (LOG_TWO - size - on.log1p(on.exp(-2.0 * size))) * 2.0
+        log_prob: A = -0.5 * noise * noise - (log_sigma + HALF_LOG_TWO_PI) - log_derivative
         return log_prob

@@ -22,7 +22,7 @@ from worker.learning.rewards.rnd import RNDNetworks
 from worker.mlagents.algorithms import LISTED, Misfit, translate
 
 FRESH = ("updated", "beta")
-"""Buffers that a checkpoint of ML-Agents may lack: whether curiosity has learnt, and the price of VAIL."""
+"""Buffers that a checkpoint of ML-Agents may lack: whether curiosity has learned, and the price of VAIL."""
 
 
 def load(module: nn.Module, state: dict[str, Tensor]) -> None:

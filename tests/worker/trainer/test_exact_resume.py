@@ -18,7 +18,7 @@ import pytest
 from ludus.demonstrations import Demonstration, write
 from tests.toys.wanderers import SPEC, Wanderers
 from tests.waiting import eventually
-from tests.worker.trainer.attempts import Keeper, Run, final_state, playing, start_process
+from tests.worker.trainer.attempts import Listener, Run, final_state, playing, start_process
 from tests.worker.trainer.differences import differences
 from worker.trainer import checkpoint
 
@@ -84,7 +84,7 @@ def document(section: dict[str, Any], **settings: Any) -> dict[str, Any]:
     }
 
 
-def uncut(config: dict[str, Any], folder: Path, game: Wanderers) -> Keeper:
+def uncut(config: dict[str, Any], folder: Path, game: Wanderers) -> Listener:
     """Train without an interruption."""
     run = Run(config, folder)
     with playing(game, run):
@@ -232,11 +232,11 @@ class Stage:
         self.expected = self.outcome(folder)
 
     def outcome(self, folder: Path) -> tuple[dict[str, Any], dict[tuple[str, int], float]]:
-        """Return what has been learnt at the next checkpoint, and the points up to there."""
-        keeper = self.run.attempt(folder, release_after=1)
-        state = checkpoint.load(keeper.folders[0])["Wanderer"]
+        """Return what has been learned at the next checkpoint, and the points up to there."""
+        listener = self.run.attempt(folder, release_after=1)
+        state = checkpoint.load(listener.folders[0])["Wanderer"]
         step = state["progress"]["step"]
-        points = {key: value for key, value in keeper.points().items() if key[1] <= step}
+        points = {key: value for key, value in listener.points().items() if key[1] <= step}
         return {name: state[name] for name in ("algorithm", "progress")}, points
 
 
