@@ -100,7 +100,7 @@ def test_lessons_and_what_users_changed_outlive_a_killed_trainer(stack: LudusUp,
     seen = {checkpoint.id for checkpoint in client.checkpoints.list(run.id)}
     for _ in range(2):  # the first new one may have been begun before the change
         fresh = eventually(lambda: {each.id for each in client.checkpoints.list(run.id)} - seen, "a newer checkpoint")
-        seen |= fresh
+        seen.update(fresh)
 
     the(stack.processes("worker.trainer")).kill()
     client.environment_parameters.set_lesson(run.id, "pole", 3)
