@@ -1,4 +1,4 @@
-"""The update of algorithms that learn from a replay buffer: a round goes to the replay buffer, then come the gradient steps that are due.
+"""The update of algorithms that learn from a replay buffer: store a round, take the gradient steps that are due.
 
 An algorithm says what one gradient step is (`gradient_step`) and what it notes of it (`term_names`).
 
@@ -80,8 +80,9 @@ class OffPolicyAlgorithm(ABC):
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step; return what `term_names` names."""
 
-    def after_storing(self, rows: NDArray[np.int64]) -> None:
-        """Note which rows of the replay buffer hold a new round."""
+    def store(self, rollout: Rollout) -> NDArray[np.int64]:
+        """Add a round to the replay buffer; return the rows that hold it."""
+        return self._experience.store(rollout)
 
     def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
         """Return metrics of the terms' means over an update."""
@@ -112,7 +113,7 @@ class OffPolicyAlgorithm(ABC):
         """
         with self.mode():
             experience, rate = self._experience, self._learning_rate.at(step)
-            self.after_storing(experience.store(rollout))
+            self.store(rollout)
             experience.step = step
             due, signals_due = experience.due()
             if not due and not signals_due:
