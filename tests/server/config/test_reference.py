@@ -14,6 +14,7 @@ from server.config.config import (
     PPOHyperparameters,
     SACHyperparameters,
 )
+from server.config.hyperparameters import DQNHyperparameters
 from server.config.problems import CODES
 from server.config.reference import PATHS, render
 from server.config.rewards import (
@@ -63,7 +64,14 @@ def descendants(section: type[Section]) -> set[type[Section]]:
 
 
 def test_every_number_that_is_tuned_has_a_typical_range() -> None:
-    tuned = [PPOHyperparameters, POCAHyperparameters, SACHyperparameters, CloneHyperparameters, MemorySettings]
+    tuned = [
+        PPOHyperparameters,
+        POCAHyperparameters,
+        SACHyperparameters,
+        DQNHyperparameters,
+        CloneHyperparameters,
+        MemorySettings,
+    ]
     signals = [ExtrinsicConfig, CuriosityConfig, GAILConfig, RNDConfig]
     silent = [
         f"{section.__name__}.{key}"
