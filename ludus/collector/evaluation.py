@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.agents import ACTING, AgentIndex, Agents, Slots
+from ludus.collector.batch import Batch, Staged
 from ludus.collector.matches import outcome_by_reward, reported_outcome
 from ludus.collector.messages import EndedGame
-from ludus.collector.policy import Acted
-from ludus.collector.runners import Batch, Policy, PolicyRunner, Staged
+from ludus.collector.policy import Acted, Policy
+from ludus.collector.runners import PolicyRunner
 from ludus.protocol.batches import Floats, TerminalBatch
 from ludus.protocol.codec import Outcome
 
@@ -144,7 +145,7 @@ def _game(life: _Life, batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Ende
     if outcome is None:
         outcome = Outcome.DRAW if truncated else outcome_by_reward(batch, rows)
     mean = sum(life.returns) / len(life.returns)
-    return EndedGame(int(outcome), mean, life.length, truncated)
+    return EndedGame(outcome, mean, life.length, truncated)
 
 
 @dataclass(slots=True, eq=False)

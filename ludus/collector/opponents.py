@@ -16,8 +16,9 @@ import numpy as np
 
 from ludus.collector.activations import FloatArray
 from ludus.collector.agents import AgentIndex, Agents, Slots
+from ludus.collector.batch import Batch, Staged
 from ludus.collector.policy import Acted
-from ludus.collector.runners import Batch, PolicyRunner, Staged
+from ludus.collector.runners import PolicyRunner
 from ludus.collector.stacked import StackedPolicies
 from ludus.protocol.batches import Array, Bytes, Floats
 
@@ -47,7 +48,8 @@ class History:
     def during(self, begin: int, end: int) -> int | None:
         """Return the one policy that was played from message `begin` until before message `end`.
 
-        None where it changed, where several were played, or where what was played is forgotten; `NOBODY` if none was.
+        None where it changed, where several were played, or where what was played is forgotten. `NO_POLICY` if none was
+        played.
         """
         states = self._states
         before = [key for message, key in states if message <= begin]
@@ -60,7 +62,7 @@ class History:
 
     @property
     def newest_policy(self) -> int:
-        """The newest policy that all played who played; `NOBODY` if there was none."""
+        """The newest policy that all played who played; `NO_POLICY` if there was none."""
         return next((key for _, key in reversed(self._states) if key not in {NO_POLICY, MIXED}), NO_POLICY)
 
 

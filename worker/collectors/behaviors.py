@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector import messages
+from ludus.collector import commands, messages
 from ludus.collector.arena import Arena, ArenaLayout
-from ludus.collector.messages import Kind, OpponentAssignment, PolicySpec, pack_numbered
+from ludus.collector.commands import OpponentAssignment, PolicySpec
+from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.weights import WeightBuffers, freeze
 from ludus.protocol.environment_parameters import ParameterValue, to_plain
@@ -42,7 +43,7 @@ class RegisteredBehavior:
         self,
         runner: int,
         spec: BehaviorSpec,
-        program: PolicySpec,
+        policy: PolicySpec,
         arena: Arena,
         children: CollectorProcesses,
         evaluated: Sequence[npt.NDArray[np.float32]] = (),
@@ -50,11 +51,11 @@ class RegisteredBehavior:
         self.spec = spec
         self.ledger = BlockLedger(arena.layout.blocks)
         self._runner = runner
-        self._program = program
+        self._policy = policy
         self._arena = arena
         self._children = children
         self._quota = StepQuota()
-        self._weights = WeightBuffers.create(program.weights_size, len(children))
+        self._weights = WeightBuffers.create(policy.weights_size, len(children))
         self._version = -1
         """Newest published version; -1 = none."""
         self._index = -1
@@ -67,7 +68,7 @@ class RegisteredBehavior:
         """Blocks that are lent at a time."""
         self._starving: set[int] = set()
         """Collectors that asked for blocks when none was free."""
-        self._recorded = not program.evaluated
+        self._recorded = not self._policy.evaluated
         self._assignment: OpponentAssignment | None = None
         self._frozen = {key: freeze(each) for key, each in enumerate(evaluated)}
         """Key -> descriptor of the weights, of all policies that the assignment names, or that an assessment is about.
@@ -80,18 +81,14 @@ class RegisteredBehavior:
 
     def introduce(self, child: CollectorProcess) -> None:
         """Make the behavior known to a collector."""
-        program, layout = self._program, self._arena.layout
-        message = messages.Admit(
+        message = commands.Admit(
             runner=self._runner,
-            spec=messages.spec_to_text(self.spec),
-            policy=program,
-            rows=layout.rows,
-            blocks=layout.blocks,
-            memory_size=layout.memory_size,
+            arena=self._arena.layout,
+            policy=self._policy,
             weight_buffers=self._weights.layout.buffers,
             low_blocks=self._chunk // 2,
         )
-        if program.evaluated:
+        if self._policy.evaluated:
             self._children.tell(child, message, (self._arena.fd, *self._frozen.values()))
             return
         self._children.tell(child, message, (self._arena.fd, self._weights.fd))
@@ -99,7 +96,7 @@ class RegisteredBehavior:
         if self._version >= 0:
             self._offer_weights(child)
         if not self._recorded:
-            self._children.tell(child, messages.Unrecorded(self._runner))
+            self._children.tell(child, commands.Unrecorded(self._runner))
         if self._assignment is not None:
             self._send_assignment(child, self._assignment, self._frozen)
         self._send_grants(self._quota.add(child.index))
@@ -140,7 +137,7 @@ class RegisteredBehavior:
         self._weights.hold(self._index)
         self._reading[child.index] = self._index
         self._told[child.index] = self._version
-        self._children.tell(child, messages.Weights(self._runner, self._index, self._version))
+        self._children.tell(child, commands.Weights(self._runner, self._index, self._version))
 
     # Rounds -----------------------------------------------------------------------------------------------------
 
@@ -163,17 +160,17 @@ class RegisteredBehavior:
         collected = self._quota.collected()
         if collected is not None:
             for index in self._quota.unused:
-                self._children.tell(self._children[index], messages.EndRound(self._runner, collected[0]))
+                self._children.tell(self._children[index], commands.EndRound(self._runner, collected[0]))
         return collected
 
     def stop_recording(self) -> None:
         """Answer all agents without limits and without recording."""
         self._recorded = False
-        self._children.tell_all(messages.Unrecorded(self._runner))
+        self._children.tell_all(commands.Unrecorded(self._runner))
 
     def _send_grants(self, grants: Sequence[Grant]) -> None:
         for grant in grants:
-            message = messages.GrantSteps(
+            message = commands.GrantSteps(
                 self._runner, grant.round, grant.steps, grant.size, grant.report_every, self._version
             )
             self._children.tell(self._children[grant.collector], message)
@@ -206,7 +203,7 @@ class RegisteredBehavior:
     def assign_opponents(self, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
         """Say which team learns, and what the others play; `weights` has those that were not named the last time."""
         named, known = assignment.keys, self._frozen
-        expected = self._program.weights_size
+        expected = self._policy.weights_size
         for key in named - known.keys():
             if weights[key].shape != (expected,):
                 raise ValueError(f"policy {key} has {weights[key].size} weights, {self.name} takes {expected}")
@@ -221,7 +218,7 @@ class RegisteredBehavior:
         self, session_id: str, episode_batch: int, team: int | None, parameters: Mapping[str, ParameterValue]
     ) -> None:
         """Begin an evaluation batch on a simulator, if it is connected."""
-        message = messages.BeginEvaluation(self._runner, session_id, episode_batch, team, to_plain(parameters))
+        message = commands.BeginEvaluation(self._runner, session_id, episode_batch, team, to_plain(parameters))
         for child in self._children.listening:
             if session_id in child.simulators:
                 self._children.tell(child, message)
@@ -231,5 +228,5 @@ class RegisteredBehavior:
     ) -> None:
         """Tell a collector of the opponents; `fresh` are those that it does not know."""
         for key, fd in fresh.items():
-            self._children.tell(child, messages.FrozenPolicy(self._runner, key), (fd,))
-        self._children.tell(child, messages.Opponents(self._runner, assignment))
+            self._children.tell(child, commands.FrozenPolicy(self._runner, key), (fd,))
+        self._children.tell(child, commands.Opponents(self._runner, assignment))

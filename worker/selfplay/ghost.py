@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ludus.collector.messages import OpponentAssignment
+from ludus.collector.commands import OpponentAssignment
 from server.config.selfplay import SelfPlaySettings
 from worker.learning.networks.actor import Actor
 from worker.selfplay.external import ExternalOpponents

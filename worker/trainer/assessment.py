@@ -14,8 +14,9 @@ from typing import Any, Final
 import torch
 
 from ludus.collector.arena import Arena
+from ludus.collector.commands import NetworkSpec, PolicySpec
 from ludus.collector.layout import UnsupportedSpec
-from ludus.collector.messages import EndedGame, EvaluationEnded, NetworkSpec, PolicySpec, SimulatorStarted
+from ludus.collector.messages import EndedGame, EvaluationEnded, SimulatorStarted
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from ludus.collector.session_snapshots import State
+from ludus.collector.snapshots.state import State
 from server.config.config import CloneConfig, RunConfig
 from worker.collectors.events import CollectorDied, CollectorEvent, HandedOver
 from worker.trainer.attempt import Attempt

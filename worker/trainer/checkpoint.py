@@ -38,7 +38,7 @@ ENVIRONMENT_PARAMETERS = "?environment_parameters"
 AMENDMENTS = "?amendments"
 """Key of the number of the newest amendment that the state has, where there are any."""
 COLLECTORS = "?collectors"
-"""Key of what collectors have handed over (`ludus.collector.session_snapshots`), in their order; none where nothing
+"""Key of what collectors have handed over (`ludus.collector.snapshots.state`), in their order; none where nothing
 was."""
 DTYPES = {
     torch.bool: "BOOL",

@@ -19,7 +19,7 @@ import structlog
 import torch
 
 from ludus.collector.arena import Arena
-from ludus.collector.messages import PolicySpec
+from ludus.collector.commands import PolicySpec
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import CloneConfig, TrainerConfig

@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 
 from ludus.collector.messages import (
+    BehaviorAnnounced,
     EvaluationEnded,
     GhostStepsPlayed,
     MatchesEnded,
@@ -27,7 +28,6 @@ from ludus.collector.messages import (
 from ludus.protocol.codes import CloseCode
 from server.kit.states import StopReason
 from worker.collectors.events import (
-    BehaviorAnnounced,
     CollectorDied,
     CollectorEvent,
     CollectorListening,

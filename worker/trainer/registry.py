@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ludus.collector.arena import Arena
+from ludus.collector.commands import PolicySpec
 from ludus.collector.layout import UnsupportedSpec
-from ludus.collector.messages import PolicySpec
 from ludus.demonstrations import DemonstrationError
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec

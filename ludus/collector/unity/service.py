@@ -9,7 +9,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import grpc
@@ -17,7 +17,8 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session
+from ludus.collector.server import CollectorServer
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED
 from ludus.collector.unity.encoding import closing_reply
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.protocol import simulation_pb2 as sim
@@ -37,21 +38,6 @@ log = structlog.get_logger()
 
 GOODBYE_SECONDS = 60.0
 """How long a session that ended between two calls is remembered, so that the next one is told why."""
-
-
-class Host(Protocol):
-    """Keeps the sessions of a process."""
-
-    def opened(self, session: Session) -> None:
-        """A player introduces itself."""
-
-    def ended(self, session: Session) -> None:
-        """A session is over; its `closed` says why."""
-
-    def unity_session(
-        self, peer: str, session_id: str, *, ticket: str | None, client: str, parks: bool, tied: bool
-    ) -> UnitySession:
-        """Make a session for a new player."""
 
 
 class Line:
@@ -109,7 +95,7 @@ class Line:
 class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Exchange with sessions of a host. `tickets`: whether players need one."""
 
-    def __init__(self, host: Host, *, tickets: bool) -> None:
+    def __init__(self, host: CollectorServer, *, tickets: bool) -> None:
         self._host = host
         self._tickets = tickets
         self._sessions: dict[str, UnitySession] = {}
@@ -198,8 +184,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
         tied = SESSION_ID_METADATA not in metadata
         parks = tied or PARKS_METADATA in metadata
-        session = self._host.unity_session(
-            context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
+        session = UnitySession(
+            self._host, context.peer(), session_id, ticket=ticket, client=client, parks=parks, tied=tied
         )
         self._host.opened(session)
         return session
@@ -287,13 +273,10 @@ def _parse(data: bytes) -> shallow.Message:
 def _introduces(message: shallow.Message) -> bool:
     """Whether this is the first call of a player. Later ones carry behaviors in the same field, but no version."""
     output = message.unity_output
-    return bool(output.rl_initialization_output.communication_version) or (
-        message.HasField("unity_output") and not output.HasField("rl_output") and not _announces(output)
-    )
-
-
-def _announces(output: shallow.Output) -> bool:
-    return len(output.rl_initialization_output.brain_parameters) > 0
+    if output.rl_initialization_output.communication_version:
+        return True
+    announces = len(output.rl_initialization_output.brain_parameters) > 0
+    return message.HasField("unity_output") and not output.HasField("rl_output") and not announces
 
 
 def _refused(context: Any, code: CloseCode, reason: str) -> bytes:

@@ -7,14 +7,14 @@ whichever call is pending. The conversation ends with a reply of status 400.
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from ludus.collector.agents import AgentIndex
-from ludus.collector.session import LEFT, Session, SessionHost
+from ludus.collector.session import LEFT, Session
 from ludus.collector.unity import diagnostics
-from ludus.collector.unity.channels import opening_frames, parameter_frames
 from ludus.collector.unity.decoding import InfoReader
 from ludus.collector.unity.encoding import ActionEncoder, closing_reply, reset_reply, step_reply
 from ludus.protocol import side_channels
@@ -22,9 +22,13 @@ from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_CLIENT
+from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
+
+if TYPE_CHECKING:
+    from ludus.collector.server import CollectorServer
 
 COMMUNICATION_VERSION = "1.5.0"
 """Of the protocol: the same major number is compatible (0.x: the same minor, too)."""
@@ -61,7 +65,7 @@ class UnitySession(Session):
 
     def __init__(
         self,
-        collector: SessionHost,
+        collector: "CollectorServer",
         peer: str,
         session_id: str,
         *,
@@ -229,7 +233,10 @@ class UnitySession(Session):
             self._step(message.unity_output)
         elif self._phase is Phase.SECOND_CALL:
             self._phase, self._ready_at = Phase.AGENTS, self._collector.now()
-            self._send(reset_reply(opening_frames(self._collector.settings)))
+            # As in ML-Agents, the engine configuration goes with the first reset, behind the environment parameters.
+            settings = self._collector.settings
+            engine = side_channels.join(side_channels.engine_configuration(settings.engine))
+            self._send(reset_reply(_parameter_frames(settings.environment_parameters) + engine))
             self._must_reset = False
             self._note_told()
         else:
@@ -243,7 +250,7 @@ class UnitySession(Session):
         if not is_compatible(version):
             raise diagnostics.version(version, hello.package_version, COMMUNICATION_VERSION)
         number = self._take_number(self._ticket, self.session_id) if self._ticket is not None else None
-        self.number = self._collector.next_number() if number is None else number
+        self.number = next(self._collector.numbers) if number is None else number
         client = f"{self._client} Unity ML-Agents {hello.package_version} (API {version})".strip()
         self._collector.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
         self._phase = Phase.SECOND_CALL
@@ -353,7 +360,7 @@ class UnitySession(Session):
 
     def _tell_parameters(self) -> bytes:
         self._note_told()
-        return parameter_frames(self._environment_parameters)
+        return _parameter_frames(self._environment_parameters)
 
 
 _EVERYTHING = unity.UnityRLCapabilitiesProto(
@@ -365,6 +372,10 @@ _EVERYTHING = unity.UnityRLCapabilitiesProto(
     variableLengthObservation=True,
     multiAgentGroups=True,
 )
+
+
+def _parameter_frames(parameters: Mapping[str, ParameterValue]) -> bytes:
+    return side_channels.join(side_channels.environment_parameter(key, value) for key, value in parameters.items())
 
 
 def is_compatible(version: str) -> bool:
