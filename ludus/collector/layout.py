@@ -171,11 +171,6 @@ class ActorLayout:
         return self.body.memory_size
 
     @property
-    def observation_sizes(self) -> tuple[int, ...]:
-        """Elements of each observation."""
-        return tuple(observation.size for observation in self.body.observations)
-
-    @property
     def logits_start(self) -> int:
         """The first of the head's columns that are logits; before it are the means and, squashed, the log-sigmas."""
         return self.continuous_size * (2 if self.squashed else 1)
@@ -184,11 +179,6 @@ class ActorLayout:
     def head_size(self) -> int:
         """`H`, the columns of the actor's head."""
         return self.logits_start + sum(self.discrete_branches)
-
-    @property
-    def log_prob_size(self) -> int:
-        """`C + D`, one log-probability for each continuous column and each branch."""
-        return self.continuous_size + len(self.discrete_branches)
 
     def sections(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the name and shape of each part of a plain actor's flat vector, in order."""

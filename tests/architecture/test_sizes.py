@@ -29,9 +29,6 @@ TOO_LONG = {
     "algorithms/poca.py",
     "algorithms/sac.py",
     "attempts/repository.py",
-    "collector/messages.py",
-    "collector/runners.py",
-    "collectors/pool.py",
     "config/environment_parameters.py",
     "config/run.py",
     "demonstrations/mlagents.py",
@@ -41,7 +38,6 @@ TOO_LONG = {
     "protocol/codec.py",
     "results/mirror.py",
     "sdk/fake_server.py",
-    "supervisor/loop.py",
     "trainer/curriculum.py",
     "trainer/learner.py",
 }

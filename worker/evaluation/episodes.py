@@ -8,11 +8,13 @@ weight as long ones.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-Outcome = Literal["win", "draw", "loss"]
+from ludus.collector.messages import EndedGame
+from server.ladders.refs import Outcome
+
 MAX_SEED = 2**24
 """Seeds travel as float32, which has gaps beyond."""
 
@@ -27,18 +29,6 @@ class EvaluationBatch:
     """Place, from 0, of the candidate's team among the teams of the game; None: there is one team only."""
     seed: int | None
     """The source of the episodes' seeds; None where simulators take none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Game:
-    """One game of a batch, from the candidate's side."""
-
-    outcome: Outcome
-    episode_return: float
-    """Undiscounted sum of the agent's own rewards and its group's; of a group's members: the mean."""
-    length: int
-    """Decisions of one agent."""
-    truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +60,7 @@ class Evaluator(Protocol):
     def batch(self, number: int) -> EvaluationBatch:
         """Return what the batch of this number plays."""
 
-    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> Sequence[Counted]:
+    def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> Sequence[Counted]:
         """Count the games of `next_batch`; return those against another policy that count now."""
 
     def result(self) -> Mapping[str, Any]:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
+from ludus.collector.messages import EndedGame
 from ludus.play.intervals import mean_interval
 from server.config.assessment import EvaluateSettings
-from worker.evaluation.episodes import Counted, EvaluationBatch, Game, seed_of
+from worker.evaluation.episodes import Counted, EvaluationBatch, seed_of
 
 Verdict = Literal["pass", "fail", "undecided"]
 
@@ -37,13 +38,9 @@ class EpisodeEvaluator:
         return self._next
 
     @property
-    def _done(self) -> bool:
-        return len(self._returns) >= self._settings.episodes
-
-    @property
     def verdict(self) -> Verdict | None:
         """The verdict once all episodes are played; without a threshold every policy passes."""
-        if not self._done:
+        if len(self._returns) < self._settings.episodes:
             return None
         threshold = self._settings.threshold
         if threshold is None:
@@ -53,11 +50,10 @@ class EpisodeEvaluator:
 
     def batch(self, number: int) -> EvaluationBatch:
         """Return what the batch of this number plays."""
-        return EvaluationBatch(
-            number, None, None if self._settings.seed_parameter is None else seed_of(self._seed, number)
-        )
+        seed = None if self._settings.seed_parameter is None else seed_of(self._seed, number)
+        return EvaluationBatch(number, None, seed)
 
-    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> list[Counted]:
+    def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> list[Counted]:
         """Count the episodes of `next_batch`, as far as they are still wanted."""
         assert batch.number == self._next, "batches are counted in order"
         self._next += 1

@@ -8,13 +8,16 @@ sides are balanced all the same.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ludus.collector.messages import EndedGame
+from ludus.protocol.batches import Outcome
 from server.config.assessment import MatchSettings
 from worker.evaluation.elo import estimate
-from worker.evaluation.episodes import Counted, EvaluationBatch, Game, Outcome, seed_of
+from worker.evaluation.episodes import Counted, EvaluationBatch, seed_of
 from worker.evaluation.sprt import SPRT
 
-HALF_POINTS: Mapping[Outcome, int] = {"loss": 0, "draw": 1, "win": 2}
-OUTCOMES: Mapping[int, Outcome] = {points: outcome for outcome, points in HALF_POINTS.items()}
+HALF_POINTS = {Outcome.LOSS: 0, Outcome.DRAW: 1, Outcome.WIN: 2}
+OUTCOMES: tuple[Literal["loss", "draw", "win"], ...] = ("loss", "draw", "win")
+"""By their half points."""
 Verdict = Literal["pass", "fail", "undecided"]
 
 
@@ -62,7 +65,7 @@ class MatchEvaluator:
         seed = seed_of(self._seed, number // 2) if self.paired else None
         return EvaluationBatch(number, number % 2, seed)
 
-    def count(self, batch: EvaluationBatch, games: Sequence[Game]) -> list[Counted]:
+    def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> list[Counted]:
         """Count the games of `next_batch`, as far as the verdict is not known before the last of them."""
         assert batch.number == self._next, "batches are counted in order"
         self._next += 1

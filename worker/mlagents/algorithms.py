@@ -7,17 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import (
-    CloneConfig,
-    POCAConfig,
-    PPOConfig,
-    SACConfig,
-)
-from server.config.rewards import (
-    CuriosityConfig,
-    GAILConfig,
-    RNDConfig,
-)
+from server.config.config import CloneConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.rewards import CuriosityConfig, GAILConfig, RNDConfig
 from worker.learning.fast.critics import StackedCritics, build_critics
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic

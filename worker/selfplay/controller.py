@@ -11,14 +11,15 @@ on. With the change simulators are reset.
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
 from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any
 
 from ludus.collector.messages import EndedMatch, MatchesEnded
 from ludus.protocol.batches import Outcome
+from server.ladders.refs import Outcome as Result
 from server.ladders.refs import PlayedMatch, PlayedParticipant
+from worker.collectors.pool import CollectorPool
 from worker.selfplay.ghost import Ghost
 from worker.selfplay.ratings import rate
-from worker.trainer.collectors import Collectors
 from worker.trainer.messages import EventRecord
 from worker.trainer.recorder import Aggregation
 
@@ -27,7 +28,7 @@ LEARNING_TEAM = "Self-play/Learning Team"
 OPPONENT_ELO_MEAN = "Self-play/Opponent ELO Mean"
 OPPONENT_ELO_STD = "Self-play/Opponent ELO Std"
 SCORES = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
-OUTCOMES: dict[Outcome, Literal["win", "draw", "loss"]] = {
+OUTCOMES: dict[Outcome, Result] = {
     Outcome.WIN: "win",
     Outcome.DRAW: "draw",
     Outcome.LOSS: "loss",
@@ -38,7 +39,7 @@ class GhostController:
     """Ghosts of all behaviors in self-play, and the teams' turns."""
 
     def __init__(
-        self, collectors: Collectors, simulators: Sized, report: Callable[[EventRecord], None], grace: float = 60.0
+        self, collectors: CollectorPool, simulators: Sized, report: Callable[[EventRecord], None], grace: float = 60.0
     ) -> None:
         """`simulators` are those that are connected.
 
@@ -88,8 +89,7 @@ class GhostController:
         """Return the metrics of each summary of a behavior: the learning team, if it is in self-play."""
         return {} if self._learning is None or behavior not in self._ghosts else {LEARNING_TEAM: self._learning}
 
-    # Behaviors and teams
-    # -----------------------------------------------------------------------------------------------
+    # Behaviors and teams ----------------------------------------------------------------------------------------
 
     def join(self, ghost: Ghost, saved: dict[str, Any] | None) -> None:
         """Add a behavior whose ghost has begun, or was restored together with what `state` saved of the turns."""
@@ -155,7 +155,14 @@ class GhostController:
         """Note that the policy has learned from a round; change turns, snapshots and opponents where that is due."""
         ghost = self._ghosts[behavior]
         ghost.step, ghost.done = step, done
-        self._warn_of_one_team(behavior)
+        if len(self._teams) <= 1 and behavior not in self._warned:
+            self._warned.add(behavior)
+            message = (
+                f"{behavior} has self_play, but simulators have brought team {self._learning} only: it learns without "
+                "opponents. Let the other side announce a team of its own (`NAME?team=1`; Unity: Team Id in Behavior "
+                "Parameters), or remove self_play"
+            )
+            self._event("self_play_without_opponents", message, behavior=behavior, team=self._learning)
         change = False
         if ghost.team_change_due or self._is_done(self._learning):
             ghost.counters.last_team_change = step
@@ -260,17 +267,6 @@ class GhostController:
         self._collectors.assign_opponents(ghost.behavior, ghost.assignment(learning), ghost.frozen)
         return changed
 
-    def _warn_of_one_team(self, behavior: str) -> None:
-        if len(self._teams) > 1 or behavior in self._warned:
-            return
-        self._warned.add(behavior)
-        message = (
-            f"{behavior} has self_play, but simulators have brought team {self._learning} only: it learns without "
-            "opponents. Let the other side announce a team of its own (`NAME?team=1`; Unity: Team Id in Behavior "
-            "Parameters), or remove self_play"
-        )
-        self._event("self_play_without_opponents", message, behavior=behavior, team=self._learning)
-
     def _event(self, name: str, message: str, **data: object) -> None:
         self._report(EventRecord(name=name, level="warning", message=message, data=data))
 
@@ -281,33 +277,26 @@ class GhostController:
         ghost = self._ghosts[event.behavior]
         played = [self._rated(ghost, match, step, at) for match in event.matches if match.opponents]
         if any(match.rated for match in played):
-            sides = {behavior for match in event.matches for behavior, _, _ in match.opponents}
-            self._measure_opponents(ghost, sides)
+            behaviors = {behavior for match in event.matches for behavior, _, _ in match.opponents}
+            ratings = [  # of all possible opponents
+                rating
+                for behavior in sorted(behaviors)
+                for snapshot in self._ghosts[behavior].candidates
+                if (rating := self._ghosts[behavior].ratings.of(snapshot.number)) is not None
+            ]
+            ghost.recorder.measure(OPPONENT_ELO_MEAN, fmean(ratings), Aggregation.LAST)
+            ghost.recorder.measure(OPPONENT_ELO_STD, pstdev(ratings), Aggregation.LAST)
         return played
 
-    def _measure_opponents(self, ghost: Ghost, behaviors: set[str]) -> None:
-        """Record mean and deviation of the ratings of possible opponents."""
-        ratings = [
-            rating
-            for behavior in sorted(behaviors)
-            for snapshot in self._ghosts[behavior].candidates
-            if (rating := self._ghosts[behavior].ratings.of(snapshot.number)) is not None
-        ]
-        ghost.recorder.measure(OPPONENT_ELO_MEAN, fmean(ratings), Aggregation.LAST)
-        ghost.recorder.measure(OPPONENT_ELO_STD, pstdev(ratings), Aggregation.LAST)
-
     def _rated(self, ghost: Ghost, match: EndedMatch, step: int, at: float) -> PlayedMatch:
-        outcome = Outcome(match.outcome)
-        counts = match.settled
+        outcome, counts = match.outcome, match.settled
         if match.truncated:
             if ghost.settings.interrupted_games == "draw":
                 outcome = Outcome.DRAW
             else:
                 counts = False
-        participants, opponents = (
-            [PlayedParticipant(behavior=ghost.behavior, team=match.team, snapshot=None, step=ghost.step)],
-            [],
-        )
+        participants = [PlayedParticipant(behavior=ghost.behavior, team=match.team, snapshot=None, step=ghost.step)]
+        opponents = []
         for behavior, team, key in match.opponents:
             other = self._ghosts[behavior]
             snapshot = None if key < 0 else key

@@ -128,11 +128,12 @@ class EnvironmentParameterManager:
         self.number = 0
         """Number of the present set of parameters; counts changes."""
         self._missing: list[ParameterStatus] = []
-        self._sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        """Episodes of each behavior that its criteria need at most."""
         for criteria in (lesson.completion_criteria for each in lessons.values() for lesson in each):
             if criteria is not None:
-                size = self._sizes.get(criteria.behavior, 1)
-                self._sizes[criteria.behavior] = max(size, criteria.min_lesson_length)
+                size = self.sizes.get(criteria.behavior, 1)
+                self.sizes[criteria.behavior] = max(size, criteria.min_lesson_length)
         for parameter in self._parameters.values():
             self._fit(parameter)
 
@@ -159,10 +160,6 @@ class EnvironmentParameterManager:
     def statuses(self) -> list[ParameterStatus]:
         """Return where each parameter is, in the configuration's order."""
         return [self._status(parameter) for parameter in self._parameters.values()]
-
-    def buffer_size(self, behavior: str) -> int:
-        """Return how many episodes of a behavior its criteria need at most, at least 1."""
-        return self._sizes.get(behavior, 1)
 
     def take_missing(self) -> list[ParameterStatus]:
         """Return the parameters whose metric has not been reported for `MISSING_EPISODES` episodes, each once."""
@@ -361,7 +358,7 @@ class EnvironmentParameterManager:
     def _fit(self, parameter: _Parameter) -> None:
         """Empty a buffer and give it the size that the present lesson's behavior needs."""
         criteria = parameter.criteria
-        parameter.size = 1 if criteria is None else self.buffer_size(criteria.behavior)
+        parameter.size = 1 if criteria is None else self.sizes[criteria.behavior]
         parameter.empty()
 
     def _status(self, parameter: _Parameter) -> ParameterStatus:

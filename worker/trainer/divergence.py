@@ -25,13 +25,8 @@ from torch import Tensor
 
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import (
-    ReinforcementConfig,
-    SACConfig,
-)
-from server.config.rewards import (
-    GAILConfig,
-)
+from server.config.config import ReinforcementConfig, SACConfig
+from server.config.rewards import GAILConfig
 from worker.learning.functional.distributions import HALF_LOG_TWO_PI, branch_bounds
 
 CALM: Final = 10
@@ -110,7 +105,14 @@ class DivergenceMonitor:
 
         Raise `LimitCrossed` where a limit of the configuration says so.
         """
-        self._note_choices(masks, steps)
+        self._steps += steps
+        sizes = self._spec.actions.discrete_branches
+        for branch, (first, last) in enumerate(branch_bounds(sizes)):
+            if masks is None:
+                self._possible[branch] += steps * math.log(sizes[branch])
+            else:
+                allowed = masks[:, first:last].bool().sum(1).clamp(min=1)
+                self._possible[branch] += float(allowed.double().log().sum())
         crossed = []
         for reading in self._readings(config, measured):
             sign = self._signs.setdefault(reading.name, _Sign())
@@ -177,17 +179,6 @@ class DivergenceMonitor:
         self._signs = {name: _Sign(**sign) for name, sign in state["signs"].items()}
         self._possible, self._steps = list(state["possible"]), state["steps"]
         self._length, self._varies = state["length"], state["varies"]
-
-    def _note_choices(self, masks: Tensor | None, steps: int) -> None:
-        """Add up how many choices there were."""
-        self._steps += steps
-        sizes = self._spec.actions.discrete_branches
-        for branch, (first, last) in enumerate(branch_bounds(sizes)):
-            if masks is None:
-                self._possible[branch] += steps * math.log(sizes[branch])
-            else:
-                allowed = masks[:, first:last].bool().sum(1).clamp(min=1)
-                self._possible[branch] += float(allowed.double().log().sum())
 
     def _readings(self, config: ReinforcementConfig, measured: Mapping[str, float]) -> Iterator[_Reading]:
         """Yield what there is to judge."""

@@ -296,9 +296,7 @@ class BehaviorRegistry:
             attempt.pool,
             simulators=attempt.config.simulators,
             is_played=lambda: attempt.simulators.is_played(name),
-            report=lambda event, message: attempt.events.report(
-                event, message, level="warning", data={"behavior": name}
-            ),
+            report=report,
         )
         self._attempt.learners[name] = learner
         self._report_registered(learner)

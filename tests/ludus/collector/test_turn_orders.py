@@ -188,7 +188,7 @@ class Desk:
             with self._pool._lock:
                 self._pool._children._launch(child)
             (frame,) = channel.receive()
-            self.hubs.append(CollectorServer(channel, POLICIES, messages.Settings.unpack(frame.payload)))
+            self.hubs.append(CollectorServer(channel, POLICIES, messages.read(frame)))
             self.hubs[-1].link.tell(messages.Listening(1))
         self.delivered: Counter[tuple[str, int]] = Counter()
         self.rounds: dict[str, int] = {}

@@ -23,7 +23,7 @@ def write(ledger: AttemptLedger, report: Report) -> None:
     """Write a report. Raises LeaseLost, and Unavailable with nothing written."""
     match report:
         case Listening():
-            ledger.listening([endpoint.model_dump() for endpoint in report.endpoints])
+            ledger.listening([{"index": each.index, "address": each.address} for each in report.endpoints])
         case Metrics():
             ledger.metrics.append(report.points)
         case EventRecord():
