@@ -71,12 +71,12 @@ class AgentIndex:
             self.borrows, self.borrows_since = False, None
 
     def note_borrowing(self, round_number: int) -> None:
-        """Note that the session is answered in advance because of this agent index's steps."""
+        """Record that the session is answered in advance because of steps of these agents."""
         self.enter(round_number)
         self.borrows = True
 
     def note_release(self, round_number: int) -> None:
-        """Note that its outstanding steps of the round are released."""
+        """Record that its outstanding steps of the round are released."""
         self.enter(round_number)
         self.releases += 1
         self.borrows, self.borrows_since = False, None
@@ -257,7 +257,7 @@ class Agents:
         self.new_episodes += len(slots)
 
     def note_starts(self, slots: Slots, version: int) -> None:
-        """Note the policy of those who are answered for the first time in their episode."""
+        """Record the policy version of agents that are answered for the first time in their episode."""
         new_episodes = slots[self.began[slots] < 0]
         self.began[new_episodes] = version
         self.new_episodes -= len(new_episodes)
@@ -276,7 +276,7 @@ class Agents:
     # Groups -----------------------------------------------------------------------------------------------------
 
     def note_groups(self, slots: Slots, group_ids: Ints | None) -> None:
-        """Note which groups some agents are in now; None: they are in none."""
+        """Record the groups of some agents; None: they are in none."""
         if group_ids is not None:
             self.grouped = True
             self.group[slots] = group_ids

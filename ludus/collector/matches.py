@@ -20,7 +20,7 @@ from ludus.protocol.codec import Outcome
 
 
 class MatchRecorder:
-    """Notes the matches of one runner. Its observer."""
+    """Records the matches of one runner, as its observer."""
 
     def __init__(self) -> None:
         self._began = np.zeros(0, np.int64)
@@ -37,7 +37,7 @@ class MatchRecorder:
     # The observer -----------------------------------------------------------------------------------------------
 
     def beginning(self, agents: Agents, staged: Staged) -> None:
-        """Note when episodes begin."""
+        """Record when episodes begin."""
         slots, batch = staged.decisions, staged.batch.decisions
         if slots is None or batch is None:
             return

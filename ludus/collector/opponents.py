@@ -133,7 +133,7 @@ class Opponents:
     # The observer -----------------------------------------------------------------------------------------------
 
     def ending(self, agents: Agents, staged: Staged) -> None:
-        """Note that agents leave their policies."""
+        """Record that agents leave their policies."""
         if staged.terminals is not None:
             self._note(agents, staged, staged.terminals, leave=True)
 
@@ -155,7 +155,7 @@ class Opponents:
         self._histories.pop(agent_index.number, None)
 
     def _note(self, agents: Agents, staged: Staged, slots: Slots, *, leave: bool) -> None:
-        """Note what an agent index's agents play once some of them have left or joined."""
+        """Record the policies of an agent index after some of its agents have left or joined."""
         all_slots = staged.agent_index.slots
         playing = all_slots[agents.running(all_slots)]
         playing = np.setdiff1d(playing, slots) if leave else np.union1d(playing, slots)

@@ -4,7 +4,7 @@ Threads: one event loop (uvloop) does everything: streams, policy inference, are
 has threads of its own, which only move bytes. numpy's BLAS is kept on one thread. Nothing in the loop waits: the
 control channel queues what its socket does not take, and weights are copied out of shared memory within one turn.
 
-A process may be started before anybody needs it (`python -m ludus.collector --channel FD`): it imports everything and
+A process may be started before it is needed (`python -m ludus.collector --channel FD`): it imports everything and
 waits for its settings. It ends when the learner does: by end of file on the channel, and for certain by
 the parent-death signal.
 """
@@ -145,7 +145,7 @@ def _serve_unity_port(settings: CollectorSettings, port: int, players: UnityHand
 
 
 def say_why(channel: Channel, error: Exception) -> None:
-    """Tell the learner why this process ends. The learner has `LAST_WORD_SECONDS` to take it."""
+    """Send the learner the reason why this process ends; it has `LAST_WORD_SECONDS` to take it."""
     reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     with contextlib.suppress(ChannelClosedError):
         channel.send(Kind.MESSAGE, messages.Failed(reason).pack())

@@ -185,7 +185,7 @@ class PolicyRunner(ABC):
 
     @property
     def _is_ready(self) -> bool:
-        """Whether anybody may be answered: no checkpoint is taken, and the weights are new enough."""
+        """Whether agents may be answered: no checkpoint is taken, and the weights are new enough."""
         return not self.held and self.version >= max(self.required_version, 0)
 
     def _may_answer(self, rows: int) -> bool:
@@ -290,7 +290,7 @@ class PolicyRunner(ABC):
             self._answer_in_advance()
 
     def _answer_in_advance(self) -> None:
-        """Answer the sessions that owe a step of a round whose quota is used, whichever of their agents wait.
+        """Answer all waiting agents of the sessions that owe a step of a round whose quota is used.
 
         The rules of a game may demand that other agents act before that step can come back: agents of the same team, of
         another team or of another behavior. The collector does not know the rules.

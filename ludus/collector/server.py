@@ -107,7 +107,7 @@ class CollectorServer:
         )
 
     def started(self, session: Session, behaviors: list[str], agents: int) -> None:
-        """Tell the learner of a session's first step, or of all behaviors that it has announced by now."""
+        """Report a session's first step to the learner; again when it announces another behavior later."""
         self.link.tell(messages.SimulatorStarted(session.session_id, tuple(behaviors), agents))
 
     def came_to_rest(self) -> None:
@@ -124,7 +124,7 @@ class CollectorServer:
         return self._connections.lives(peer, self.now())
 
     def troubled(self, session: Session, code: str, sentence: str) -> None:
-        """Tell the learner of something that is probably not meant so."""
+        """Report a probable mistake of a simulator to the learner; the session goes on."""
         self.link.tell(messages.SimulatorProblem(session.session_id, session.number, code, sentence))
 
     def reported(self, stats: list[StatValue], parameter_set: int) -> None:

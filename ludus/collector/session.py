@@ -88,19 +88,19 @@ class Session(ABC):
         """Return why the session has to end if it has been silent for too long."""
 
     def is_gone(self) -> bool:
-        """Whether the simulator can never be heard of again, although no broken connection was reported."""
+        """Whether the connection is gone, although gRPC did not report it."""
         return False
 
     def _admitted(self, name: str) -> None:  # noqa: B027  native sessions have something to do then
-        """Note that a behavior is admitted, before its first steps are staged."""
+        """Called when a behavior is admitted, before its first steps are staged."""
 
     @abstractmethod
     def _say_wait(self, reason: str) -> None:
-        """Tell the simulator why no answer comes yet."""
+        """Send the simulator the reason why no answer comes yet."""
 
     @abstractmethod
     def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
-        """Tell the simulator that the session is over."""
+        """Send the simulator the end of the session."""
 
     # What they share --------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Session(ABC):
                 self._collector.started(self, list(self.specs), self._agents)
 
     def _note_start(self, batches: list[BehaviorBatch]) -> None:
-        """Note the first step."""
+        """Record the first step."""
         if not self.started:
             self.started = True
             self._agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)

@@ -45,7 +45,7 @@ class BatchTicks:
     def assign_opponents(
         self, runner: LearningRunner, opponent_runner: OpponentRunner, match_recorder: MatchRecorder
     ) -> None:
-        """Tell the learner of the opponents of a runner, too."""
+        """Report the opponents of a runner to the learner, too."""
         self._opponents_of[runner.number] = opponent_runner, match_recorder
 
     def schedule(self, runner: PolicyRunner) -> None:

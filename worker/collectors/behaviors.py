@@ -126,12 +126,12 @@ class RegisteredBehavior:
             self._offer_weights(child)
 
     def weights_read(self, child: CollectorProcess) -> None:
-        """Note that a collector has taken the weights that it was told of."""
+        """Release the buffer that a collector has read, and offer it newer weights."""
         self._weights.release(self._reading.pop(child.index))
         self._offer_weights(child)
 
     def _offer_weights(self, child: CollectorProcess) -> None:
-        """Tell a collector of the newest weights, unless it is still reading others."""
+        """Send a collector the buffer of the newest weights, unless it is still reading others."""
         if child.index in self._reading or self._told.get(child.index) == self._version:
             return
         self._weights.hold(self._index)
@@ -201,7 +201,7 @@ class RegisteredBehavior:
     # Frozen policies --------------------------------------------------------------------------------------------
 
     def assign_opponents(self, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
-        """Say which team learns, and what the others play; `weights` has those that were not named the last time."""
+        """Set the learning team and the policies of the others; `weights` has those that are new."""
         named, known = assignment.keys, self._frozen
         expected = self._policy.weights_size
         for key in named - known.keys():
@@ -226,7 +226,7 @@ class RegisteredBehavior:
     def _send_assignment(
         self, child: CollectorProcess, assignment: OpponentAssignment, fresh: Mapping[int, int]
     ) -> None:
-        """Tell a collector of the opponents; `fresh` are those that it does not know."""
+        """Send a collector the opponents; `fresh` are those that it does not know."""
         for key, fd in fresh.items():
             self._children.tell(child, commands.FrozenPolicy(self._runner, key), (fd,))
         self._children.tell(child, commands.Opponents(self._runner, assignment))

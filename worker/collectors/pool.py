@@ -173,7 +173,7 @@ class CollectorPool:
     def assign_opponents(
         self, behavior: str, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]
     ) -> None:
-        """Say which team learns, and what the others play from their agents' next episodes on.
+        """Set the learning team, and the policies of the others from their agents' next episodes on.
 
         `weights` has every policy that is named, at least those that were not named the last time. Call `reset` after a
         change of the team that learns: simulators' agents are forgotten by it. Never blocks.
@@ -215,7 +215,7 @@ class CollectorPool:
         self._change_parameters(parameters, number, reset=True)
 
     def tell_parameters(self, environment_parameters: Mapping[str, ParameterValue], parameter_set: int) -> None:
-        """Tell every simulator other parameters with its next answer, and those that come later; nothing is reset."""
+        """Send every simulator other parameters with its next answer, and later ones at once; nothing is reset."""
         self._change_parameters(environment_parameters, parameter_set, reset=False)
 
     def _change_parameters(self, values: Mapping[str, ParameterValue], parameter_set: int, *, reset: bool) -> None:
@@ -234,7 +234,7 @@ class CollectorPool:
     # The life of collectors: `CollectorProcesses` calls these with the lock held --------------------------------------
 
     def launched(self, child: CollectorProcess) -> None:
-        """Tell a new process its settings."""
+        """Send a new process its settings."""
         child.parameter_set = self._settings.parameter_set
         # A collector that is started again has lost its simulators' episodes: they begin again.
         restored = bool(self._kept) and child.generation == 0

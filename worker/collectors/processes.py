@@ -142,7 +142,7 @@ class CollectorProcesses:
             self._thread.start()
 
     def close(self, farewell: Message) -> None:
-        """Say farewell to those that listen, and end all processes for certain."""
+        """Send `farewell` to those that listen, and end all processes for certain."""
         with self._lock:
             self.closing = True
             self.tell_all(farewell)

@@ -90,7 +90,7 @@ class EpisodeEvaluator:
         return {"next_episode_batch": self._next, "returns": list(self._returns), "lengths": list(self._lengths)}
 
     def sentence(self) -> str:
-        """Say how it ended."""
+        """Return the result as a sentence."""
         if not self._returns:
             return "no episode was played to its end"
         said = f"a return of {self._returns[0]:.4g} in a single episode, which has no interval"

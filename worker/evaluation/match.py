@@ -130,7 +130,7 @@ class MatchEvaluator:
         }
 
     def sentence(self) -> str:
-        """Say how it ended."""
+        """Return the result as a sentence."""
         losses, draws, wins = self._games
         settings = self._settings
         said = {

@@ -1,7 +1,7 @@
 """The fingerprint of an attempt: release and commit of Ludus, libraries, and the hardware of the worker's slot.
 
-Kept with every attempt, so that two runs that differ can be told apart by more than their configurations. Whatever
-cannot be found out is left out; nothing here is worth an attempt that does not begin. torch is not imported: this runs
+Kept with every attempt, so that two runs that differ can be compared by more than their configurations. Unknown values
+are left out; no error here keeps an attempt from beginning. torch is not imported: this runs
 in the slot's process, which never is.
 """
 

@@ -121,7 +121,7 @@ class GhostController:
         self._report_turn(f"Team {self._learning} learns, all others play frozen policies")
 
     def plays(self, session_id: str, sides: Iterable[tuple[str, int]]) -> None:
-        """Note the behaviors and teams that a simulator plays; called again when it adds some."""
+        """Set the behaviors and teams that a simulator plays; called again when it adds some."""
         self._present[session_id] = {team for behavior, team in sides if behavior in self._ghosts}
         self._passed_over -= self._present[session_id]
 
@@ -152,7 +152,7 @@ class GhostController:
         self._swap_if_due(ghost)
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
-        """Note that the policy has learned from a round; change turns, snapshots and opponents where that is due."""
+        """Change turns, snapshots and opponents where that is due, after the policy has learned from a round."""
         ghost = self._ghosts[behavior]
         ghost.step, ghost.done = step, done
         if len(self._teams) <= 1 and behavior not in self._warned:
@@ -237,7 +237,7 @@ class GhostController:
             )
         )
         for ghost in self._ghosts.values():
-            ghost.recorder.note(ghost.step, {LEARNING_TEAM: learning})
+            ghost.recorder.write(ghost.step, {LEARNING_TEAM: learning})
 
     def _report_passing(self, team: int) -> None:
         """Report once, until the team is played again, that its turn is passed on."""

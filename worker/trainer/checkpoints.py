@@ -90,7 +90,7 @@ class Checkpoints:
         self._refused: CheckpointRefused | None = None
 
     def request(self, request: int) -> None:
-        """Note a user's request for a checkpoint; `write_requested` begins it."""
+        """Store a user's request for a checkpoint; `write_requested` begins it."""
         self._requested = request
 
     def write_requested(self) -> None:

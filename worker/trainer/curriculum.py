@@ -363,24 +363,21 @@ class EnvironmentParameterManager:
 
     def _status(self, parameter: _Parameter) -> ParameterStatus:
         criteria = parameter.criteria
+        measured = None if criteria is None else parameter.measured
+        # Of a short buffer the measure that it would have if it were long enough; progress changes all the time.
+        if criteria is not None and (measured is None or criteria.measure == "progress"):
+            measured = self._measure(parameter, criteria)
+            if measured is not None and criteria.measure != "progress" and criteria.signal_smoothing:
+                measured = _smooth(parameter, criteria, measured)
         return status_of(
             parameter.name,
             parameter.lessons,
             parameter.lesson,
             parameter.value,
-            measured=None if criteria is None else self._foreseen(parameter, criteria),
+            measured=measured,
             episodes=len(parameter.values),
             trained=criteria is not None and self._progress(criteria.behavior) is not None,
         )
-
-    def _foreseen(self, parameter: _Parameter, criteria: CompletionCriteria) -> float | None:
-        """Return the newest measure, or what it would be if the buffer were long enough already."""
-        if parameter.measured is not None and criteria.measure != "progress":
-            return parameter.measured
-        measure = self._measure(parameter, criteria)
-        if measure is None or criteria.measure == "progress" or not criteria.signal_smoothing:
-            return measure
-        return _smooth(parameter, criteria, measure)
 
 
 def _watched(criteria: CompletionCriteria) -> tuple[str, str]:

@@ -96,7 +96,7 @@ class DivergenceMonitor:
         self._length: int | None = None
         """Decisions of the first episode."""
         self._varies = False
-        """Whether episodes of different length were told."""
+        """Whether episodes of different length were reported."""
 
     def updated(
         self, config: ReinforcementConfig, measured: Mapping[str, float], masks: Tensor | None, steps: int, step: int
@@ -165,7 +165,7 @@ class DivergenceMonitor:
         return [f"{self._spec.behavior}: {sentence}" for sentence in found]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold, so that nothing is told twice."""
+        """Return what a checkpoint has to hold, so that nothing is reported twice."""
         return {
             "signs": {name: asdict(sign) for name, sign in self._signs.items()},
             "possible": list(self._possible),
@@ -227,7 +227,7 @@ class DivergenceMonitor:
                 yield branch, entropy
 
     def _warn(self, config: ReinforcementConfig, reading: _Reading, step: int) -> None:
-        """Tell that a measure has crossed the value that is worth a word."""
+        """Report that a measure has crossed the warning limit."""
         if reading.falls:
             name = "entropy_collapsed"
             means = (

@@ -105,7 +105,7 @@ class EnvironmentParameters:
         return None if learner is None else learner.step / learner.config.max_steps
 
     def _announce(self, changes: Sequence[LessonChange]) -> None:
-        """Tell simulators, users and metrics of changed lessons."""
+        """Send changed lessons to simulators, events and metrics."""
         if not changes:
             return
         pool, learners = self._attempt.pool, self._attempt.learners
@@ -125,7 +125,7 @@ class EnvironmentParameters:
             message = f"{change.log_line} {CAUSES[change.cause]}: {old.waits_for}. Now: {new.waits_for}."
             self._attempt.events.report(name, message, data=data)
         for learner in learners.values():
-            learner.recorder.note(learner.step, self.metrics)
+            learner.recorder.write(learner.step, self.metrics)
 
     def _report_missing_measures(self) -> None:
         for status in self._manager.take_missing():

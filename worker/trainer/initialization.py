@@ -195,7 +195,7 @@ def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str,
 
 
 def _is_clone(state: Mapping[str, Any]) -> bool:
-    """Say whether a state is that of a clone run: a policy and how far it is in its demonstrations."""
+    """Whether a state is that of a clone run: a policy and its place in the demonstrations."""
     return "order" in state
 
 

@@ -139,7 +139,7 @@ class Learner(ABC):
         return self.learned >= self._next_checkpoint
 
     def checkpointed(self) -> None:
-        """Note that everything up to now is in a checkpoint."""
+        """Plan the next checkpoint, after one has been written."""
         self._next_checkpoint = next_multiple(self.learned, self.config.checkpoint_interval)
 
     @abstractmethod
@@ -312,7 +312,7 @@ class BehaviorLearner(Learner):
             self.options.divergence.episodes_ended(self.config, event.lengths)
 
     def collected(self, round_number: int) -> None:
-        """Note that a round is complete."""
+        """Record that a round is complete."""
         self._collected.add(round_number)
 
     @property

@@ -91,7 +91,7 @@ class CheckpointBarrier:
         self._send(payload)
 
     def end(self) -> None:
-        """Note that the checkpoint has been taken."""
+        """Go on after the checkpoint has been taken."""
         self._until, self.done = None, False
 
 

@@ -46,7 +46,7 @@ class SessionCheckpoints:
     # Going on ---------------------------------------------------------------------------------------------------
 
     def step(self, *, resumed: bool) -> None:
-        """Note a step: the simulator has left the position that it told, and (unless `resumed`) its former one."""
+        """Record a step: the simulator has left its last position, and (unless `resumed`) its former one."""
         self._position = None
         if self.former is not None:
             self._collector.barrier.forget(self._session.session_id)

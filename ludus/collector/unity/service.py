@@ -1,7 +1,7 @@
 """Service: `communicator_objects.UnityToExternalProto/Exchange` over grpc.aio, as raw bytes.
 
 Whose call is it? A bridge says so (`ludus-session-id`). A player that dials in by itself says nothing, and its calls
-are told by its TCP connection. Several players of one process may share a connection; then only one of them is replied
+are known by its TCP connection. Several players of one process may share a connection; then only one of them is replied
 to at a time, so that the next call can only be that one's (`Line`).
 """
 
@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from ludus.collector.server import CollectorServer
 from ludus.collector.session import CONNECTION_LOST, DISCONNECTED
-from ludus.collector.unity.encoding import closing_reply
+from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.codec import CloseCode, ProtocolError
@@ -61,7 +61,7 @@ class Line:
 
     @property
     def expected(self) -> UnitySession | None:
-        """Whose call comes next; the only player's, even if it is not its turn."""
+        """The player whose call comes next; the only player, even if it is not its turn."""
         if self.caller is None and len(self._players) == 1:
             return next(iter(self._players))
         return self.caller
@@ -74,7 +74,7 @@ class Line:
         return not self._players
 
     def called(self) -> None:
-        """Note that the caller has called: the next reply may go out."""
+        """Record that the caller has called: the next reply may go out."""
         self.caller = None
         while self._waiting and self.caller is None:
             session, turn = self._waiting.popleft()
@@ -132,7 +132,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session.on_end = self._when_over(session, lambda: self._forget(session_id, session, earlier), lambda: True)
         if session is None:
             if message.header.status != OK:
-                return closing_reply()  # a bridge also says goodbye where we have noticed that its game has gone
+                return CLOSING_REPLY  # a bridge also says goodbye where we have noticed that its game has gone
             return _refused(context, CloseCode.UNEXPECTED_MESSAGE, _STRANGER)
         if not session.was_opened_with(_ticket(metadata)):
             return _refused(context, CloseCode.BAD_TICKET, _ANOTHER_TICKET)
@@ -218,7 +218,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         session.on_end()
         if session.goodbye is not None:
             context.set_trailing_metadata(((CLOSE_METADATA, session.goodbye),))
-        return closing_reply()
+        return CLOSING_REPLY
 
     def _forget(self, session_id: str, session: UnitySession, earlier: "weakref.ref[UnitySession] | None") -> None:
         """Forget a session; one that it would have replaced, had it been welcomed, goes on."""
@@ -284,4 +284,4 @@ def _refused(context: Any, code: CloseCode, reason: str) -> bytes:
     log.info("call_refused", code=code.value, reason=reason, peer=context.peer())
     close = sim.Close(code=code.value, reason=reason, rejoin=code.rejoin)
     context.set_trailing_metadata(((CLOSE_METADATA, close.SerializeToString()),))
-    return closing_reply()
+    return CLOSING_REPLY

@@ -230,7 +230,7 @@ class Supervisor:
             pass  # `receive` raises it next, when all that the trainer has sent is read
 
     def _check_memory(self, trainer: TrainerProcess) -> None:
-        """Tell a trainer that uses more memory than it may to save a checkpoint and hand the run back."""
+        """Make a trainer that uses more memory than it may save a checkpoint and hand the run back."""
         excess = self._memory.check(trainer.pid) if self._command is None else None
         if excess is None:
             return
