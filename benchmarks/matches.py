@@ -105,7 +105,7 @@ class Duel(Simulation):
 def play(address: str) -> None:
     """Play until the trainer ends."""
     try:
-        connect(Duel(), run="alone", server=address, patience_seconds=10.0)
+        connect(Duel(), run="alone", server=address, connect_timeout_seconds=10.0)
     except SimulatorError as error:
         print(f"simulator: {error}", file=sys.stderr)
 

@@ -75,7 +75,7 @@ class Bench:
     def turn(self, kind: str) -> int:
         """Run the client; return the number of answered messages."""
         if self._admitted:
-            self._oppose(kind)
+            self._assign_opponents(kind)
         self._ticks.send((self._port, True))
         self._here = self._scenario.simulators
         while not self._answers.poll(0) or self._here:
@@ -83,8 +83,8 @@ class Bench:
                 self._handle(notice, kind)
         return sum(self._answers.recv())
 
-    def _oppose(self, kind: str) -> None:
-        self._pool.oppose("Bench", KINDS[kind], dict(enumerate(self._weights)))
+    def _assign_opponents(self, kind: str) -> None:
+        self._pool.assign_opponents("Bench", KINDS[kind], dict(enumerate(self._weights)))
 
     def _handle(self, notice: object, kind: str) -> None:
         match notice:
@@ -92,7 +92,7 @@ class Bench:
                 program = PolicySpec(NETWORK, len(self._weights[0]), HORIZON, self_play=True)
                 self._pool.admit(notice.spec, program, self._arena)
                 self._pool.publish("Bench", 1, self._weights[0])
-                self._oppose(kind)
+                self._assign_opponents(kind)
                 self._admitted = True
                 self._pool.grant("Bench", self._round, ROUND)
             case SegmentsDelivered():

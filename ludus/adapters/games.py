@@ -52,7 +52,7 @@ class Game(ABC):
 
     @abstractmethod
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Moment:
-        """Abandon the game and begin it anew."""
+        """Abandon the game and begin it again."""
 
     @abstractmethod
     def play(self, actions: Mapping[PlayerId, Any]) -> Moment:

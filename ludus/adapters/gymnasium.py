@@ -7,7 +7,7 @@ truncated, always with its final observation, never with the first one of the ne
 
 `info["action_mask"]` becomes the agent's action mask; `info["is_success"]` at an episode's end is reported as the
 metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are when an
-episode begins, and drawn anew for each later one where they have samplers; the one that seeds episodes
+episode begins, and drawn again for each later one where they have samplers; the one that seeds episodes
 (`ludus.sdk.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without
 `reset`, hear of new ones with the run's next reset only.
 """

@@ -109,7 +109,7 @@ class PettingZooSimulation(GameSimulation):
         self.behaviors: Sequence[BehaviorSpec] = [assignment.spec for assignment in self._parts.values()]
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
-        """Begin every game anew."""
+        """Begin every game again."""
         self._seeds.restart(start)
         self._parameters = builder.parameters
         self.finished = 0
@@ -149,7 +149,7 @@ class PettingZooSimulation(GameSimulation):
         self._play_on(table, moment, news)
 
     def _play_on(self, table: "_Table", moment: Moment, news: "_News") -> None:
-        """Take over what a game says; begin it anew if it is over."""
+        """Take over what a game says; begin it again if it is over."""
         table.asked = len(moment.asks)
         for event in itertools.chain[Ask | End](moment.ends, moment.asks):
             table.returns[event.player] += event.reward

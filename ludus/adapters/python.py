@@ -263,7 +263,7 @@ class _Seeded(Simulation):
         return self._simulation.behaviors
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
-        """Begin anew, with the seed that counts. Raises SimulatorError for a parameter that can be no seed."""
+        """Begin again, with the seed that counts. Raises SimulatorError for a parameter that can be no seed."""
         self._simulation.reset(builder, self._seeded(start))
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:

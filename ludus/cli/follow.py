@@ -18,7 +18,7 @@ from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.options import json_option, keep_waiting_option, require_option, timeout_option
 from ludus.cli.render import LINES, echo, event_line, max_steps, number, print_json, print_json_line, printable
 from ludus.cli.reports import Report, ReportedCommand, report_options
-from ludus.cli.require import ALIASES, Requirement, judge
+from ludus.cli.require import ALIASES, Requirement, evaluate
 from ludus.client import TERMINAL_STATES, ApiError, Client, RunStalled, WaitTimedOut
 from ludus.schemas import Event, Log, Run
 
@@ -82,7 +82,7 @@ def await_end(
             print_json({"run": error.run, "requirements": []})
         return Exit.TIMED_OUT if timed_out else Exit.STALLED
     metrics = client.metrics.list(ended.id) if requirements else []
-    verdicts = [judge(requirement, ended, metrics) for requirement in requirements]
+    verdicts = [evaluate(requirement, ended, metrics) for requirement in requirements]
     report.collect(client, ended)
     report.verdicts = verdicts
     report.say(_ending(ended))

@@ -148,7 +148,7 @@ def _theirs() -> argparse.ArgumentParser:
     add(
         "--inference",
         action=_FLAG,
-        help="Play without learning, until Ctrl-C; with --resume as far as the run had learnt.",
+        help="Play without learning, until Ctrl-C; with --resume as far as the run had learned.",
     )
     add("--base-port", type=int, help="Port of the first build on this machine. [5005]")
     add("--num-envs", type=int, help="How many builds to start. [1]")

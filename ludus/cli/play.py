@@ -1,4 +1,4 @@
-"""`ludus play`: how good an exported model is, without a server."""
+"""`ludus play`: measures an exported model, without a server."""
 
 import itertools
 import json
@@ -11,20 +11,11 @@ from typing import Any
 import click
 
 from ludus.cli.exits import Exit
-from ludus.cli.options import SEED, RequirementType
+from ludus.cli.options import REQUIREMENT, SEED, option
 from ludus.cli.render import number, print_table
 from ludus.cli.require import ALIASES, Requirement
 from ludus.cli.simulate import finish_recording, name_recordings
-from ludus.cli.sources import (
-    GAME_METAVAR,
-    RANDOM,
-    PlayerType,
-    Source,
-    SourceType,
-    game_options,
-    make_player,
-    try_to_make,
-)
+from ludus.cli.sources import GAME_METAVAR, PLAYER, RANDOM, SOURCE, Source, game_options, make_player, try_to_make
 from ludus.demonstrations import DemonstrationError
 from ludus.demonstrations.recorded import EpisodeLog
 from ludus.play.episodes import SEED_PARAMETER, EndlessGame, Episode, Summary, play_episodes, summarize, team_of
@@ -35,8 +26,8 @@ from ludus.sdk.simulation import Simulation
 
 
 @dataclass(frozen=True)
-class Contest:
-    """What is to be played."""
+class GameSeries:
+    """The episodes to play."""
 
     model: str
     against: str | None
@@ -45,27 +36,27 @@ class Contest:
     first_seed: int
     sample: bool
     teams: tuple[int | None, ...]
-    """Those that the model plays in turn."""
+    """The model plays these in turn."""
 
 
 @click.command()
-@click.argument("model", type=PlayerType())
-@click.argument("source", metavar=GAME_METAVAR, type=SourceType())
-@click.option("--episodes", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="How many.")
-@click.option("--against", type=PlayerType(), help=f"Player of the other teams: {RANDOM!r} or a model (FILE.onnx).")
+@click.argument("model", type=PLAYER)
+@click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
+@option("--episodes", type=click.IntRange(1, 1_000_000), default=20, help="How many.")
+@click.option("--against", type=PLAYER, help=f"Player of the other teams: {RANDOM!r} or a model (FILE.onnx).")
 @click.option(
     "--team",
     "only_team",
     type=click.IntRange(min=0),
     help="The model plays this team only. [all in turn, each seed once with every team]",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the first game.")
+@option("--seed", type=SEED, default=0, help="Seed of the first game.")
 @click.option("--sample", is_flag=True, help="Let models draw their actions. [they take the likeliest]")
 @game_options
 @click.option(
     "--require",
     "requirements",
-    type=RequirementType(),
+    type=REQUIREMENT,
     multiple=True,
     help="Required result, as in 'reward>=475' or 'win>=0.95'. Can be given several times.",
 )
@@ -111,19 +102,19 @@ def play(
     log = None if recording is None else EpisodeLog(recording)
     try:
         sides = _sides(simulation, against, only_team)
-        contest = Contest(model, against, source, episodes, seed, sample, sides)
-        played = _played(simulation, contest, log)
+        series = GameSeries(model, against, source, episodes, seed, sample, sides)
+        played = _played(simulation, series, log)
     finally:
         simulation.close()
         if log is not None:
             log.close()
     if as_json:
-        click.echo(json.dumps(_document(contest, played), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(_document(series, played), indent=2, ensure_ascii=False))
     else:
-        _print(contest, played)
+        _print(series, played)
     if recording is not None:
         finish_recording(recording)
-    if _all_alike(contest, played):
+    if _all_alike(series, played):
         click.echo("all games of a side went the same way: both models always act alike; try --sample", err=True)
     if not _meets(requirements, summarize(played)):
         sys.exit(Exit.UNMET)
@@ -146,49 +137,49 @@ def _sides(simulation: Simulation, against: str | None, only: int | None) -> tup
     return (only,)
 
 
-def _played(simulation: Simulation, contest: Contest, log: EpisodeLog | None) -> list[Episode]:
-    """Play. Raises click.UsageError for a model or a game of which nothing can be played here."""
+def _played(simulation: Simulation, series: GameSeries, log: EpisodeLog | None) -> list[Episode]:
+    """Play the episodes. Raises click.UsageError for a model or a game that cannot be played here."""
 
     def candidate(spec: BehaviorSpec) -> Player:
-        return make_player(contest.model, spec, sample=contest.sample, seed=contest.first_seed)
+        return make_player(series.model, spec, sample=series.sample, seed=series.first_seed)
 
     def others(spec: BehaviorSpec) -> Player:
-        assert contest.against is not None, "everybody belongs to the model's team"
-        return make_player(contest.against, spec, sample=contest.sample, seed=contest.first_seed + 1)
+        assert series.against is not None, "all players belong to the model's team"
+        return make_player(series.against, spec, sample=series.sample, seed=series.first_seed + 1)
 
-    seeds = itertools.count(contest.first_seed)
+    seeds = itertools.count(series.first_seed)
     try:
-        episodes = play_episodes(simulation, candidate, others, seeds, contest.teams, log)
-        return list(itertools.islice(episodes, contest.episodes))
+        episodes = play_episodes(simulation, candidate, others, seeds, series.teams, log)
+        return list(itertools.islice(episodes, series.episodes))
     except (UnusableModel, EndlessGame) as error:
         raise click.UsageError(str(error)) from None
     except DemonstrationError as error:
         raise click.UsageError(f"--record: {error}") from None
 
 
-def _all_alike(contest: Contest, played: Sequence[Episode]) -> bool:
-    """Whether nothing was learned from all episodes but the first of each side."""
+def _all_alike(series: GameSeries, played: Sequence[Episode]) -> bool:
+    """Whether all episodes of a side were like its first one."""
     ways = {(episode.team, episode.cumulative_reward, episode.length) for episode in played}
-    models = contest.against is not None and RANDOM not in {contest.model, contest.against}
-    return models and len(ways) == len(contest.teams) < len(played)
+    models = series.against is not None and RANDOM not in {series.model, series.against}
+    return models and len(ways) == len(series.teams) < len(played)
 
 
-def _sections(contest: Contest, played: Sequence[Episode]) -> list[tuple[str, Summary]]:
-    """Return each side's episodes in a few numbers, and those of all."""
+def _sections(series: GameSeries, played: Sequence[Episode]) -> list[tuple[str, Summary]]:
+    """Return a summary of each side's episodes, and one of all."""
     sections = [
         (f"team {team}", summarize(own))
-        for team in contest.teams
-        if (own := [episode for episode in played if episode.team == team]) and len(contest.teams) > 1
+        for team in series.teams
+        if (own := [episode for episode in played if episode.team == team]) and len(series.teams) > 1
     ]
     return [*sections, ("all", summarize(played))]
 
 
-def _print(contest: Contest, played: Sequence[Episode]) -> None:
+def _print(series: GameSeries, played: Sequence[Episode]) -> None:
     """Print a table for people."""
-    opponent = f" against {_name(contest.against)}" if contest.against else ""
+    opponent = f" against {_name(series.against)}" if series.against else ""
     last = max(episode.seed for episode in played)
-    click.echo(f"{_name(contest.model)} in {contest.source.name}{opponent}, seeds {contest.first_seed} to {last}")
-    sections = _sections(contest, played)
+    click.echo(f"{_name(series.model)} in {series.source.name}{opponent}, seeds {series.first_seed} to {last}")
+    sections = _sections(series, played)
     decided = any(summary.decided for _, summary in sections)
     outcomes = ("wins", "draws", "losses") if decided else ()
     print_table(
@@ -209,20 +200,20 @@ def _print(contest: Contest, played: Sequence[Episode]) -> None:
     )
 
 
-def _document(contest: Contest, played: Sequence[Episode]) -> dict[str, Any]:
+def _document(series: GameSeries, played: Sequence[Episode]) -> dict[str, Any]:
     """Return the result as plain values."""
     return {
-        "model": contest.model,
-        "game": f"{contest.source.library}:{contest.source.name}",
-        "against": contest.against,
-        "sample": contest.sample,
-        "summary": {side: asdict(summary) for side, summary in _sections(contest, played)},
+        "model": series.model,
+        "game": f"{series.source.library}:{series.source.name}",
+        "against": series.against,
+        "sample": series.sample,
+        "summary": {side: asdict(summary) for side, summary in _sections(series, played)},
         "episodes": [{**asdict(episode), "outcome": episode.outcome.name.lower()} for episode in played],
     }
 
 
 def _meets(requirements: Sequence[Requirement], summary: Summary) -> bool:
-    """Say of each requirement on standard error whether it is met; return whether all of them are."""
+    """Print on standard error whether each requirement is met; return whether all of them are."""
     values = {"reward": summary.mean, "length": summary.mean_length}
     if summary.decided:
         shares = (("win", summary.wins), ("draw", summary.draws), ("loss", summary.losses))

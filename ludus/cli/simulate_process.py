@@ -52,7 +52,7 @@ def _play(plan: Plan) -> ConnectionSummary:
         token=os.environ[SIMULATOR_TOKEN] if plan.token_given else None,
         label=plan.label,
         ca_file=None if plan.ca_file is None else Path(plan.ca_file),
-        patience_seconds=plan.patience_seconds,
+        connect_timeout_seconds=plan.connect_timeout_seconds,
     )
 
 

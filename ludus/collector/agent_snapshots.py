@@ -16,12 +16,12 @@ from ludus.collector.segment_builder import LENGTH
 Kept = Mapping[str, Any]
 
 
-def keep(recorder: TrajectoryRecorder, roster: AgentIndex) -> dict[str, Any]:
+def keep(recorder: TrajectoryRecorder, agent_index: AgentIndex) -> dict[str, Any]:
     """Return a session's agents, and the steps of their open segments, as copies."""
-    slots = roster.slots
+    slots = agent_index.slots
     return {
-        "limit": roster.limit,
-        "former_steps": roster.former_steps,
+        "limit": agent_index.limit,
+        "former_steps": agent_index.former_steps,
         "slots": slots.astype(np.int64),
         **recorder.agents.copies(slots),
         "steps_of_segments": recorder.segments.copies(slots),
@@ -39,15 +39,15 @@ def blocks_of(kept: Kept, layout: ArenaLayout) -> int:
     return int((-(-kept["records"][:, LENGTH] // layout.rows)).sum())
 
 
-def take_over(recorder: TrajectoryRecorder, roster: AgentIndex, kept: Kept) -> None:
+def take_over(recorder: TrajectoryRecorder, agent_index: AgentIndex, kept: Kept) -> None:
     """Let a session's agents go on that `keep` returned in a former attempt.
 
     Open segments whose round is over or has no room for them any more, and those that are longer than a segment may be
     now, are dropped; their episodes go on.
     """
     agents, segments = recorder.agents, recorder.segments
-    roster.limit, roster.former_steps = kept["limit"], kept["former_steps"]
-    slots = agents.take_over(roster, kept["slots"].tolist(), kept)
+    agent_index.limit, agent_index.former_steps = kept["limit"], kept["former_steps"]
+    slots = agents.take_over(agent_index, kept["slots"].tolist(), kept)
     begin = 0
     for slot, length, number in zip(slots.tolist(), *kept["records"][:, 5:7].T.tolist(), strict=True):
         if 0 < length <= segments.horizon and recorder.quota.take_restored(number, length):

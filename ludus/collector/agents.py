@@ -1,7 +1,7 @@
 """A table of all agents of one behavior in one collector, with the running episode and segment of each.
 
 Agents live in *slots*: indices into columns of state, so that a message of many agents is a few numpy operations
-whatever their number. Sessions find theirs by a *roster*.
+whatever their number. Sessions find theirs by a *agent index*.
 
 The life of an agent: idle -> waiting (asked for an action) -> acting (answered) -> waiting -> ... -> idle (episode
 ended). A recurrent actor's memory is kept here per agent: zero when an episode begins, and then that which the policy
@@ -27,7 +27,7 @@ FREE, IDLE, WAITING, ACTING = range(4)
 UNRECORDED = -1
 """The round of steps that are not recorded."""
 CACHED_AGENTS = 4_096
-"""Agents of all id columns that a roster remembers."""
+"""Agents of all id columns that an agent index remembers."""
 KEPT = (
     *("records", "state", "memory", "returns", "group_returns", "decisions", "steps"),
     *("began", "told", "parameter_set"),
@@ -45,16 +45,17 @@ class AgentIndex:
         self.name = name_field(behavior)
         """The same as it stands in native answers."""
         self.number = number
-        """Unique among the rosters of this collector."""
+        """Unique among the agent indexes of this collector."""
         self.simulator = simulator
         self.staged = False
-        """Whether a message of this roster waits to be absorbed (the batcher's flag)."""
+        """Whether a message of this agent index waits to be absorbed (the batcher's flag)."""
         self.round = -1
         """The round that `releases` and `borrows` are about."""
         self.releases = 0
         """How often outstanding steps of it have been released."""
         self.borrows = False
-        """Whether its session was answered in advance because this roster owes steps, and nothing was released since.
+        """Whether its session was answered in advance because steps of these agents are outstanding, and none was
+        released since.
         """
         self.borrows_since: float | None = None
         """When that was first noticed (the process' clock)."""
@@ -75,7 +76,7 @@ class AgentIndex:
             self.borrows, self.borrows_since = False, None
 
     def note_borrowing(self, round_number: int) -> None:
-        """Note that the session is answered in advance because of this roster's steps."""
+        """Note that the session is answered in advance because of this agent index's steps."""
         self.enter(round_number)
         self.borrows = True
 
@@ -101,7 +102,7 @@ class Agents:
         self._size = 0
         self.state = np.zeros(0, np.uint8)
         self.owner = np.zeros(0, np.int64)
-        """Number of the roster."""
+        """Number of the agent index."""
         self.memory = np.zeros((0, layout.memory_size), np.float32)
         """The actor's memory before the agent's next step."""
         self.records = np.zeros((0, RECORD_WORDS), np.int32)
@@ -122,7 +123,7 @@ class Agents:
         """Number of the environment parameters that the agent's simulator was last told."""
         self.parameter_set = np.zeros(0, np.int32)
         """The same when the running episode began."""
-        self.newborn = 0
+        self.new_episodes = 0
         """Episodes that have begun and wait for their first answer, or never got one."""
         self.grouped = False
         """Whether there have been groups."""
@@ -130,34 +131,34 @@ class Agents:
 
     # Slots ------------------------------------------------------------------------------------------------------
 
-    def slots(self, roster: AgentIndex, agent_ids: Ints) -> Slots:
+    def slots(self, agent_index: AgentIndex, agent_ids: Ints) -> Slots:
         """Return the slots of some agents, making room for those that are new."""
         key = agent_ids.tobytes()
-        known = roster.cache.get(key)
+        known = agent_index.cache.get(key)
         if known is not None:
             return known
         ids = agent_ids.tolist()
-        table = roster.table
-        if len(table) + len(ids) > roster.limit:
-            self._forget_idle(roster, set(ids))
+        table = agent_index.table
+        if len(table) + len(ids) > agent_index.limit:
+            self._forget_idle(agent_index, set(ids))
         try:
             found = [table[agent] for agent in ids]
         except KeyError:
-            found = [table[agent] if agent in table else self._join(roster, agent) for agent in ids]
+            found = [table[agent] if agent in table else self._join(agent_index, agent) for agent in ids]
         slots = np.array(found, np.intp)
-        if (len(roster.cache) + 1) * len(ids) > CACHED_AGENTS:
-            roster.cache.clear()
-        roster.cache[key] = slots
+        if (len(agent_index.cache) + 1) * len(ids) > CACHED_AGENTS:
+            agent_index.cache.clear()
+        agent_index.cache[key] = slots
         return slots
 
-    def drop(self, roster: AgentIndex) -> None:
+    def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session's agents."""
-        slots = roster.slots
-        roster.former_steps += self.steps_of(slots)
+        slots = agent_index.slots
+        agent_index.former_steps += self.steps_of(slots)
         self.state[slots] = FREE
         self._free.extend(slots.tolist())
-        roster.table.clear()
-        roster.cache.clear()
+        agent_index.table.clear()
+        agent_index.cache.clear()
 
     @property
     def places(self) -> list[int]:
@@ -171,16 +172,16 @@ class Agents:
             self._grow(len(places))
         self._free = list(places)
 
-    def _join(self, roster: AgentIndex, agent: int) -> int:
-        if len(roster.table) >= MAX_AGENTS:
+    def _join(self, agent_index: AgentIndex, agent: int) -> int:
+        if len(agent_index.table) >= MAX_AGENTS:
             raise too_many_agents()
         if not self._free:
             self._grow(2 * self._size)
         slot = self._free.pop()
-        roster.table[agent] = slot
+        agent_index.table[agent] = slot
         self.state[slot] = IDLE
-        self.owner[slot] = roster.number
-        self.simulator[slot] = roster.simulator
+        self.owner[slot] = agent_index.number
+        self.simulator[slot] = agent_index.simulator
         self.agent[slot] = agent
         self.episode[slot] = -1
         self.decisions[slot] = 0
@@ -189,19 +190,19 @@ class Agents:
         self.round[slot] = UNRECORDED
         self.group[slot] = 0
         self.steps[slot] = 0
-        self.told[slot] = roster.parameter_set
+        self.told[slot] = agent_index.parameter_set
         return slot
 
-    def _forget_idle(self, roster: AgentIndex, keep: set[int]) -> None:
+    def _forget_idle(self, agent_index: AgentIndex, keep: set[int]) -> None:
         """Give the slots of idle agents back: some games never use an id twice."""
-        idle = [agent for agent, slot in roster.table.items() if self.state[slot] == IDLE and agent not in keep]
+        idle = [agent for agent, slot in agent_index.table.items() if self.state[slot] == IDLE and agent not in keep]
         for agent in idle:
-            slot = roster.table.pop(agent)
-            roster.former_steps += int(self.steps[slot])  # its decisions are in there
+            slot = agent_index.table.pop(agent)
+            agent_index.former_steps += int(self.steps[slot])  # its decisions are in there
             self.state[slot] = FREE
             self._free.append(slot)
-        roster.cache.clear()
-        roster.limit = max(64, 2 * (len(roster.table) + len(keep)))
+        agent_index.cache.clear()
+        agent_index.limit = max(64, 2 * (len(agent_index.table) + len(keep)))
 
     def _grow(self, size: int) -> None:
         def wider(column: Array) -> Array:
@@ -244,20 +245,20 @@ class Agents:
         in_episode: npt.NDArray[np.bool_] = (states == WAITING) | (states == ACTING)
         return in_episode
 
-    def acting(self, rosters: Sequence[AgentIndex], round_number: int | None = None) -> Slots:
+    def acting(self, agent_indexes: Sequence[AgentIndex], round_number: int | None = None) -> Slots:
         """Return the agents of some sessions that are answered and not back: all, or those of one round."""
         out = self.state == ACTING
         if round_number is not None:
             out &= self.round == round_number
-        return np.flatnonzero(out & np.isin(self.owner, [roster.number for roster in rosters]))
+        return np.flatnonzero(out & np.isin(self.owner, [agent_index.number for agent_index in agent_indexes]))
 
     def owing(self, round_number: int) -> frozenset[int]:
-        """Return the numbers of the rosters whose steps of this round are out."""
+        """Return the numbers of the agent indexes whose steps of this round are out."""
         return frozenset(self.owner[(self.state == ACTING) & (self.round == round_number)].tolist())
 
-    def is_at_rest(self, roster: AgentIndex) -> bool:
+    def is_at_rest(self, agent_index: AgentIndex) -> bool:
         """Whether no agent of a session is out, and some wait."""
-        states = self.state[roster.slots]
+        states = self.state[agent_index.slots]
         return ACTING not in states and WAITING in states
 
     # Episodes ---------------------------------------------------------------------------------------------------
@@ -272,22 +273,22 @@ class Agents:
         self.decisions[slots] = 0
         self.began[slots] = -1
         self.parameter_set[slots] = self.told[slots]
-        self.newborn += len(slots)
+        self.new_episodes += len(slots)
 
-    def note_births(self, slots: Slots, version: int) -> None:
+    def note_starts(self, slots: Slots, version: int) -> None:
         """Note the policy of those who are answered for the first time in their episode."""
-        newborn = slots[self.began[slots] < 0]
-        self.began[newborn] = version
-        self.newborn -= len(newborn)
+        new_episodes = slots[self.began[slots] < 0]
+        self.began[new_episodes] = version
+        self.new_episodes -= len(new_episodes)
 
-    def tell(self, roster: AgentIndex, parameter_set: int) -> None:
+    def tell(self, agent_index: AgentIndex, parameter_set: int) -> None:
         """Record that a simulator was told other parameters: its later episodes begin with them."""
-        roster.parameter_set = parameter_set
-        self.told[roster.slots] = parameter_set
+        agent_index.parameter_set = parameter_set
+        self.told[agent_index.slots] = parameter_set
 
-    def began_under(self, roster: AgentIndex, agent_ids: Ints) -> int | None:
+    def began_under(self, agent_index: AgentIndex, agent_ids: Ints) -> int | None:
         """Return the oldest parameters under which one of some agents' running episodes began; None if none runs."""
-        slots = [roster.table[agent] for agent in agent_ids.tolist() if agent in roster.table]
+        slots = [agent_index.table[agent] for agent in agent_ids.tolist() if agent in agent_index.table]
         running = [slot for slot in slots if self.state[slot] in {WAITING, ACTING}]
         return min(self.parameter_set[running].tolist(), default=None)
 
@@ -297,15 +298,15 @@ class Agents:
         """Return what `take_over` needs of some agents."""
         return {name: getattr(self, name)[slots] for name in KEPT}
 
-    def take_over(self, roster: AgentIndex, slots: Sequence[int], copies: Mapping[str, Array]) -> Slots:
+    def take_over(self, agent_index: AgentIndex, slots: Sequence[int], copies: Mapping[str, Array]) -> Slots:
         """Restore the agents of a session from `copies`, in the slots that they had if those are free."""
         taken = self._take_places(slots)
         for name in KEPT:
             getattr(self, name)[taken] = copies[name]
-        self.owner[taken], self.simulator[taken] = roster.number, roster.simulator
+        self.owner[taken], self.simulator[taken] = agent_index.number, agent_index.simulator
         self.row[taken] = self._scratch
-        roster.table = dict(zip(self.agent[taken].tolist(), taken.tolist(), strict=True))
-        self.newborn += int(((self.began[taken] < 0) & (self.state[taken] == WAITING)).sum())
+        agent_index.table = dict(zip(self.agent[taken].tolist(), taken.tolist(), strict=True))
+        self.new_episodes += int(((self.began[taken] < 0) & (self.state[taken] == WAITING)).sum())
         self.grouped |= bool(self.group[taken].any())
         return taken
 
@@ -340,7 +341,7 @@ class Agents:
         living: npt.NDArray[np.bool_] = (members > alive[slots]) & (self.group[slots] != 0)
         return living
 
-    def plays_on(self, roster: AgentIndex, group: int, ending: Slots) -> bool:
+    def plays_on(self, agent_index: AgentIndex, group: int, ending: Slots) -> bool:
         """Whether others of a session's group than those that end are in an episode."""
-        mates = np.setdiff1d(roster.slots, ending)
+        mates = np.setdiff1d(agent_index.slots, ending)
         return bool((self.running(mates) & (self.group[mates] == group)).any())

@@ -13,7 +13,7 @@ from ludus.collector.runner_factory import RunnerFactory
 from ludus.collector.runners import LearningRunner
 from ludus.collector.session import RunnerOf, Session
 from ludus.collector.ticks import BatchTicks
-from ludus.collector.weights import WeightBuffers, WeightsLayout, thaw
+from ludus.collector.weights import WeightBuffers, WeightsLayout, unfreeze
 from ludus.protocol.codec import CloseCode, ProtocolError
 from ludus.protocol.contract import conflict, same_spec
 from ludus.protocol.environment_parameters import from_plain
@@ -24,7 +24,7 @@ from ludus.protocol.spec import BehaviorSpec
 class TeamAssignment:
     """The learning team of a behavior in self-play, and the runner of its opponents."""
 
-    opposition: OpponentRunner
+    opponent_runner: OpponentRunner
     known: bool = False
     """Whether the learner has said which team learns, and what the others play."""
     learning: int | None = None
@@ -53,7 +53,7 @@ class Behavior:
             return lambda _: assessment
         if runner is None or (side is not None and not side.known):
             return None
-        return lambda team: runner if side is None or team == side.learning else side.opposition
+        return lambda team: runner if side is None or team == side.learning else side.opponent_runner
 
 
 class Behaviors:
@@ -131,7 +131,7 @@ class Behaviors:
         behavior = self._behaviors.setdefault(spec.behavior, Behavior(spec))
         behavior.spec = spec
         if message.policy.evaluated:
-            runner = self._builder.assessment(message, spec, arena, [thaw(fd) for fd in weights_fds])
+            runner = self._builder.assessment(message, spec, arena, [unfreeze(fd) for fd in weights_fds])
             behavior.assessment = self._assessed[message.runner] = runner
         else:
             self._admit_learning(behavior, message, arena, *weights_fds)
@@ -144,10 +144,10 @@ class Behaviors:
         behavior.runner = self.runners[message.runner] = self._builder.learning(message, behavior.spec, arena)
         behavior.runner.peers = self.runners.values()
         if message.policy.self_play:
-            behavior.runner.observer = referee = MatchRecorder()
-            opposition = self._builder.opposition(message, behavior.spec, arena)
-            self._ticks.oppose(behavior.runner, opposition, referee)
-            behavior.side = self._sides[message.runner] = TeamAssignment(opposition)
+            behavior.runner.observer = match_recorder = MatchRecorder()
+            opponent_runner = self._builder.opponent_runner(message, behavior.spec, arena)
+            self._ticks.assign_opponents(behavior.runner, opponent_runner, match_recorder)
+            behavior.side = self._sides[message.runner] = TeamAssignment(opponent_runner)
         else:
             self._barrier.restore(behavior.runner)
 
@@ -161,14 +161,16 @@ class Behaviors:
 
     def take_opponent(self, message: messages.FrozenPolicy, fd: int) -> None:
         """Take the weights of a frozen policy."""
-        self._sides[message.runner].opposition.opponents.take(message.key, thaw(fd))
+        self._sides[message.runner].opponent_runner.opponents.take(message.key, unfreeze(fd))
 
-    def oppose(self, message: messages.Opponents) -> None:
+    def assign_opponents(self, message: messages.Opponents) -> None:
         """Set the learning team, and the policies of the others from their next episodes on."""
         side, behavior = self._sides[message.runner], self._behaviors[self.runners[message.runner].behavior]
-        opposition = side.opposition
-        opposition.opponents.assign(opposition.recorder.agents, message.assignment.teams, message.assignment.others)
-        opposition.version = 0
+        opponent_runner = side.opponent_runner
+        opponent_runner.opponents.assign(
+            opponent_runner.recorder.agents, message.assignment.teams, message.assignment.others
+        )
+        opponent_runner.version = 0
         changed = side.known and side.learning != message.assignment.learning
         side.known, side.learning = True, message.assignment.learning
         runner_of = behavior.runners()
@@ -181,9 +183,13 @@ class Behaviors:
     def sit(self, session: Session, message: messages.BeginEvaluation) -> None:
         """Begin an evaluation batch on a simulator."""
         assessment = self._assessed[message.runner]
-        rosters = {roster.team: roster for runner, roster in session.rosters.values() if runner is assessment}
-        if not rosters or (message.team is not None and message.team not in rosters):
+        agent_indexes = {
+            agent_index.team: agent_index
+            for runner, agent_index in session.agent_indexes.values()
+            if runner is assessment
+        }
+        if not agent_indexes or (message.team is not None and message.team not in agent_indexes):
             return  # another one has taken its place, and has not begun to play
         session.own_parameters = from_plain(message.parameters)
         session.reset()
-        assessment.sit(rosters, message.session_id, message.sitting, message.team)
+        assessment.sit(agent_indexes, message.session_id, message.episode_batch, message.team)

@@ -1,8 +1,8 @@
 """Assessments in a collector: frozen policies that play, and the games that count (`worker.evaluation.episodes`).
 
 One runner answers all agents of the behavior; it records nothing. In a match the candidate answers the team that
-the simulator's sitting names, the champion the other one; before its first sitting, and between two, a simulator plays
-for nothing. Policies may have any networks, as long as they fit the behavior.
+the simulator's episode batch names, the champion the other one. Games before the first batch and between two do not
+count. Policies may have any networks, as long as they fit the behavior.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ class _Life:
 
 @dataclass(slots=True)
 class _Watch:
-    """A sitting, on the side that is watched."""
+    """An episode batch, on the side that is watched."""
 
     session_id: str
-    sitting: int
+    episode_batch: int
     expected: set[Key] | None = None
     """Those whose games count; None before anybody asked."""
     lives: dict[Key, _Life] = field(default_factory=dict)
@@ -44,19 +44,19 @@ class _Watch:
 
 
 class EvaluationEpisodes:
-    """The sittings that are under way. The observer of an assessment's runner."""
+    """The episode batches that are under way. The observer of an assessment's runner."""
 
     def __init__(self) -> None:
         self._watched: dict[int, _Watch] = {}
-        """By the number of the roster."""
+        """By the number of the agent index."""
         self._complete: list[tuple[str, int, list[EndedGame]]] = []
 
-    def begin(self, roster: AgentIndex, session_id: str, sitting: int) -> None:
-        """Count the games of a roster whose agents begin anew."""
-        self._watched[roster.number] = _Watch(session_id, sitting)
+    def begin(self, agent_index: AgentIndex, session_id: str, episode_batch: int) -> None:
+        """Count the games of an agent index whose agents begin again."""
+        self._watched[agent_index.number] = _Watch(session_id, episode_batch)
 
     def take(self) -> list[tuple[str, int, list[EndedGame]]]:
-        """Return the sittings that are complete, each with its games in the order of their agents, and forget them."""
+        """Remove and return the complete episode batches, each with its games in the order of their agents."""
         complete, self._complete = self._complete, []
         return complete
 
@@ -64,7 +64,7 @@ class EvaluationEpisodes:
 
     def beginning(self, agents: Agents, staged: Staged) -> None:
         """Note whose games count: of those that ask first."""
-        watch, batch = self._watched.get(staged.roster.number), staged.batch.decisions
+        watch, batch = self._watched.get(staged.agent_index.number), staged.batch.decisions
         if watch is None or watch.expected is not None or staged.decisions is None or batch is None:
             return
         fresh = ~agents.running(staged.decisions)
@@ -73,7 +73,7 @@ class EvaluationEpisodes:
 
     def ending(self, agents: Agents, staged: Staged) -> None:
         """Note how games end."""
-        watch, slots, batch = self._watched.get(staged.roster.number), staged.terminals, staged.batch.terminals
+        watch, slots, batch = self._watched.get(staged.agent_index.number), staged.terminals, staged.batch.terminals
         if watch is None or watch.expected is None or slots is None or batch is None:
             return
         running = agents.running(slots)
@@ -84,7 +84,7 @@ class EvaluationEpisodes:
             if key not in watch.expected or key in watch.ended or not len(rows):
                 continue
             self._note(watch, key, agents, slots, batch, rows[lived[rows]])
-            if key[0] and agents.plays_on(staged.roster, key[1], slots):
+            if key[0] and agents.plays_on(staged.agent_index, key[1], slots):
                 continue
             if key in watch.lives:
                 watch.ended[key] = _game(watch.lives[key], batch, rows)
@@ -94,12 +94,12 @@ class EvaluationEpisodes:
             watch.expected = None
         elif watch.expected <= watch.ended.keys():
             games = [watch.ended[key] for key in sorted(watch.expected)]
-            self._complete.append((watch.session_id, watch.sitting, games))
-            del self._watched[staged.roster.number]
+            self._complete.append((watch.session_id, watch.episode_batch, games))
+            del self._watched[staged.agent_index.number]
 
-    def dropped(self, roster: AgentIndex) -> None:
-        """Forget a sitting that was broken off."""
-        self._watched.pop(roster.number, None)
+    def dropped(self, agent_index: AgentIndex) -> None:
+        """Forget an episode batch that was broken off."""
+        self._watched.pop(agent_index.number, None)
 
     def _note(
         self,
@@ -153,9 +153,9 @@ class EvaluationRunner(PolicyRunner):
 
     policies: Sequence[Policy] = field(kw_only=True)
     """The candidate, then the champion where there is one."""
-    sittings: EvaluationEpisodes = field(kw_only=True)
+    episode_batches: EvaluationEpisodes = field(kw_only=True)
     candidates: dict[int, bool] = field(default_factory=dict)
-    """Number of a roster -> whether the candidate plays it."""
+    """Number of an agent index -> whether the candidate plays it."""
 
     @property
     def memory_size(self) -> int:
@@ -167,19 +167,21 @@ class EvaluationRunner(PolicyRunner):
         """Whether answers depend on what the recorder notes: memory is zero where an episode begins."""
         return self.memory_size > 0
 
-    def sit(self, rosters: Mapping[int, AgentIndex], session_id: str, sitting: int, team: int | None) -> None:
-        """Begin a sitting of a simulator that was just reset: `rosters` are its teams, `team` is the candidate's.
+    def sit(
+        self, agent_indexes: Mapping[int, AgentIndex], session_id: str, episode_batch: int, team: int | None
+    ) -> None:
+        """Begin an episode batch of a simulator that was just reset; `team` is the team of the candidate.
 
         Without a team the candidate plays all of them, and the one with the lowest number is watched.
         """
-        for number, roster in rosters.items():
-            self.candidates[roster.number] = team is None or number == team
-        watched = rosters[min(rosters) if team is None else team]
-        self.sittings.begin(watched, session_id, sitting)
+        for number, agent_index in agent_indexes.items():
+            self.candidates[agent_index.number] = team is None or number == team
+        watched = agent_indexes[min(agent_indexes) if team is None else team]
+        self.episode_batches.begin(watched, session_id, episode_batch)
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
         which = np.repeat(
-            [0 if self.candidates.get(part.roster.number, True) else 1 for part in batch.parts],
+            [0 if self.candidates.get(part.agent_index.number, True) else 1 for part in batch.parts],
             [part.rows for part in batch.parts],
         )
         used = np.unique(which)

@@ -42,7 +42,7 @@ class PinkNoise:
         """Move the noise of some agents by a step and return it, `(B, columns)`: each value standard normal.
 
         A slot keeps its noise when an episode ends and when another agent gets it: it is stationary from the first
-        draw on, so there is nothing to begin anew.
+        draw on, so there is nothing to begin again.
         """
         if len(slots) and (missing := int(slots.max()) + 1 - len(self._states)) > 0:
             begun = rng.standard_normal((missing, *self._states.shape[1:]), np.float32)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ludus.collector.agents import ACTING, AgentIndex, Agents
 from ludus.collector.messages import EndedMatch
-from ludus.collector.opponents import NOBODY, OpponentRunner
+from ludus.collector.opponents import NO_POLICY, OpponentRunner
 from ludus.collector.runners import SessionCallbacks, Staged
 from ludus.protocol.batches import TerminalBatch
 from ludus.protocol.codec import Outcome
@@ -26,7 +26,7 @@ class MatchRecorder:
         self._began = np.zeros(0, np.int64)
         """By slot: the message in which the running episode began."""
         self._groups: dict[tuple[int, int], int] = {}
-        """(roster, group) -> the message in which its match began."""
+        """(agent index, group) -> the message in which its match began."""
         self._matches: list[EndedMatch] = []
 
     def take(self) -> list[EndedMatch]:
@@ -49,7 +49,7 @@ class MatchRecorder:
         self._began[slots[fresh]] = staged.step_id
         if batch.group_ids is not None:
             for group in np.unique(batch.group_ids[fresh]).tolist():
-                self._groups.setdefault((staged.roster.number, group), staged.step_id)
+                self._groups.setdefault((staged.agent_index.number, group), staged.step_id)
 
     def ending(self, agents: Agents, staged: Staged) -> None:
         """Judge the matches that end with these episodes."""
@@ -59,35 +59,37 @@ class MatchRecorder:
         lived = agents.running(slots) & ((agents.state[slots] == ACTING) | (agents.decisions[slots] > 0))
         groups = np.zeros(len(slots), np.int32) if batch.group_ids is None else batch.group_ids
         for row in np.flatnonzero(lived & (groups == 0)).tolist():
-            self._judge(staged, int(self._began[slots[row]]), np.array([row]))
+            self._record_match(staged, int(self._began[slots[row]]), np.array([row]))
         for group in np.unique(groups[lived & (groups != 0)]).tolist():
-            if not agents.plays_on(staged.roster, group, slots):
-                began = self._groups.pop((staged.roster.number, group), int(self._began[slots[groups == group]].min()))
-                self._judge(staged, began, np.flatnonzero(lived & (groups == group)))
+            if not agents.plays_on(staged.agent_index, group, slots):
+                began = self._groups.pop(
+                    (staged.agent_index.number, group), int(self._began[slots[groups == group]].min())
+                )
+                self._record_match(staged, began, np.flatnonzero(lived & (groups == group)))
 
-    def dropped(self, roster: AgentIndex) -> None:
+    def dropped(self, agent_index: AgentIndex) -> None:
         """Forget the matches of a session's agents."""
-        self._groups = {key: began for key, began in self._groups.items() if key[0] != roster.number}
+        self._groups = {key: began for key, began in self._groups.items() if key[0] != agent_index.number}
 
-    def _judge(self, staged: Staged, began: int, rows: npt.NDArray[np.intp]) -> None:
-        """Note a match that ends with some rows of a message."""
+    def _record_match(self, staged: Staged, began: int, rows: npt.NDArray[np.intp]) -> None:
+        """Record a match that ends with some rows of a message."""
         batch = staged.batch.terminals
         assert batch is not None
         opponents: list[tuple[str, int, int]] = []
         settled = True
-        for runner, roster in _opposing(staged.member):
-            history = runner.opponents.history(roster)
+        for runner, agent_index in _opposing(staged.member):
+            history = runner.opponents.history(agent_index)
             key = history.during(began, staged.step_id)
             settled = settled and key is not None
             if key is None:
                 key = history.newest_policy
-            if key != NOBODY:
-                opponents.append((runner.behavior, roster.team, key))
+            if key != NO_POLICY:
+                opponents.append((runner.behavior, agent_index.team, key))
         outcome = reported_outcome(batch, rows) or outcome_by_reward(batch, rows)
         self._matches.append(
             EndedMatch(
-                simulator=staged.roster.simulator,
-                team=staged.roster.team,
+                simulator=staged.agent_index.simulator,
+                team=staged.agent_index.team,
                 outcome=int(outcome),
                 truncated=bool(batch.truncated[rows].all()),
                 settled=settled and bool(opponents),
@@ -98,7 +100,11 @@ class MatchRecorder:
 
 def _opposing(member: SessionCallbacks) -> list[tuple[OpponentRunner, AgentIndex]]:
     """Return the sides of a simulator that do not learn."""
-    return [(runner, roster) for runner, roster in member.rosters.values() if isinstance(runner, OpponentRunner)]
+    return [
+        (runner, agent_index)
+        for runner, agent_index in member.agent_indexes.values()
+        if isinstance(runner, OpponentRunner)
+    ]
 
 
 def reported_outcome(batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> Outcome | None:

@@ -18,7 +18,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.codec import spec_from_message, spec_to_message
 from ludus.protocol.spec import BehaviorSpec
-from ludus.schemas.reading import read_record
+from ludus.reading import read_record
 
 
 class Kind(IntEnum):
@@ -88,7 +88,8 @@ class NetworkSpec:
 
     network_settings: Mapping[str, Any]
     """`NetworkSettings.model_dump(mode="json")`."""
-    squashed: bool
+    head: str
+    """The kind of its last layer: a key of `ludus.collector.heads.HEADS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class PolicySpec:
     """Length of the flat weight vector."""
     time_horizon: int
     """Longest segment, in steps."""
-    squashed: bool = False
-    """Whether continuous actions are squashed samples (SAC)."""
+    head: str = "gaussian"
+    """The kind of the last layer: a key of `ludus.collector.heads.HEADS`."""
     pink_noise: bool = False
     """Whether the noise of continuous actions is pink (`ludus.collector.exploration`)."""
     device: str = "cpu"
@@ -214,7 +215,7 @@ class BeginEvaluation(Message):
     kind: ClassVar = Kind.EVALUATE
     runner: int
     session_id: str
-    sitting: int
+    episode_batch: int
     team: int | None
     """Number of the team that the candidate plays; None: all of them."""
     parameters: dict[str, Any]
@@ -280,7 +281,7 @@ class Hold(Message):
     """Answer no agent until Release, and send snapshots. Answered by a frame of kind HANDED_OVER (`handover.pack`)."""
 
     kind: ClassVar = Kind.HOLD
-    patience: float
+    timeout: float
     """Seconds to wait for simulators to come to rest."""
 
 
@@ -488,7 +489,7 @@ class EvaluationEnded(Message):
     kind: ClassVar = Kind.EVALUATED
     behavior: str
     session_id: str
-    sitting: int
+    episode_batch: int
     games: tuple[EndedGame, ...]
     """In the order of their agents, or groups."""
 

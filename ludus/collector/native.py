@@ -65,12 +65,14 @@ class NativeSession(Session):
         else:
             self._saved(request.saved)
 
-    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(
+        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
+    ) -> None:
         """Send actions (called by the batcher)."""
         self.last_activity = self._collector.now()
         ids = b"" if agents is None else agents.tobytes()
         news = self._news() if self._has_news else b""
-        self._send(encode_answer(step_id, roster.name, ids, continuous.tobytes(), discrete.tobytes(), news))
+        self._send(encode_answer(step_id, agent_index.name, ids, continuous.tobytes(), discrete.tobytes(), news))
 
     def reset(self) -> None:
         """Make the simulator begin new episodes, with the newest parameters; everything pending is void."""
@@ -196,7 +198,7 @@ class NativeSession(Session):
             self,
             "not_resumed",
             "it went back to where it was in the checkpoint, but asks for other agents than those that waited there; "
-            "their episodes begin anew. Let `resume` ask again for exactly the agents of then, and end none",
+            "their episodes begin again. Let `resume` ask again for exactly the agents of then, and end none",
         )
         return False
 
@@ -230,7 +232,9 @@ class NativeSession(Session):
             has_heard=self._has_heard,
             parameters=self._told,
             draws=self._draws.state,
-            agents={name: keep(runner.recorder, roster) for name, (runner, roster) in self.rosters.items()},
+            agents={
+                name: keep(runner.recorder, agent_index) for name, (runner, agent_index) in self.agent_indexes.items()
+            },
         )
 
     def _expect_hello(self) -> None:

@@ -5,7 +5,7 @@ the policies of each team, as many at a time as there are simulators (eight at m
 `n mod k`. An agent adopts what is drawn for its team when an episode of it begins, never in the middle.
 
 A frozen policy is named by a *key*: the number of a snapshot, or `-1 - step` for a copy of the policy that learns, as
-it was when it had learnt for so many steps. What a key names never changes.
+it was when it had learned for so many steps. What a key names never changes.
 """
 
 from collections import deque
@@ -21,14 +21,14 @@ from ludus.collector.runners import Batch, PolicyRunner, Staged
 from ludus.collector.stacked import StackedPolicies
 from ludus.protocol.batches import Array, Bytes, Floats
 
-NOBODY, MIXED = -(1 << 62), 1 << 62
+NO_POLICY, MIXED = -(1 << 62), 1 << 62
 """In place of a key: no agent is in an episode; agents play different policies."""
 REMEMBERED = 16
-"""Changes of a roster's policy that are remembered."""
+"""Changes of an agent index's policy that are remembered."""
 
 
 class History:
-    """Which policy the agents of one roster played, by their session's messages."""
+    """Which policy the agents of one agent index played, by their session's messages."""
 
     def __init__(self) -> None:
         self._states: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
@@ -39,9 +39,9 @@ class History:
         states = self._states
         if states and states[-1][0] == message:
             states.pop()
-        if len(states) > 1 and states[-1][1] == NOBODY and states[-2][1] == key:
+        if len(states) > 1 and states[-1][1] == NO_POLICY and states[-2][1] == key:
             states.pop()
-        if key != (states[-1][1] if states else NOBODY):
+        if key != (states[-1][1] if states else NO_POLICY):
             states.append((message, key))
 
     def during(self, begin: int, end: int) -> int | None:
@@ -53,15 +53,15 @@ class History:
         before = [key for message, key in states if message <= begin]
         if not before and len(states) == REMEMBERED:
             return None
-        keys = {*before[-1:], *(key for message, key in states if begin < message < end)} - {NOBODY}
+        keys = {*before[-1:], *(key for message, key in states if begin < message < end)} - {NO_POLICY}
         if not keys:
-            return NOBODY
+            return NO_POLICY
         return keys.pop() if len(keys) == 1 and MIXED not in keys else None
 
     @property
     def newest_policy(self) -> int:
         """The newest policy that all played who played; `NOBODY` if there was none."""
-        return next((key for _, key in reversed(self._states) if key not in {NOBODY, MIXED}), NOBODY)
+        return next((key for _, key in reversed(self._states) if key not in {NO_POLICY, MIXED}), NO_POLICY)
 
 
 class Opponents:
@@ -77,7 +77,7 @@ class Opponents:
         self._plays = np.zeros(0, np.int64)
         """By slot."""
         self._histories: dict[int, History] = {}
-        """By the number of the roster."""
+        """By the number of the agent index."""
 
     @property
     def memory_size(self) -> int:
@@ -107,14 +107,14 @@ class Opponents:
         self._keys = np.array(kept, np.int64)
         self._policies.load([self._weights[key] for key in kept])
 
-    def drawn_for(self, roster: AgentIndex) -> int:
-        """Return the policy that agents of a roster adopt."""
-        draws = self._teams.get(roster.team, self._others)
-        return draws[roster.simulator % len(draws)]
+    def drawn_for(self, agent_index: AgentIndex) -> int:
+        """Return the policy that agents of an agent index adopt."""
+        draws = self._teams.get(agent_index.team, self._others)
+        return draws[agent_index.simulator % len(draws)]
 
-    def history(self, roster: AgentIndex) -> History:
-        """Return what the agents of a roster played."""
-        return self._histories.setdefault(roster.number, History())
+    def history(self, agent_index: AgentIndex) -> History:
+        """Return what the agents of an agent index played."""
+        return self._histories.setdefault(agent_index.number, History())
 
     def act(
         self,
@@ -139,27 +139,27 @@ class Opponents:
         """Assign a policy to agents whose episode begins."""
         if staged.decisions is None:
             return
-        newborn = staged.decisions[~agents.running(staged.decisions)]
-        if not len(newborn):
+        new_episodes = staged.decisions[~agents.running(staged.decisions)]
+        if not len(new_episodes):
             return
         if len(self._plays) < len(agents.state):
             added = np.zeros(len(agents.state) - len(self._plays), np.int64)
             self._plays = np.concatenate([self._plays, added])
-        self._plays[newborn] = self.drawn_for(staged.roster)
-        self._note(agents, staged, newborn, leave=False)
+        self._plays[new_episodes] = self.drawn_for(staged.agent_index)
+        self._note(agents, staged, new_episodes, leave=False)
 
-    def dropped(self, roster: AgentIndex) -> None:
+    def dropped(self, agent_index: AgentIndex) -> None:
         """Forget what a session's agents played."""
-        self._histories.pop(roster.number, None)
+        self._histories.pop(agent_index.number, None)
 
     def _note(self, agents: Agents, staged: Staged, slots: Slots, *, leave: bool) -> None:
-        """Note what a roster's agents play once some of them have left or joined."""
-        everybody = staged.roster.slots
-        playing = everybody[agents.running(everybody)]
+        """Note what an agent index's agents play once some of them have left or joined."""
+        all_slots = staged.agent_index.slots
+        playing = all_slots[agents.running(all_slots)]
         playing = np.setdiff1d(playing, slots) if leave else np.union1d(playing, slots)
         keys = np.unique(self._plays[playing])
-        key = NOBODY if not len(keys) else int(keys[0]) if len(keys) == 1 else MIXED
-        self.history(staged.roster).note(staged.step_id, key)
+        key = NO_POLICY if not len(keys) else int(keys[0]) if len(keys) == 1 else MIXED
+        self.history(staged.agent_index).note(staged.step_id, key)
 
 
 @dataclass(slots=True, eq=False)

@@ -76,7 +76,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: messages.Setti
     if not orphaned:
         deadline = loop.time() + 2.0
         while (
-            collector.sessions or simulators.lingering or channel.pending or any(each.untold for each in players)
+            collector.sessions or simulators.lingering or channel.pending or any(each.unreported for each in players)
         ) and loop.time() < deadline:
             await asyncio.sleep(0.005)
     await asyncio.gather(*(each.stop(0.2) for each in servers))

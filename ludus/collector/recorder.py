@@ -109,16 +109,16 @@ class TrajectoryRecorder:
         tags = self.quota.release(len(slots))
         self.segments.move(slots, [number for number, count in tags for _ in range(count)])
 
-    def drop(self, roster: AgentIndex) -> None:
+    def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session's agents, with their open segments; what was answered in those is refunded to its round."""
-        agents, slots = self.agents, roster.slots
+        agents, slots = self.agents, agent_index.slots
         for number in np.unique(agents.round[slots]).tolist():
             if number != UNRECORDED:
                 those = slots[agents.round[slots] == number]
                 self.quota.returned(number, int((agents.state[those] == ACTING).sum()))
                 self.quota.refund(number, int(agents.length[those].sum()))
         self.segments.discard(slots)
-        agents.drop(roster)
+        agents.drop(agent_index)
 
     def stop_recording(self) -> None:
         """Discard every open segment."""
@@ -143,8 +143,8 @@ class TrajectoryRecorder:
         agents = self.agents
         if acted.memory is not None:
             agents.memory[slots] = acted.memory
-        if agents.newborn:
-            agents.note_births(slots, version)
+        if agents.new_episodes:
+            agents.note_starts(slots, version)
         agents.state[slots] = ACTING
 
     def _complete(self, slots: Slots, rewards: Floats, group_rewards: Floats | None) -> None:

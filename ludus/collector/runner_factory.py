@@ -40,7 +40,7 @@ class RunnerFactory:
         runner = LearningRunner(
             number=message.runner,
             behavior=spec.behavior,
-            policy=self._policies.policy(spec, policy.network_settings, policy.squashed, policy.device),
+            policy=self._policies.policy(spec, policy.network_settings, policy.head, policy.device),
             recorder=TrajectoryRecorder(arena, message.policy.time_horizon, quota),
             quota=quota,
             rng=np.random.default_rng([settings.seed, start.index, start.generation, message.runner]),
@@ -51,10 +51,10 @@ class RunnerFactory:
         )
         return runner
 
-    def opposition(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> OpponentRunner:
+    def opponent_runner(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> OpponentRunner:
         """Make the runner of teams that do not learn."""
         policy = message.policy
-        opponents = Opponents(self._policies.stacked(spec, policy.network_settings, policy.squashed, policy.device))
+        opponents = Opponents(self._policies.stacked(spec, policy.network_settings, policy.head, policy.device))
         seed = [self._settings.seed, self._start.index, self._start.generation, message.runner, 1]
         runner = OpponentRunner(
             number=message.runner,
@@ -73,21 +73,21 @@ class RunnerFactory:
     def assessment(
         self, message: messages.Admit, spec: BehaviorSpec, arena: Arena, weights: Sequence[FloatArray]
     ) -> EvaluationRunner:
-        """Make the runner of a behavior whose frozen policies are judged; each has its weights."""
+        """Make the runner of a behavior whose frozen policies are evaluated; each has its weights."""
         policies = [
-            self._policies.policy(spec, each.network_settings, each.squashed, message.policy.device)
+            self._policies.policy(spec, each.network_settings, each.head, message.policy.device)
             for each in message.policy.evaluated
         ]
         for policy, flat in zip(policies, weights, strict=True):
             policy.load(flat)
-        settings, start, sittings = self._settings, self._start, EvaluationEpisodes()
+        settings, start, episode_batches = self._settings, self._start, EvaluationEpisodes()
         seed = [settings.seed, settings.attempt, start.index, start.generation, message.runner]
         runner = EvaluationRunner(
             number=message.runner,
             behavior=spec.behavior,
             policies=policies,
-            sittings=sittings,
-            observer=sittings,
+            episode_batches=episode_batches,
+            observer=episode_batches,
             recorder=TrajectoryRecorder(arena, message.policy.time_horizon, StepQuota()),
             quota=StepQuota(),
             rng=np.random.default_rng(seed),

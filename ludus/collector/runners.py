@@ -51,10 +51,12 @@ class SessionCallbacks(Protocol):
     """Callbacks from a runner to a session."""
 
     @property
-    def rosters(self) -> "Mapping[str, tuple[PolicyRunner, AgentIndex]]":
+    def agent_indexes(self) -> "Mapping[str, tuple[PolicyRunner, AgentIndex]]":
         """Its agents by behavior, each with the runner that answers them."""
 
-    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(
+        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
+    ) -> None:
         """Send actions: of all agents that asked in the step, in their order, or of `agents` alone."""
 
 
@@ -62,7 +64,7 @@ class Part(NamedTuple):
     """The rows of a batch that answer one step of one session."""
 
     member: SessionCallbacks
-    roster: AgentIndex
+    agent_index: AgentIndex
     step_id: int
     rows: int
     tick: int
@@ -122,7 +124,7 @@ class Staged(NamedTuple):
     """One behavior's part of a received step, checked."""
 
     member: SessionCallbacks
-    roster: AgentIndex
+    agent_index: AgentIndex
     step_id: int
     batch: BehaviorBatch
     tick: int
@@ -134,7 +136,7 @@ class Returning(NamedTuple):
     """A session that goes on where it was in a checkpoint."""
 
     member: SessionCallbacks
-    roster: AgentIndex
+    agent_index: AgentIndex
     step_id: int
     decisions: DecisionBatch | None
     """The agents that ask again; None where none waits."""
@@ -151,7 +153,7 @@ class EpisodeObserver(Protocol):
     def beginning(self, agents: Agents, staged: Staged) -> None:
         """Agents decide: `staged.decisions`. Those that are idle are about to begin an episode."""
 
-    def dropped(self, roster: AgentIndex) -> None:
+    def dropped(self, agent_index: AgentIndex) -> None:
         """The agents of a session are removed."""
 
 
@@ -218,31 +220,31 @@ class PolicyRunner(ABC):
 
     # What they share --------------------------------------------------------------------------------------------
 
-    def stage(self, member: SessionCallbacks, roster: AgentIndex, step_id: int, batch: BehaviorBatch) -> None:
+    def stage(self, member: SessionCallbacks, agent_index: AgentIndex, step_id: int, batch: BehaviorBatch) -> None:
         """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
-        if any(item.roster is roster for item in self.returning):
+        if any(item.agent_index is agent_index for item in self.returning):
             message = "a simulator that goes on from a checkpoint sends nothing more before it is answered"
             raise ProtocolError(CloseCode.DECISION_PENDING, message)
-        if roster.staged:
+        if agent_index.staged:
             self._absorb(self._join())  # this message builds on one that is staged
         agents = self.recorder.agents
         decided, ended = batch.decisions, batch.terminals
-        terminals = agents.slots(roster, ended.agent_ids) if ended is not None else None
-        decisions = agents.slots(roster, decided.agent_ids) if decided is not None else None
+        terminals = agents.slots(agent_index, ended.agent_ids) if ended is not None else None
+        decisions = agents.slots(agent_index, decided.agent_ids) if decided is not None else None
         if decisions is not None:
             agents.check_decisions(decisions, terminals)
-        roster.staged = True
-        self.staged.append(Staged(member, roster, step_id, batch, self.ticks, terminals, decisions))
+        agent_index.staged = True
+        self.staged.append(Staged(member, agent_index, step_id, batch, self.ticks, terminals, decisions))
         self.ticks += 1
         if len(self.staged) == 1:
             self.schedule()
 
     def go_on(
-        self, member: SessionCallbacks, roster: AgentIndex, step_id: int, batch: BehaviorBatch | None, kept: Any
+        self, member: SessionCallbacks, agent_index: AgentIndex, step_id: int, batch: BehaviorBatch | None, kept: Any
     ) -> None:
         """Take over a session's agents as they were in a checkpoint; those of `batch` ask again. In the next turn."""
         decisions = None if batch is None else batch.decisions
-        self.returning.append(Returning(member, roster, step_id, decisions, kept))
+        self.returning.append(Returning(member, agent_index, step_id, decisions, kept))
         self.schedule()
 
     def run(self) -> RunnerReport:
@@ -265,28 +267,30 @@ class PolicyRunner(ABC):
         self._notify_peers()
         return self._report()
 
-    def drop(self, roster: AgentIndex) -> None:
+    def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session."""
-        self.staged = [item for item in self.staged if item.roster is not roster]
-        self.returning = [item for item in self.returning if item.roster is not roster]
+        self.staged = [item for item in self.staged if item.agent_index is not agent_index]
+        self.returning = [item for item in self.returning if item.agent_index is not agent_index]
         for batch in self.waiting:
-            keep = np.repeat([part.roster is not roster for part in batch.parts], [part.rows for part in batch.parts])
+            keep = np.repeat(
+                [part.agent_index is not agent_index for part in batch.parts], [part.rows for part in batch.parts]
+            )
             batch.keep_rows(keep)
         self.waiting = [batch for batch in self.waiting if batch.rows]
-        self.recorder.drop(roster)
+        self.recorder.drop(agent_index)
         if self.observer is not None:
-            self.observer.dropped(roster)
+            self.observer.dropped(agent_index)
         if self.waiting:
             self.schedule()  # its quota may serve others
 
-    def release_stragglers(self, rosters: Sequence[AgentIndex]) -> int:
+    def release_late_agents(self, agent_indexes: Sequence[AgentIndex]) -> int:
         """Move outstanding steps of some sessions to later rounds; return how many there were."""
         number = self.quota.number
         if number is None or not self.recorded:
             return 0
-        for roster in rosters:
-            roster.note_release(number)
-        slots = self.recorder.agents.acting(rosters, number)[: len(self.recorder.segments.blocks)]
+        for agent_index in agent_indexes:
+            agent_index.note_release(number)
+        slots = self.recorder.agents.acting(agent_indexes, number)[: len(self.recorder.segments.blocks)]
         if len(slots):
             self.recorder.release(slots)
             self.schedule()
@@ -305,11 +309,11 @@ class PolicyRunner(ABC):
         if not self.returning or (self.recorded and self.quota.number is None) or self._lacks_blocks:
             return
         returning, self.returning = self.returning, []
-        for member, roster, step_id, decisions, kept in returning:
-            take_over(self.recorder, roster, kept)
+        for member, agent_index, step_id, decisions, kept in returning:
+            take_over(self.recorder, agent_index, kept)
             if decisions is not None:
-                slots = self.recorder.agents.slots(roster, decisions.agent_ids)
-                part = Part(member, roster, step_id, len(slots), int(self.recorder.agents.tick[slots[0]]))
+                slots = self.recorder.agents.slots(agent_index, decisions.agent_ids)
+                part = Part(member, agent_index, step_id, len(slots), int(self.recorder.agents.tick[slots[0]]))
                 self.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
         if not self.recorded:
             self.recorder.stop_recording()
@@ -334,9 +338,9 @@ class PolicyRunner(ABC):
     def _join(self) -> Batch | None:
         """Put the staged decisions side by side."""
         parts, slots, decisions = [], [], []
-        for member, roster, step_id, batch, tick, _, decided in self.staged:
+        for member, agent_index, step_id, batch, tick, _, decided in self.staged:
             if decided is not None and batch.decisions is not None:
-                parts.append(Part(member, roster, step_id, len(decided), tick))
+                parts.append(Part(member, agent_index, step_id, len(decided), tick))
                 slots.append(decided)
                 decisions.append(batch.decisions)
         if not parts:
@@ -368,7 +372,7 @@ class PolicyRunner(ABC):
             if not answered:
                 self.waiting.append(fresh)
         for item in staged:
-            item.roster.staged = False
+            item.agent_index.staged = False
 
     def _absorb_terminals(self, ended: list[Staged]) -> None:
         if self.observer is not None:
@@ -395,7 +399,7 @@ class PolicyRunner(ABC):
         for part in batch.parts:
             end = begin + part.rows
             agents = self.recorder.agents.agent[batch.slots[begin:end]] if part.partial else None
-            part.member.answer(part.step_id, part.roster, agents, continuous[begin:end], discrete[begin:end])
+            part.member.answer(part.step_id, part.agent_index, agents, continuous[begin:end], discrete[begin:end])
             begin = end
         return acted
 
@@ -411,15 +415,15 @@ class PolicyRunner(ABC):
         """Answer what may be answered of what waits, oldest first, whole messages."""
         if not self.waiting or not self._is_ready or (self.recorded and self.quota.number is None):
             return
-        permits, blocks = self.quota.left, len(self.recorder.segments.blocks)
+        quota_left, blocks = self.quota.left, len(self.recorder.segments.blocks)
         permitted = []
         for part in self._waiting_parts:
-            permitted.append(not self.recorded or (permits > 0 and blocks >= part.rows))
+            permitted.append(not self.recorded or (quota_left > 0 and blocks >= part.rows))
             if permitted[-1]:
-                permits -= part.rows
+                quota_left -= part.rows
                 blocks -= part.rows
         self._answer_parts(permitted)
-        if self.waiting and self._may_borrow:
+        if self.waiting and self._may_answer_ahead:
             self._answer_in_advance()
 
     def _answer_in_advance(self) -> None:
@@ -433,17 +437,17 @@ class PolicyRunner(ABC):
         answered = []
         for part in self._waiting_parts:
             owing = []
-            for runner, roster in part.member.rosters.values():
+            for runner, agent_index in part.member.agent_indexes.values():
                 if runner not in awaited:
                     awaited[runner] = runner.awaited
-                if roster.number in awaited[runner]:
-                    owing.append((runner, roster))
+                if agent_index.number in awaited[runner]:
+                    owing.append((runner, agent_index))
             answered.append(bool(owing) and blocks >= part.rows)
             if answered[-1]:
                 blocks -= part.rows
-                for runner, roster in owing:
+                for runner, agent_index in owing:
                     assert runner.quota.number is not None, "a runner without a round waits for no agent"
-                    roster.note_borrowing(runner.quota.number)
+                    agent_index.note_borrowing(runner.quota.number)
         self._answer_parts(answered)
 
     @property
@@ -465,7 +469,7 @@ class PolicyRunner(ABC):
         self._record(batch, self._act(batch))
 
     @property
-    def _may_borrow(self) -> bool:
+    def _may_answer_ahead(self) -> bool:
         """Whether agents may be answered in advance: the quota of the round is used, but steps of it are outstanding.
 
         Once all have returned, agents wait for the next round, to be answered with newer weights.
@@ -474,7 +478,7 @@ class PolicyRunner(ABC):
 
     @property
     def awaited(self) -> frozenset[int]:
-        """Return the rosters (numbers) with steps of the round out, once agents may be held until these come back."""
+        """Return the numbers of the agent indexes that owe steps of the round, once other agents wait for them."""
         quota, number = self.quota, self.quota.number
         if not self.recorded or number is None or quota.left > 0 or quota.complete:
             return frozenset()

@@ -16,6 +16,7 @@ from ludus.collector.acting import PolicyFactory
 from ludus.collector.behaviors import Behaviors
 from ludus.collector.channel import Channel, Frame
 from ludus.collector.checkpoint_barrier import CheckpointBarrier, hold
+from ludus.collector.late_agents import release_late_agents
 from ludus.collector.learner_connection import LearnerConnection
 from ludus.collector.messages import Kind, unpack_numbered
 from ludus.collector.native import NativeSession
@@ -24,7 +25,6 @@ from ludus.collector.service import Outbox
 from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, RunnerOf, Session
 from ludus.collector.session_snapshots import SessionSnapshot, State
 from ludus.collector.settings import CollectorSettings
-from ludus.collector.stragglers import release_stragglers
 from ludus.collector.ticks import BatchTicks
 from ludus.collector.unity.diagnostics import Connections
 from ludus.collector.unity.session import UnitySession
@@ -61,7 +61,7 @@ class CollectorServer:
         self._numbers = itertools.count(start.first_number, settings.count)
         self._spent: dict[str, float] = {}
         """Tickets that have opened a session, until they expire: a copy of one opens none."""
-        self._rosters = itertools.count(1)
+        self._index_numbers = itertools.count(1)
         self._barrier = CheckpointBarrier(kept, lambda payload: link.send(Kind.HANDED_OVER, payload))
         self._ticks = BatchTicks(link, self._barrier, self.came_to_rest, self.fail)
         builder = RunnerFactory(settings, start, policies, self._ticks.schedule)
@@ -94,9 +94,9 @@ class CollectorServer:
         self._spent[ticket] = expires_at
         return True
 
-    def next_roster(self) -> int:
-        """Return a number for a roster."""
-        return next(self._rosters)
+    def next_index_number(self) -> int:
+        """Return a number for an agent index."""
+        return next(self._index_numbers)
 
     def session(self, peer: str, outbox: Outbox) -> NativeSession:
         """Make a session for a new stream."""
@@ -138,7 +138,7 @@ class CollectorServer:
         return self._barrier.session(session_id)
 
     def forget(self, session_id: str) -> None:
-        """Forget where a simulator was: it goes on from there, or begins anew."""
+        """Forget where a simulator was: it goes on from there, or begins again."""
         self._barrier.forget(session_id)
 
     def came_to_rest(self) -> None:
@@ -223,7 +223,7 @@ class CollectorServer:
                 if session is not None:  # else it has left, and the learner is told so
                     self._behaviors.sit(session, message)
             case messages.Opponents():
-                self._behaviors.oppose(message)
+                self._behaviors.assign_opponents(message)
             case messages.Refuse():
                 self._behaviors.refuse(message)
             case messages.Unrecorded():
@@ -235,7 +235,7 @@ class CollectorServer:
             case messages.Parameters():
                 self._take_parameters(message)
             case messages.Hold():
-                self._barrier.begin(self.now() + message.patience)
+                self._barrier.begin(self.now() + message.timeout)
                 hold(self._runners.values(), held=True)
                 self.came_to_rest()
             case messages.Release():
@@ -270,7 +270,7 @@ class CollectorServer:
         self.came_to_rest()
         for runner in self._runners.values():
             self._ticks.deliver(runner)
-            release_stragglers(runner, self._sessions, now, self.settings.straggler_grace)
+            release_late_agents(runner, self._sessions, now, self.settings.late_agents_grace)
         self._end_silent_sessions(now)
         if now >= self._next_stats:
             self._next_stats = now + STATS_SECONDS

@@ -76,14 +76,14 @@ class SessionHost(Protocol):
     def reported(self, stats: list[StatValue], parameter_set: int) -> None:
         """Take reported numbers, and the number of the environment parameters that they belong to."""
 
-    def next_roster(self) -> int:
-        """Return a number for a roster."""
+    def next_index_number(self) -> int:
+        """Return a number for an agent index."""
 
     def kept(self, session_id: str) -> "SessionSnapshot | None":
         """Return where a simulator was in a former attempt, if it was handed over and has not gone on since."""
 
     def forget(self, session_id: str) -> None:
-        """Forget where a simulator was: it goes on from there, or begins anew."""
+        """Forget where a simulator was: it goes on from there, or begins again."""
 
     def came_to_rest(self) -> None:
         """Note that a simulator which is asked for its position may have told it."""
@@ -109,7 +109,7 @@ class Session(ABC):
         """When something was last received or sent."""
         self.specs: dict[str, BehaviorSpec] = {}
         """By announced name."""
-        self.rosters: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
+        self.agent_indexes: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
         """By announced name, once the behavior is admitted."""
         self.own_parameters: Mapping[str, ParameterValue] = {}
         """Environment parameters of this simulator alone, on top of the run's; told with the next reset."""
@@ -131,7 +131,9 @@ class Session(ABC):
     # What the protocols differ in -------------------------------------------------------------------------------
 
     @abstractmethod
-    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(
+        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
+    ) -> None:
         """Send actions (called by the batcher): of all agents of the step's decisions, or of `agents` alone."""
 
     @abstractmethod
@@ -160,31 +162,31 @@ class Session(ABC):
     def steps(self) -> int:
         """Steps that came back from this simulator."""
         return self._past_steps + sum(
-            roster.former_steps + runner.recorder.agents.steps_of(roster.slots)
-            for runner, roster in self.rosters.values()
+            agent_index.former_steps + runner.recorder.agents.steps_of(agent_index.slots)
+            for runner, agent_index in self.agent_indexes.values()
         )
 
     def admit(self, spec: BehaviorSpec, runner_of: RunnerOf) -> None:
         """Admit the agents of a behavior, and stage the steps that came before. Raises ProtocolError."""
         for name, own in self.specs.items():
-            if own.behavior == spec.behavior and name not in self.rosters:
+            if own.behavior == spec.behavior and name not in self.agent_indexes:
                 if not same_spec(own, spec):
                     raise ProtocolError(CloseCode.SPEC_CONFLICT, conflict(spec, own))
-                roster = AgentIndex(self._collector.next_roster(), self.number, name)
-                roster.parameter_set = self._parameter_set
+                agent_index = AgentIndex(self._collector.next_index_number(), self.number, name)
+                agent_index.parameter_set = self._parameter_set
                 runner = runner_of(own.team)
-                self.rosters[name] = (runner, roster)
+                self.agent_indexes[name] = (runner, agent_index)
                 if name in self._returning:
-                    runner.go_on(self, roster, *self._returning.pop(name))
+                    runner.go_on(self, agent_index, *self._returning.pop(name))
                 for step_id, batch in self._unadmitted.pop(name, []):
-                    runner.stage(self, roster, step_id, batch)
+                    runner.stage(self, agent_index, step_id, batch)
 
     def change_sides(self, behavior: str, runner_of: RunnerOf) -> None:
         """Change the runners of a behavior's teams. The agents that move are forgotten: a reset follows."""
-        for name, (runner, roster) in list(self.rosters.items()):
-            if self.specs[name].behavior == behavior and runner_of(roster.team) is not runner:
-                runner.drop(roster)
-                self.rosters[name] = (runner_of(roster.team), roster)
+        for name, (runner, agent_index) in list(self.agent_indexes.items()):
+            if self.specs[name].behavior == behavior and runner_of(agent_index.team) is not runner:
+                runner.drop(agent_index)
+                self.agent_indexes[name] = (runner_of(agent_index.team), agent_index)
 
     def end(self, code: str, reason: str, *, rejoin: bool, tell: bool = True) -> None:
         """End the session: its partial segments are dropped, the simulator is told if it can be."""
@@ -192,7 +194,7 @@ class Session(ABC):
             return
         self.closed = (code, reason)
         self._forget_agents()
-        self.rosters.clear()
+        self.agent_indexes.clear()
         if tell:
             self._say_close(code, reason, rejoin=rejoin)
         self.on_end()
@@ -263,10 +265,10 @@ class Session(ABC):
     def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
         """Hand on the numbers of a step, before its agents are. They tell of the episodes that end in it, if any do."""
         began = [
-            runner.recorder.agents.began_under(roster, batch.terminals.agent_ids)
+            runner.recorder.agents.began_under(agent_index, batch.terminals.agent_ids)
             for batch in batches
-            if batch.terminals is not None and batch.behavior in self.rosters
-            for runner, roster in [self.rosters[batch.behavior]]
+            if batch.terminals is not None and batch.behavior in self.agent_indexes
+            for runner, agent_index in [self.agent_indexes[batch.behavior]]
         ]
         oldest = min((number for number in began if number is not None), default=self._parameter_set)
         self._collector.reported(stats, oldest)
@@ -300,9 +302,9 @@ class Session(ABC):
         assert self.kept is not None
         asked: dict[str, BehaviorBatch | None] = {batch.behavior: batch for batch in batches}
         for name, agents in self.kept.agents.items():
-            if name in self.rosters:
-                runner, roster = self.rosters[name]
-                runner.go_on(self, roster, step_id, asked.get(name), agents)
+            if name in self.agent_indexes:
+                runner, agent_index = self.agent_indexes[name]
+                runner.go_on(self, agent_index, step_id, asked.get(name), agents)
             else:
                 self._returning[name] = (step_id, asked.get(name), agents)
         self.kept = None
@@ -320,15 +322,15 @@ class Session(ABC):
         """Hand a step to the behaviors' runners. Raises ProtocolError."""
         if not self._has_heard:
             self._has_heard = True
-            for runner, roster in self.rosters.values():
-                runner.recorder.agents.tell(roster, self._parameter_set)
+            for runner, agent_index in self.agent_indexes.values():
+                runner.recorder.agents.tell(agent_index, self._parameter_set)
         for batch in batches:
-            pair = self.rosters.get(batch.behavior)
+            pair = self.agent_indexes.get(batch.behavior)
             if pair is None:
                 self._keep(step_id, batch)
             else:
-                runner, roster = pair
-                runner.stage(self, roster, step_id, batch)
+                runner, agent_index = pair
+                runner.stage(self, agent_index, step_id, batch)
 
     def _keep(self, step_id: int, batch: BehaviorBatch) -> None:
         """Keep a step whose behavior is not admitted yet."""
@@ -356,23 +358,28 @@ class Session(ABC):
     @property
     def is_at_rest(self) -> bool:
         """Whether every agent of the simulator waits or is between episodes, and all that it sent is taken in."""
-        if not self.started or self._unadmitted or self._returning or not self.rosters:
+        if not self.started or self._unadmitted or self._returning or not self.agent_indexes:
             return False
-        pairs = self.rosters.values()
-        if any(roster.staged or any(item.roster is roster for item in runner.returning) for runner, roster in pairs):
+        pairs = self.agent_indexes.values()
+        if any(
+            agent_index.staged or any(item.agent_index is agent_index for item in runner.returning)
+            for runner, agent_index in pairs
+        ):
             return False
-        acts = any(len(runner.recorder.agents.acting([roster])) for runner, roster in pairs)
-        return not acts and any(runner.recorder.agents.is_at_rest(roster) for runner, roster in pairs)
+        acts = any(len(runner.recorder.agents.acting([agent_index])) for runner, agent_index in pairs)
+        return not acts and any(runner.recorder.agents.is_at_rest(agent_index) for runner, agent_index in pairs)
 
     @property
     def _is_owed_a_step(self) -> bool:
-        return any(len(runner.recorder.agents.acting([roster])) for runner, roster in self.rosters.values())
+        return any(
+            len(runner.recorder.agents.acting([agent_index])) for runner, agent_index in self.agent_indexes.values()
+        )
 
     def _forget_agents(self) -> None:
-        for runner, roster in self.rosters.values():
-            runner.drop(roster)
+        for runner, agent_index in self.agent_indexes.values():
+            runner.drop(agent_index)
         self._past_steps = self.steps
-        for _, roster in self.rosters.values():
-            roster.former_steps = 0
+        for _, agent_index in self.agent_indexes.values():
+            agent_index.former_steps = 0
         self._unadmitted.clear()
         self._returning.clear()

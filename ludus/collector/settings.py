@@ -45,9 +45,9 @@ class CollectorSettings:
     """Seconds that a simulator may take from Welcome to its first step; None = no limit."""
     second_call_timeout: float = 30.0
     """Seconds that a Unity player may take for its second call, which it makes at once."""
-    no_agents_notice: float = 30.0
+    no_agents_after: float = 30.0
     """Seconds after which a Unity player without any agent is worth a word."""
-    straggler_grace: float = 1.0
+    late_agents_grace: float = 1.0
     """Seconds of silence after which an answered step no longer delays its round, if another can take its place."""
     max_message_bytes: int = 64 << 20
     engine: EngineConfiguration = field(default_factory=EngineConfiguration)

@@ -10,7 +10,7 @@ with its round. With one collector the quota is the whole round, so every round 
 - **No message of a simulator that owes a step of this round is held**, for any of its agents, teams or behaviors. The
   game may be unable to return that step before they have acted. Their answers are overdraft.
 - **Lost steps** (their simulator left) are refunded, and other agents are answered instead.
-- **Stragglers**: a step that is answered but does not return for a while can be moved to a later round, which frees
+- **Late agents**: a step that is answered but does not return for a while can be moved to a later round, which frees
   its place in this one (`release`).
 """
 

@@ -39,12 +39,14 @@ class BatchTicks:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._due: list[PolicyRunner] = []
-        self._opposed: dict[int, tuple[OpponentRunner, MatchRecorder]] = {}
+        self._opponents_of: dict[int, tuple[OpponentRunner, MatchRecorder]] = {}
         """Opponents and match recorder of a runner that learns, by its number."""
 
-    def oppose(self, runner: LearningRunner, opposition: OpponentRunner, referee: MatchRecorder) -> None:
+    def assign_opponents(
+        self, runner: LearningRunner, opponent_runner: OpponentRunner, match_recorder: MatchRecorder
+    ) -> None:
         """Tell the learner of the opponents of a runner, too."""
-        self._opposed[runner.number] = opposition, referee
+        self._opponents_of[runner.number] = opponent_runner, match_recorder
 
     def schedule(self, runner: PolicyRunner) -> None:
         """Run a runner after the messages that are ready now."""
@@ -86,8 +88,8 @@ class BatchTicks:
         """Send the learner what a runner has made."""
         if self._barrier.done:
             return  # what was handed over goes with what was delivered before
-        if runner.number in self._opposed:
-            self._report_opponents(*self._opposed[runner.number])
+        if runner.number in self._opponents_of:
+            self._report_opponents(*self._opponents_of[runner.number])
         episodes = runner.recorder.take_episodes()
         if episodes is not None:
             self.report_stats()  # so that a summary has the numbers of the episodes that it has
@@ -102,14 +104,14 @@ class BatchTicks:
         if rows:
             self._link.tell(messages.Stats(rows))
 
-    def _report_opponents(self, opposition: OpponentRunner, referee: MatchRecorder) -> None:
-        steps, matches = opposition.take_steps(), referee.take()
+    def _report_opponents(self, opponent_runner: OpponentRunner, match_recorder: MatchRecorder) -> None:
+        steps, matches = opponent_runner.take_steps(), match_recorder.take()
         if steps:
-            self._link.tell(messages.GhostStepsPlayed(opposition.behavior, steps))
+            self._link.tell(messages.GhostStepsPlayed(opponent_runner.behavior, steps))
         if matches:
-            self._link.tell(messages.MatchesEnded(opposition.behavior, tuple(matches)))
+            self._link.tell(messages.MatchesEnded(opponent_runner.behavior, tuple(matches)))
 
     def _report_evaluations(self, runner: EvaluationRunner) -> None:
         runner.recorder.take_episodes()
-        for session_id, sitting, games in runner.sittings.take():
-            self._link.tell(messages.EvaluationEnded(runner.behavior, session_id, sitting, tuple(games)))
+        for session_id, episode_batch, games in runner.episode_batches.take():
+            self._link.tell(messages.EvaluationEnded(runner.behavior, session_id, episode_batch, tuple(games)))

@@ -107,7 +107,7 @@ def freeze(weights: npt.NDArray[np.float32]) -> int:
     return fd
 
 
-def thaw(fd: int) -> npt.NDArray[np.float32]:
+def unfreeze(fd: int) -> npt.NDArray[np.float32]:
     """Return the weights of such a file, mapped into this process, and give the descriptor back."""
     try:
         return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), np.float32)

@@ -256,15 +256,15 @@ class Build:
             player = Player(self._executable, given, log)
         except ExecutableNotFound as error:
             raise self._given_up(_not_launched(error)) from None
-        patience = self._settings.timeout_wait_seconds
+        timeout = self._settings.timeout_wait_seconds
         try:
             outcome = await self._watch(player)
             session = self._port.session
             if isinstance(outcome, Failure) and (session is None or not session.over):
-                patience = 0.0  # it has ended, or it hangs and would not receive a goodbye
+                timeout = 0.0  # it has ended, or it hangs and would not receive a goodbye
             return outcome
         finally:
-            await self._end_process(player, patience)
+            await self._end_process(player, timeout)
 
     async def _watch(self, player: Player) -> RunEnd | Failure:
         """Wait until the process has ended or must be ended. Raises CannotConnect for failures of the server."""
@@ -296,12 +296,12 @@ class Build:
             return None
         return diagnostics.second_call_missing(limit) if session.calls == 1 else diagnostics.stopped_calling(limit)
 
-    async def _end_process(self, player: Player, patience: float) -> None:
+    async def _end_process(self, player: Player, timeout: float) -> None:
         """Wait for the end of a process, which is told to quit at its next call; then terminate and kill it."""
         try:
             if self._port.session is not None:
                 await self._port.session.leave()
-            await _ended(player, patience)
+            await _ended(player, timeout)
         finally:
             try:
                 if player.exit_code() is None:
@@ -360,7 +360,7 @@ class Editor:
             if session is None:
                 if time.monotonic() - waiting_since > limit:
                     proxies = diagnostics.proxies_in(os.environ)
-                    advice = diagnostics.nobody_plays(self._settings.editor_port, limit, proxies)
+                    advice = diagnostics.no_editor_plays(self._settings.editor_port, limit, proxies)
             elif session.outcome is not None:
                 outcome = _interpreted(session.outcome)
                 if isinstance(outcome, RunEnd):

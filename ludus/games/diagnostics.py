@@ -79,11 +79,11 @@ def stopped_calling(seconds: float) -> Failure:
     )
 
 
-def nobody_plays(port: int, seconds: float, proxies: Sequence[str]) -> Failure:
+def no_editor_plays(port: int, seconds: float, proxies: Sequence[str]) -> Failure:
     """Describe an Editor that has not called."""
     proxy = f", and that {' and '.join(proxies)} of the Editor's environment exempts localhost" if proxies else ""
     return Failure(
-        "nobody_plays",
+        "no_editor_plays",
         f"still waiting for the Editor on port {port} ({seconds:g} s): press Play; if that was done, check that the "
         "scene has an active Agent whose Behavior Type is Default, that Project Settings > ML-Agents connects to a "
         f"trainer on port {port}{proxy}",

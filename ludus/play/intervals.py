@@ -13,7 +13,7 @@ def mean_interval(
 ) -> tuple[float, float] | None:
     """Return the percentile interval of the mean of `values`, of which there must be one; None if there is only one.
 
-    The values are drawn anew, with replacement, `resamples` times; the interval holds the middle `confidence` of the
+    The values are drawn again, with replacement, `resamples` times; the interval holds the middle `confidence` of the
     means. Values that are all alike give an interval without width: the sample has shown no spread. One value cannot
     show any.
     """

@@ -51,7 +51,7 @@ class ScriptedSimulation(Simulation):
         return [spec for spec in self._simulation.behaviors if spec.name not in self._players]
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
-        """Begin anew. The first time, built-in players begin to draw from the simulator's seed on."""
+        """Begin again. The first time, built-in players begin to draw from the simulator's seed on."""
         for number, player in enumerate(self._players.values()):
             player.begin(environment_seed(start.seed, number) if start.first else None)
         inner = self._turn(builder)

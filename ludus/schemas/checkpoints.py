@@ -37,7 +37,7 @@ class Checkpoint:
     """Per behavior: mean episode return since the previous checkpoint."""
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     """Per behavior (empty: the run as a whole): metrics when the checkpoint was saved, and those of evaluations."""
-    merit: float | None = None
+    score: float | None = None
     """Value by which `best` is chosen, higher is better: the score that `keep_best` names (negated if less is better),
     or the mean episode return."""
     created_at: datetime

@@ -43,7 +43,7 @@ class StopReason(StrEnum):
     SIMULATORS_LOST = "simulators_lost"
     """No simulator has come within `simulators.startup_grace_seconds`, or all were gone for `grace_seconds`."""
     BEHAVIOR_MISSING = "behavior_missing"
-    """All that connected simulators play has been learnt, and none plays the behaviors that are left."""
+    """All that connected simulators play has been learned, and none plays the behaviors that are left."""
     DIVERGED = "diverged"
     INVALID_CONFIG = "invalid_config"
     """The worker refused the configuration (for instance: a demonstration does not fit the behavior)."""

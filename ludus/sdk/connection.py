@@ -55,7 +55,7 @@ def connect(
     token: str | None = None,
     label: str = "",
     ca_file: AnyPath | None = None,
-    patience_seconds: float | None = 300.0,
+    connect_timeout_seconds: float | None = 300.0,
 ) -> ConnectionSummary:
     """Play in a run until it ends, and say how it ended.
 
@@ -63,13 +63,14 @@ def connect(
     in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` what people read in the list of simulators;
     `ca_file` (PEM) turns TLS on, and LUDUS_CLIENT_CERTIFICATE and LUDUS_CLIENT_KEY name what to show to a gateway that
     wants a certificate. Waits while the run is queued or paused. Reconnects with exponential back-off until the
-    gateway has been unreachable for `patience_seconds` (None: no limit). Logs to the logger `ludus.sdk`; a program that
-    has not configured logging prints these messages to standard error.
+    gateway has been unreachable for `connect_timeout_seconds` (None: no limit). Logs to the logger `ludus.sdk`; a
+    program that has not configured logging prints these messages to standard error.
 
-    Raises CannotConnect when retrying is pointless (wrong token, no such run, ...) or after `patience_seconds`, and
-    SessionRefused when the server rejected a message of the simulation. Must not be called inside a running event loop.
+    Raises CannotConnect when retrying is pointless (wrong token, no such run, ...) or after
+    `connect_timeout_seconds`, and SessionRefused when the server rejected a message of the simulation. Must not be
+    called inside a running event loop.
     """
-    target = Target(server, run, token, label, ca_file, patience_seconds)
+    target = Target(server, run, token, label, ca_file, connect_timeout_seconds)
     try:
         with _logged_to_standard_error():
             return asyncio.run(SimulatorConnection(simulation, target).play())
@@ -159,7 +160,7 @@ class SimulatorConnection:
         session.welcome(welcome)
         self._sessions += 1
         endpoint.welcomed()
-        self.join_client.notice(
+        self.join_client.report_once(
             f"connected to run {welcome.run_id} as simulator {welcome.simulator_number}", again=True
         )
 
@@ -172,7 +173,7 @@ class SimulatorConnection:
         game = self._simulation
         resumed = False
         if isinstance(game, ResumableSimulation) and welcome.HasField("position"):
-            self.join_client.notice("going on where the run's checkpoint was taken", again=True)
+            self.join_client.report_once("going on where the run's checkpoint was taken", again=True)
             game.resume(builder, start(), welcome.position)
             resumed = True
         else:
@@ -196,7 +197,7 @@ class SimulatorConnection:
             elif kind == "save" and isinstance(game, ResumableSimulation):
                 await stream.write(session.saved(message.save, game.position()))
             elif kind == "wait":
-                self.join_client.notice(f"waiting: {message.wait.reason}")
+                self.join_client.report_once(f"waiting: {message.wait.reason}")
             elif kind == "close":
                 return message.close
 

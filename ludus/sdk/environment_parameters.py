@@ -2,7 +2,7 @@
 
 Unity builds get samplers and draw by themselves. Native simulators are told values that the server has drawn, when
 their session begins, with every reset and with every change, and the samplers beside them, from which a game may draw
-anew for each episode (`EnvironmentParameters`). Draws are the same whenever a run is repeated, and others in each
+again for each episode (`EnvironmentParameters`). Draws are the same whenever a run is repeated, and others in each
 simulator.
 """
 
@@ -40,7 +40,7 @@ class ParameterDraws:
         return {name: dict(generator.bit_generator.state) for name, generator in self._generators.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Let the generators go on from where they were; those that the state does not know begin anew."""
+        """Let the generators go on from where they were; those that the state does not know begin again."""
         for name, generator in self._generators.items():
             if name in state:
                 generator.bit_generator.state = state[name]
@@ -103,7 +103,7 @@ class EnvironmentParameters(Mapping[str, float]):
         return self._samplers
 
     def draw(self) -> dict[str, float]:
-        """Return values for a new episode: drawn anew from the samplers, all others as they were told."""
+        """Return values for a new episode: drawn again from the samplers, all others as they were told."""
         return self._values | self._draws.next()
 
     def change(self, values: Mapping[str, float], samplers: Mapping[str, ParameterValue]) -> None:

@@ -62,7 +62,7 @@ LINGER_SECONDS: Final = 5.0
 """A stream stays open for so long after Close, unless its client ends it. Real servers allow 1 s; a loaded developer's
 machine may take longer."""
 TICKET_SECONDS: Final = 60
-SHOWN: Final = 5
+DEMONSTRATION: Final = 5
 """So many agents, rewards and the like are told of one message."""
 BREAKS: Final = "break"
 """The ending of a run that breaks the stream off, without `Close`."""
@@ -511,7 +511,7 @@ class _Stream:
                 self._violation("the step says `resumed`, but Welcome named no position")
             return
         if not step.resumed:
-            self._say("  it begins anew, although Welcome named a position: that is allowed")
+            self._say("  it begins again, although Welcome named a position: that is allowed")
             return
         asked = {b.behavior: set(b.decisions.agent_ids.tolist()) for b in batches if b.decisions is not None}
         if asked != expected or step.stats or any(batch.terminals is not None for batch in batches):
@@ -666,8 +666,8 @@ def _told(batches: Sequence[BehaviorBatch], stats: Sequence[Any]) -> Iterator[st
 
 
 def _some(values: Sequence[Any]) -> str:
-    shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:SHOWN]]
-    return ", ".join(shown) + (f" and {len(values) - SHOWN} more" if len(values) > SHOWN else "")
+    shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values[:DEMONSTRATION]]
+    return ", ".join(shown) + (f" and {len(values) - DEMONSTRATION} more" if len(values) > DEMONSTRATION else "")
 
 
 def _listed(agents: Mapping[str, set[int]]) -> str:

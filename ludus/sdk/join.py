@@ -69,7 +69,7 @@ class Target:
     label: str = ""
     ca_file: AnyPath | None = None
     """PEM file of the certificate authority. Given: the gateway speaks TLS."""
-    patience_seconds: float | None = 300.0
+    connect_timeout_seconds: float | None = 300.0
     """How long to retry while the gateway cannot be reached. None: without end."""
     session_id: str = field(default_factory=new_session_id)
     client_certificate: AnyPath | None = field(default_factory=lambda: named_by(CERTIFICATE_VARIABLE))
@@ -177,7 +177,7 @@ class JoinClient:
         self._client = client
         self._report = report
         self._tls = target.ca_file is not None
-        self._last_notice = ""
+        self._last_report = ""
         self._directly = False
         """Whether a direct session was accepted: then an unreachable address is a dead collector, not a firewall."""
         self._unreached = 0
@@ -260,10 +260,10 @@ class JoinClient:
         """Wait before a retry. Raises CannotConnect when retrying is pointless or after the time-out."""
         if failure.permanent:
             raise CannotConnect(failure.code, failure.sentence)
-        patience, silent = self.target.patience_seconds, time.monotonic() - self._last_contact
-        if patience is not None and silent > patience:
+        limit, silent = self.target.connect_timeout_seconds, time.monotonic() - self._last_contact
+        if limit is not None and silent > limit:
             raise CannotConnect(failure.code, f"{failure.sentence}; gave up after {silent:.0f} s")
-        self.notice(f"{failure.sentence}; trying again", level=logging.WARNING)
+        self.report_once(f"{failure.sentence}; trying again", level=logging.WARNING)
         await asyncio.sleep(self._backoff.pause())
 
     def interpret_close(self, close: pb.Close) -> RunEnd | Failure:
@@ -281,11 +281,11 @@ class JoinClient:
         if directly:
             self._directly, self._unreached = True, 0
 
-    def notice(self, sentence: str, *, level: int = logging.INFO, again: bool = False) -> None:
+    def report_once(self, sentence: str, *, level: int = logging.INFO, again: bool = False) -> None:
         """Report a sentence, unless it equals the previous one."""
-        if again or sentence != self._last_notice:
+        if again or sentence != self._last_report:
             self._report(level, sentence)
-        self._last_notice = sentence
+        self._last_report = sentence
 
     @property
     def _authorization(self) -> tuple[tuple[str, str], ...]:
@@ -298,7 +298,7 @@ class JoinClient:
         if isinstance(answer, RunEnd | Failure):
             return answer
         if answer.HasField("wait"):
-            self.notice(f"waiting: {answer.wait.reason or 'the run is not ready yet'}")
+            self.report_once(f"waiting: {answer.wait.reason or 'the run is not ready yet'}")
             await asyncio.sleep(min(max(answer.wait.retry_after_seconds, 0.1), LONGEST_WAIT_SECONDS))
             return None
         assignment = answer.assignment

@@ -52,7 +52,7 @@ class EpisodeSeeds:
         self.change(start.parameters)
 
     def change(self, parameters: Mapping[str, float]) -> None:
-        """Take over what parameters are for the next episode; another seed begins to count anew.
+        """Take over what parameters are for the next episode; another seed begins to count again.
 
         Raises SimulatorError for a parameter that can be no seed.
         """

@@ -1,6 +1,6 @@
 """The client's side of one Connect stream, without I/O: builds requests, interprets responses, tracks waiting agents.
 
-One session per stream; after a reconnection everything starts anew with Hello. The order of messages is in
+One session per stream; after a reconnection everything starts again with Hello. The order of messages is in
 proto/README.md.
 """
 

@@ -87,7 +87,7 @@ class NonActingPlayer:
 
 
 class GameSimulation(Simulation):
-    """Games that begin anew by themselves when they are over, and are counted: single episodes can be played."""
+    """Games that begin again by themselves when they are over, and are counted: single episodes can be played."""
 
     finished: int = 0
     """Games that were played to their end since the latest reset."""

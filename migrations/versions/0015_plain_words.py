@@ -1,7 +1,8 @@
 """Columns and tables have the names that the code has: attempt, session id, participant.
 
 Why: the number of an attempt was called `epoch`, which is a pass over data everywhere else in this field; the id of a
-simulator's session was called `incarnation`, and a participant of a match `seat`. Nothing was released with the former
+simulator's session was called `incarnation`, and a participant of a match `seat`; the value by
+which the best checkpoint is chosen was its `merit`. Nothing was released with the former
 names, so this migration renames in place: stop all processes, upgrade the schema, then start the new ones.
 
 Revision: 0015, after 0014
@@ -26,6 +27,7 @@ COLUMNS = (
     ("ladder_matches", "epoch", "attempt"),
     ("run_assessments", "epoch", "attempt"),
     ("ladder_seats", "seat", "position"),
+    ("checkpoints", "merit", "score"),
 )
 """Table, former name, present name. SQLite and PostgreSQL change keys, foreign keys and indexes with a column."""
 

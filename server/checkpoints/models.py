@@ -40,7 +40,7 @@ class Checkpoint(OfRun, Base):
     """Set when its files are removed."""
     scores: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
     """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
-    merit: Mapped[float | None] = mapped_column(Double)
+    score: Mapped[float | None] = mapped_column(Double)
     """What `best` goes by, higher is better; None: nobody knows (`server.checkpoints.score`)."""
     pinned_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set while somebody wants it kept, whatever the rules say."""

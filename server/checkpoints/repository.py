@@ -66,9 +66,9 @@ class CheckpointRepository:
         return self._session.scalars(query.order_by(*order).limit(1)).one_or_none()
 
     def best(self, run_id: str) -> Checkpoint | None:
-        """Return the checkpoint with the highest merit, the newest of several; None if none has one."""
-        order = (Checkpoint.merit.desc(), Checkpoint.attempt.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
-        query = self._good(run_id).where(Checkpoint.merit.is_not(None)).order_by(*order).limit(1)
+        """Return the checkpoint with the highest score, the newest of several; None if none has one."""
+        order = (Checkpoint.score.desc(), Checkpoint.attempt.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
+        query = self._good(run_id).where(Checkpoint.score.is_not(None)).order_by(*order).limit(1)
         return self._session.scalars(query).one_or_none()
 
     def stored(self, run_id: str) -> int:
@@ -82,7 +82,7 @@ class CheckpointRepository:
         attempt: int,
         checkpoint: NewCheckpoint,
         scores: Mapping[str, Mapping[str, float]],
-        merit: float | None,
+        score: float | None,
     ) -> tuple[Checkpoint, bool]:
         """Insert a row; return it and whether it is new. A path has one row: handing a checkpoint in again is safe."""
         known = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.path == checkpoint.path)
@@ -101,7 +101,7 @@ class CheckpointRepository:
             size=sum(file.size for file in checkpoint.files),
             metrics=dict(checkpoint.metrics),
             scores={behavior: dict(values) for behavior, values in scores.items()},
-            merit=merit,
+            score=score,
             created_at=now(),
         )
         self._session.add(row)
@@ -114,9 +114,9 @@ class CheckpointRepository:
         self._session.flush()
         self._session.refresh(checkpoint)
 
-    def rescore(self, checkpoint: Checkpoint, scores: Mapping[str, Mapping[str, float]], merit: float | None) -> None:
+    def rescore(self, checkpoint: Checkpoint, scores: Mapping[str, Mapping[str, float]], score: float | None) -> None:
         """Replace what is known of how good a checkpoint is."""
-        checkpoint.scores, checkpoint.merit = {name: dict(values) for name, values in scores.items()}, merit
+        checkpoint.scores, checkpoint.score = {name: dict(values) for name, values in scores.items()}, score
         self._session.flush()
 
     def mark_damaged(self, checkpoint: Checkpoint, damage: str) -> None:

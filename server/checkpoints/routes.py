@@ -26,7 +26,7 @@ from server.kit.errors import (
 )
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.downloads import DOWNLOAD, Content, WishDep, send
+from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
 from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
 from server.kit.http.fields import NAME, TEXT, CheckpointKey, FileName, Name, RunKey, Text, Write
 from server.kit.http.filters import EQUALITY, Field
@@ -101,7 +101,7 @@ def list_checkpoints(
     "/{checkpoint:name}", response_model=schemas.Checkpoint, responses=problems(RunNotFound, CheckpointNotFound)
 )
 def get_checkpoint(run: RunKey, checkpoint: CheckpointKey, database: DatabaseDep) -> schemas.Checkpoint:
-    """Return one checkpoint; `latest` is the one that the run would be resumed from, `best` has the highest merit."""
+    """Return one checkpoint; `latest` is the one that the run would be resumed from, `best` has the highest score."""
     with database.read() as session:
         return _resource(_find(session, run, checkpoint))
 
@@ -180,7 +180,7 @@ def verify_checkpoint(run: RunKey, checkpoint: CheckpointKey, services: Services
     },
 )
 def download_file(
-    run: RunKey, checkpoint: CheckpointKey, name: FileName, services: ServicesDep, wish: WishDep
+    run: RunKey, checkpoint: CheckpointKey, name: FileName, services: ServicesDep, headers: ConditionalHeadersDep
 ) -> Response:
     """Download one file of a checkpoint, or a part of it."""
     with services.database.read() as session:
@@ -188,7 +188,7 @@ def download_file(
     file = next((file for file in found.files if file.name == name), None)
     if file is None:
         raise ArtifactNotFound(name)
-    return send(Content.stored(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256), wish)
+    return send(Content.stored(services.artifacts, f"{found.path}/{file.name}", file.size, file.sha256), headers)
 
 
 @uploads.post(
@@ -256,7 +256,7 @@ def _created(checkpoint: UploadedCheckpoint) -> Answer:
 
 _NONE_SO_FAR: Final = {
     "latest": "The run has saved none so far, or none that is sound.",
-    "best": "No checkpoint of the run has a value yet of what the best one is judged by: `keep_best.metric`, which is "
+    "best": "No checkpoint of the run has a score yet: the value of `keep_best.metric`, which is "
     "written every `summary_freq` steps, or else the mean return of episodes.",
 }
 

@@ -16,7 +16,7 @@ def keep_best_of(config: Mapping[str, Any]) -> KeepBest | None:
     return None if given is None else KeepBest.model_validate(given)
 
 
-def merit(rule: KeepBest | None, scores: Scores, returns: Iterable[float | None]) -> float | None:
+def overall_score(rule: KeepBest | None, scores: Scores, returns: Iterable[float | None]) -> float | None:
     """Return how good a checkpoint is, higher is better; None if it has no such score.
 
     Without a rule it is the mean over the behaviors of their mean episode returns since the checkpoint before.

@@ -10,7 +10,7 @@ from server.checkpoints.repository import (
     UploadedCheckpointRepository,
     uploaded_ref,
 )
-from server.checkpoints.score import keep_best_of, merit
+from server.checkpoints.score import keep_best_of, overall_score
 from server.checkpoints.uploads import Inspected
 from server.config.config import RunConfig
 from server.config.document import Path
@@ -68,7 +68,7 @@ class CheckpointService:
         scores = {name: dict(values) for name, values in (checkpoint.scores or {}).items()}
         scores.setdefault(behavior, {})[metric] = value
         rule = keep_best_of(RunRepository(self._session).get(run_id).config)
-        self._of_runs.rescore(checkpoint, scores, merit(rule, scores, checkpoint.metrics.values()))
+        self._of_runs.rescore(checkpoint, scores, overall_score(rule, scores, checkpoint.metrics.values()))
         return checkpoint
 
     def verified(self, run_id: str, checkpoint_id: str, problems: Sequence[str]) -> Checkpoint:

@@ -7,7 +7,7 @@ from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.repository import CheckpointRepository, ref
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.retention.repository import RetentionRepository
-from server.checkpoints.score import keep_best_of, merit
+from server.checkpoints.score import keep_best_of, overall_score
 from server.kit.db.database import Session
 from server.runs.attempts.repository import AttemptFence
 from server.runs.events.repository import Note
@@ -49,7 +49,7 @@ class CheckpointWriter:
     def _add(self, checkpoint: NewCheckpoint, request: int | None) -> str:
         with self._fence.write() as (session, run):
             rule, scores = keep_best_of(self._config), self._scores(session, run.id)
-            better = merit(rule, scores, checkpoint.metrics.values())
+            better = overall_score(rule, scores, checkpoint.metrics.values())
             row, new = CheckpointRepository(session).add(run.id, self._fence.number, checkpoint, scores, better)
             if request is not None:
                 CheckpointRequestRepository(session).answer(run.id, request, checkpoint_id=row.id)

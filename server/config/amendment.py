@@ -1,10 +1,10 @@
 """Changes of a live run: the keys of a behavior that may change, and the configuration after a change.
 
-What a key may still change is declared in `MUTABLE`, trainer by trainer: numbers that are read anew for every update.
+What a key may still change is declared in `MUTABLE`, trainer by trainer: numbers that are read again for every update.
 Everything else is laid down when a behavior begins (its networks, the memory for its experience, its rewards) and is
 refused by name, with the reason; another run can begin with a checkpoint of this one (`ludus run branch`).
 
-Linear schedules: a changed value, or a changed `max_steps`, draws the line anew *from step 0*: at its step the run
+Linear schedules: a changed value, or a changed `max_steps`, draws the line again *from step 0*: at its step the run
 then has what it would have had if it had been configured so from the beginning. `learning_rate` is where that line
 begins, not what it is at the moment. ML-Agents does the same on `--resume` with a changed file.
 """

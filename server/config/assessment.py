@@ -1,4 +1,4 @@
-"""Runs that judge frozen policies instead of training: `match` against another one, `evaluate` alone."""
+"""Runs that evaluate frozen policies instead of training: `match` against another one, `evaluate` alone."""
 
 from typing import Annotated, Any, Final
 
@@ -119,7 +119,7 @@ AssessmentSettings = MatchSettings | EvaluateSettings
 
 
 def checkpoints_of(settings: AssessmentSettings) -> dict[str, str]:
-    """Return the ids of the checkpoints that play, by their keys; the one that is judged comes first."""
+    """Return the ids of the checkpoints that play, by their keys; the one that is evaluated comes first."""
     match settings:
         case MatchSettings():
             return {"candidate": settings.candidate, "champion": settings.champion}

@@ -56,7 +56,7 @@ class _Buffered(Hyperparameters):
             raise config_error(
                 "contradiction",
                 f"batch_size ({batch_size}) is larger than buffer_size ({buffer_size}), so nothing would ever be "
-                "learnt; lower batch_size or raise buffer_size (best to a multiple of batch_size)",
+                "learned; lower batch_size or raise buffer_size (best to a multiple of batch_size)",
                 at="batch_size",
             )
         return buffer_size

@@ -22,7 +22,7 @@ MAX_OPPONENTS = 100
 
 
 def parse_opponent(opponent: Opponent) -> tuple[str, int | None]:
-    """Return the id of an opponent's checkpoint, and the number of the snapshot; None: the policy that learnt."""
+    """Return the id of an opponent's checkpoint, and the number of the snapshot; None: the policy that learned."""
     checkpoint, _, number = opponent.partition("#")
     return checkpoint, int(number) if number else None
 

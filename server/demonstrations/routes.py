@@ -23,7 +23,7 @@ from server.kit.errors import (
 )
 from server.kit.http import filters
 from server.kit.http.bodies import BodyDep, declare_json
-from server.kit.http.downloads import DOWNLOAD, Content, WishDep, send
+from server.kit.http.downloads import DOWNLOAD, ConditionalHeadersDep, Content, send
 from server.kit.http.errors import BodyInvalid, RangeNotSatisfiable, UnsupportedFileType, UnsupportedMediaType, problems
 from server.kit.http.fields import NAME, Name
 from server.kit.http.filters import EQUALITY, Field
@@ -140,11 +140,13 @@ def subsample_demonstration(
     response_class=Response,
     responses={**DOWNLOAD, **problems(DemonstrationNotFound, ArtifactNotFound, RangeNotSatisfiable)},
 )
-def download_demonstration(demonstration: DemonstrationKey, services: ServicesDep, wish: WishDep) -> Response:
+def download_demonstration(
+    demonstration: DemonstrationKey, services: ServicesDep, headers: ConditionalHeadersDep
+) -> Response:
     """Download the file, or a part of it, as it was uploaded or made."""
     with services.database.read() as session:
         found = DemonstrationRepository(session).get(demonstration)
-    return send(Content.stored(services.artifacts, found.path, found.size, found.sha256), wish)
+    return send(Content.stored(services.artifacts, found.path, found.size, found.sha256), headers)
 
 
 @router.delete(

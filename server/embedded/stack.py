@@ -34,7 +34,7 @@ from server.kit.settings import ApiSettings, Settings
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 READY_SECONDS = 120.0
-LOCK_PATIENCE_SECONDS = 3.0
+LOCK_TIMEOUT_SECONDS = 3.0
 """A killed predecessor's warden needs a moment to sweep."""
 TICK_SECONDS = 0.2
 LOG_LINES_AT_DEATH = 15
@@ -121,7 +121,7 @@ class Stack:
         """Start, keep running, and stop when asked to. Raises `CannotStart`; leaves no process behind in any case."""
         home = self._settings.home
         try:
-            lock = FileLock.take(home / "up.lock", f"process {os.getpid()}", LOCK_PATIENCE_SECONDS)
+            lock = FileLock.take(home / "up.lock", f"process {os.getpid()}", LOCK_TIMEOUT_SECONDS)
         except AlreadyLocked as error:
             raise HomeInUse(home, error.owner) from None
         except OSError as error:
@@ -134,7 +134,7 @@ class Stack:
             self._interrupts,
         ):
             gateway_port = gateway_socket.getsockname()[1]
-            warden = start_warden(self._mark, lock)
+            reaper = start_orphan_reaper(self._mark, lock)
             try:
                 self._start(api_socket, gateway_port)
                 ready = self._wait_until_ready(api_socket.getsockname()[1], gateway_port)
@@ -145,9 +145,9 @@ class Stack:
                 self._console.say("stopping (Ctrl-C again: at once)")
             finally:
                 self._stop()
-                assert warden.stdin is not None
-                warden.stdin.close()
-                warden.wait()
+                assert reaper.stdin is not None
+                reaper.stdin.close()
+                reaper.wait()
                 lock.release()
 
     def _start(self, api_socket: socket.socket, gateway_port: int) -> None:
@@ -282,7 +282,7 @@ def private_receivers(api: ApiSettings) -> bool:
     return api.host in LOOPBACK and not api.demands_token
 
 
-def start_warden(mark: str, lock: FileLock) -> subprocess.Popen[bytes]:
+def start_orphan_reaper(mark: str, lock: FileLock) -> subprocess.Popen[bytes]:
     """Start the process that sweeps if this one is killed. It does not carry the mark itself."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "server.embedded.orphan_reaper", mark],

@@ -54,9 +54,9 @@ def check(settings: GatewaySettings) -> None:
         raise CannotServe(f"LUDUS_GATEWAY__TICKET_KEY needs at least {MIN_KEY_BYTES} bytes.")
 
 
-async def start(settings: GatewaySettings, desk: Placement) -> tuple[grpc.aio.Server, Gateway, int]:
+async def start(settings: GatewaySettings, placement: Placement) -> tuple[grpc.aio.Server, Gateway, int]:
     """Start a server; return it with its gateway and its port. Raises CannotServe."""
-    gateway = Gateway(settings, desk)
+    gateway = Gateway(settings, placement)
     server = grpc.aio.server(options=server_options())
     server.add_generic_rpc_handlers(tuple(gateway.handlers()))
     address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
@@ -81,12 +81,12 @@ async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
     gateway.release()
 
 
-async def _serve(settings: Settings, desk: Placement) -> None:
+async def _serve(settings: Settings, placement: Placement) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server, gateway, port = await start(settings.gateway, desk)
+    server, gateway, port = await start(settings.gateway, placement)
     serve_metrics(gateway.telemetry.registry, settings.telemetry, settings.telemetry.gateway_port)
     _log.info("gateway_started", host=settings.gateway.host, port=port, authenticated=settings.gateway.demands_token)
     await stopping.wait()

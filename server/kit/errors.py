@@ -440,10 +440,10 @@ class RunEnding(Conflict):
 
     code = "run_ending"
 
-    def __init__(self, run_id: str, wish: str) -> None:
+    def __init__(self, run_id: str, intent: str) -> None:
         super().__init__(
-            f"Run {run_id} will not pause: somebody has asked to {wish} it, and it is about to end. To go on from its "
-            "last checkpoint, branch off another run (`ludus run branch`)."
+            f"Run {run_id} will not pause: a request to {intent} it came before, and it is about to end. To go on from "
+            "its last checkpoint, branch off another run (`ludus run branch`)."
         )
 
 

@@ -72,11 +72,11 @@ class FileLock:
         """Pass it on to a child, and the lock is held until that child is gone too."""
 
     @classmethod
-    def take(cls, path: Path, owner: str, patience_seconds: float = 0.0) -> Self:
-        """Lock `path` and write `owner` into it. Raises `AlreadyLocked` after `patience_seconds`."""
+    def take(cls, path: Path, owner: str, connect_timeout_seconds: float = 0.0) -> Self:
+        """Lock `path` and write `owner` into it. Raises `AlreadyLocked` after `connect_timeout_seconds`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + connect_timeout_seconds
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

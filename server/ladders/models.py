@@ -1,6 +1,6 @@
 """Ladders, their players, the ledger of their matches, and the computed ratings.
 
-The ledger (`LadderMatch`, `LadderParticipant`) is append-only; a later attempt of a run marks what it plays anew as
+The ledger (`LadderMatch`, `LadderParticipant`) is append-only; a later attempt of a run marks what it plays again as
 superseded. Everything else can be computed from it again: ratings, their history (`RatingPoint`) and counts of pairs
 (`LadderPair`).
 """
@@ -93,7 +93,7 @@ class LadderPlayer(Base):
     snapshot: Mapped[int | None] = mapped_column(Integer)
     checkpoint_id: Mapped[str | None] = mapped_column(String(40))
     step: Mapped[int | None] = mapped_column(BigInteger)
-    """Steps for which the policy had learnt: a snapshot's when it was taken, a learning one's in its newest match."""
+    """Steps for which the policy had learned: a snapshot's when it was taken, a learning one's in its newest match."""
     fixed: Mapped[bool] = mapped_column(Boolean)
     """Its ratings are given and never change, however it plays."""
     initial_elo: Mapped[float] = mapped_column(Double)
@@ -141,7 +141,7 @@ class LadderMatch(Base):
     """The run that played it; None if it was reported over the API, as are the next five."""
     attempt: Mapped[int | None] = mapped_column(Integer)
     behavior: Mapped[str | None] = mapped_column(ordered_text(200))
-    """Whose team learnt."""
+    """Whose team learned."""
     number: Mapped[int | None] = mapped_column(BigInteger)
     """Counts the matches of that behavior in the run."""
     simulator: Mapped[int | None] = mapped_column(Integer)
@@ -149,7 +149,7 @@ class LadderMatch(Base):
     elo: Mapped[float | None] = mapped_column(Double)
     """Of the learning policy after it, by the trainer's own reckoning."""
     superseded_by: Mapped[int | None] = mapped_column(Integer)
-    """Number of the attempt that played this number anew, or had resumed before it; such a match does not count."""
+    """Number of the attempt that played this number again, or had resumed before it; such a match does not count."""
 
     __table_args__ = (Index(None, "run_id", "behavior", "attempt", "number", unique=True), CLUSTERED)
 
@@ -169,7 +169,7 @@ class LadderParticipant(Base):
     """1 is best; equal ones drew."""
     score: Mapped[float | None] = mapped_column(Double)
     step: Mapped[int | None] = mapped_column(BigInteger)
-    """Steps for which the policy had learnt."""
+    """Steps for which the policy had learned."""
 
     __table_args__ = (
         ForeignKeyConstraint(

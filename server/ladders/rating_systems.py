@@ -46,7 +46,7 @@ class Participant(NamedTuple):
     rank: int
     """1 is best; equal ones drew."""
     step: int | None
-    """Steps for which the policy had learnt, where it is one of a run."""
+    """Steps for which the policy had learned, where it is one of a run."""
 
 
 class Game(NamedTuple):
@@ -161,8 +161,8 @@ def ranks(scores: Sequence[float]) -> list[int]:
 
 def _pairings(game: Game) -> Iterator[tuple[Participant, Participant]]:
     """Yield the pairs of participants, with different players, that the game compares."""
-    everybody = itertools.combinations(game.participants, 2)
-    pairs = everybody if game.scored else ((game.participants[0], other) for other in game.participants[1:])
+    players = itertools.combinations(game.participants, 2)
+    pairs = players if game.scored else ((game.participants[0], other) for other in game.participants[1:])
     return ((a, b) for a, b in pairs if a.player != b.player)
 
 

@@ -32,11 +32,11 @@ class PlayedParticipant:
     snapshot: int | None
     """Number of the frozen policy; None: the policy that learns."""
     step: int
-    """Steps for which the policy had learnt."""
+    """Steps for which the policy had learned."""
     checkpoint: str | None = None
     """The checkpoint of another run that the policy is from; None: it is one of the run that plays."""
     scripted: str | None = None
-    """What plays there instead of a policy that was learnt, by its name."""
+    """What plays there instead of a policy that was learned, by its name."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PlayedMatch:
     number: int
     """Counts the matches of this behavior in the run, from 1; goes on over attempts."""
     behavior: str
-    """Whose team learnt; of an assessment: whose policies played."""
+    """Whose team learned; of an assessment: whose policies played."""
     simulator: int | None
     at: float
     """Seconds since 1970-01-01 UTC."""

@@ -36,7 +36,7 @@ class Policy(NamedTuple):
     checkpoint: str | None
     """The checkpoint of another run that it is from; None: it is one of the run's own."""
     scripted: str | None = None
-    """Name of what plays instead of a policy that was learnt: the player that has been registered by it, if any."""
+    """Name of what plays instead of a policy that was learned: the player that has been registered by it, if any."""
 
     @classmethod
     def at(cls, participant: PlayedParticipant) -> Self:
@@ -304,7 +304,7 @@ class PlayerRepository:
         return found
 
     def _known(self, ladder_id: str, newest: Mapping[str, int]) -> dict[str, int]:
-        """Return the numbers of those policies (by name) that a ladder has, and note how long they had learnt."""
+        """Return the numbers of those policies (by name) that a ladder has, and note how long they had learned."""
         found: dict[str, int] = {}
         for part in parts(sorted(newest)):
             query = select(LadderPlayer.id, LadderPlayer.key, LadderPlayer.step)

@@ -153,7 +153,7 @@ def delete_ladder(ladder: LadderKey, services: ServicesDep) -> Response:
     responses=problems(LadderNotFound, NameAmbiguous, *COMMAND_PROBLEMS),
 )
 def recompute_ladder(ladder: LadderKey, command: CommandDep) -> Response:
-    """Take all ratings and payoffs back, and compute them anew from the matches; they come out the same.
+    """Take all ratings and payoffs back, and compute them again from the matches; they come out the same.
 
     The controller does so piece by piece: `rated_through` says how far it is.
     """

@@ -85,7 +85,7 @@ class LadderService:
         return with_participants
 
     def recompute(self, ladder: str) -> Ladder:
-        """Take all ratings of a ladder back; they are computed anew from its matches. Raises LadderNotFound."""
+        """Take all ratings of a ladder back; they are computed again from its matches. Raises LadderNotFound."""
         found = self._ladders.lock(ladder)
         RatingRepository(self._session).rewind(found.id, 1)
         self._session.refresh(found)

@@ -109,7 +109,7 @@ class Placement:
             if found is None:
                 return NotFound(run)
             waiting = _waiting(session, found)
-        if _is_forsaken(found):
+        if _lost_its_simulators(found):
             return self._wake(found.id)
         if waiting is not None:
             return waiting
@@ -139,7 +139,7 @@ class Placement:
             return NotReady(run_id, f"Run {run_id} is PAUSED {why}; it continues when a user resumes it.")
         with self._database.write() as session:
             run = lock_run(session, run_id)
-            if _is_forsaken(run):
+            if _lost_its_simulators(run):
                 message = "A simulator came back; the run waits for a worker again."
                 move(session, run, RunState.QUEUED, Note("run_queued", message))
                 if self._wake_up is not None:
@@ -221,7 +221,7 @@ class SimulatorRepository:
         )
 
 
-def _is_forsaken(run: Run) -> bool:
+def _lost_its_simulators(run: Run) -> bool:
     return run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST
 
 

@@ -39,7 +39,7 @@ class WorkerRegistry:
         self._database = database
 
     def register(self, worker: WorkerInfo) -> None:
-        """Enter a worker, or enter it anew."""
+        """Enter a worker, or enter it again."""
         values: dict[str, Any] = {
             "host": worker.host,
             "pid": worker.pid,

@@ -79,7 +79,6 @@ USE_INSTEAD = {
     "sane": "valid",
     "seat": "participant",
     "seats": "participants",
-    "shown": "demonstration",
     "sitting": "session",
     "sittings": "sessions",
     "slope": "gradient",
@@ -156,7 +155,12 @@ def test_names_on_the_wire_are_standard_terms() -> None:
         for path in sorted((ROOT / "proto").rglob("*.proto")):
             if "mlagents" not in path.parts:  # their names are Unity's
                 text = re.sub(r"//.*", "", path.read_text())
-                yield from ((path.name, name) for name in re.findall(r"(\w+)\s*=\s*\d+;|(?:message|enum|rpc)\s+(\w+)", text) for name in name if name)
+                yield from (
+                    (path.name, name)
+                    for name in re.findall(r"(\w+)\s*=\s*\d+;|(?:message|enum|rpc)\s+(\w+)", text)
+                    for name in name
+                    if name
+                )
 
     assert complaints(found()) == []
 

@@ -63,8 +63,8 @@ class Cluster:
             for name, command in commands.items()
         }
         self._over = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="service-manager")
-        self._keeper.start()
+        self._listener = threading.Thread(target=self._keep, name="service-manager")
+        self._listener.start()
         with self.client() as client:
             eventually(lambda: self._answers(client), "the API answers", 60)
 
@@ -95,7 +95,7 @@ class Cluster:
     def stop(self) -> None:
         """kill -9 everything."""
         self._over.set()
-        self._keeper.join()
+        self._listener.join()
         sweep(self.mark)
 
     def _pid(self, name: str) -> int | None:
@@ -190,7 +190,7 @@ class Simulators:
         os.killpg(self._processes[0].pid, signal.SIGSTOP)
         return self._processes[0]
 
-    def thaw(self) -> None:
+    def unfreeze(self) -> None:
         """Let everything go on."""
         for process in self._processes:
             os.killpg(process.pid, signal.SIGCONT)

@@ -47,7 +47,7 @@ def freeze_a_simulator(scene: Scene) -> None:
     """A game hangs; the others play on meanwhile."""
     scene.simulators.freeze_one()
     going_on(scene)
-    scene.simulators.thaw()
+    scene.simulators.unfreeze()
 
 
 def kill_the_collector(scene: Scene) -> None:

@@ -138,7 +138,7 @@ def test_masks_are_kept_by_random_actions_and_by_those_of_a_script(tmp_path: Pat
 def test_a_client_comes_back_where_it_shall(ending: str) -> None:
     with Server("--steps", "5", "--ending", ending, "--streams", "3") as server:
         with pytest.raises(CannotConnect):  # once the server has gone
-            connect(Catch(), run="catch", server=server.address, patience_seconds=1.0)
+            connect(Catch(), run="catch", server=server.address, connect_timeout_seconds=1.0)
 
         assert server.end() == 0
     assert server.heard("join again") >= 3
@@ -159,7 +159,7 @@ def test_a_run_can_end_badly_and_takes_nobody_then(ending: str, code: CloseCode)
 def test_a_game_that_can_go_back_is_asked_where_it_is_and_sent_there() -> None:
     with Server("--steps", "11", "--save-every", "5", "--ending", "moved", "--streams", "2") as server:
         with pytest.raises(CannotConnect):
-            connect(Wanderers(), run="walk", server=server.address, patience_seconds=1.0)
+            connect(Wanderers(), run="walk", server=server.address, connect_timeout_seconds=1.0)
 
         assert server.end() == 0, server.said
     assert server.heard("sent: Save 1")

@@ -234,7 +234,7 @@ def test_a_run_goes_on_with_another_worker_when_its_host_is_cut_off_and_the_host
         (second,) = set(WORKERS) - {first}
         assert worker_of(deployment, run) == second
         resumed = state(deployment, run).step
-        assert resumed >= 1000, "it began anew"
+        assert resumed >= 1000, "it began again"
         eventually(lambda: state(deployment, run).step >= resumed + 1000, "it trains on", 90)
     finally:
         deployment.switch.plug(deployment.hosts[first])

@@ -1,4 +1,4 @@
-"""A board game from PettingZoo: learnt against a scripted team, to a model that plays it; self-play on a ladder."""
+"""A board game from PettingZoo: learned against a scripted team, to a model that plays it; self-play on a ladder."""
 
 import json
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def test_self_play_fills_a_ladder_whose_ratings_are_those_of_the_trainer(
     matches = list(client.ladders.list_matches(run.id))
     assert len(matches) == ladder.matches > 50
     teams = {match.participants[0].team for match in matches}
-    assert teams == {0, 1}, "both have learnt in their turns"
+    assert teams == {0, 1}, "both have learned in their turns"
     ratings = list(client.ladders.list_ratings(run.id))
     (policy,) = [each for each in ratings if each.kind == "policy"]
     snapshots = [each for each in ratings if each.kind == "snapshot"]

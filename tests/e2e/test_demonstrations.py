@@ -1,4 +1,4 @@
-"""From a recording to a policy: uploaded, named by id in a configuration, fetched by the worker, learnt from."""
+"""From a recording to a policy: uploaded, named by id in a configuration, fetched by the worker, learned from."""
 
 from collections.abc import Callable
 from dataclasses import replace

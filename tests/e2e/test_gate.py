@@ -73,7 +73,7 @@ def test_a_candidate_passes_is_promoted_and_the_report_says_so(
     client.aliases.set("champion", checkpoints[0])
     report = tmp_path / "gate.xml"
 
-    # Nobody who has learnt anything is 1,000 points weaker than before: a verdict within a few pairs.
+    # Nobody who has learned anything is 1,000 points weaker than before: a verdict within a few pairs.
     bounds = ["--elo0=-1000", "--elo1=-500", "--seed", "4"]
     result = command(stack, "gate", "gated/latest", *bounds, "--promote", "--json", "--junit", str(report))
 
@@ -202,7 +202,7 @@ def test_a_trained_policy_passes_the_gate_against_its_own_older_snapshot(
     stack: LudusUp, client: Client, play: Callable[..., Player]
 ) -> None:
     rates = {"batch_size": 128, "buffer_size": 1024, "learning_rate": 3e-3, "num_epoch": 4}
-    checkpoints = trained(client, play, "learnt", 30_720, 1024, hyperparameters=rates)
+    checkpoints = trained(client, play, "learned", 30_720, 1024, hyperparameters=rates)
 
     result = command(stack, "gate", checkpoints[-1], "--against", checkpoints[0], "--elo1", "50", "--count", "2")
 

@@ -187,15 +187,15 @@ def test_ctrl_c_saves_everything_and_resume_goes_on_from_there_learning_or_not(
     assert stopped_at in saved_steps(results), "what was saved before is kept"
     steps = [step for step, _ in shown(results / "CartPole")["Environment/Cumulative Reward"]]
     assert steps == list(range(500, stopped_at + 1025, 500)), "every summary once"
-    learnt = model.read_bytes()
-    assert learnt != first
+    learned = model.read_bytes()
+    assert learned != first
 
     played = begin(stopped_at + 1024, "--resume", "--inference")
     eventually(lambda: ". Not Training." in played.text, "a summary of playing", 120)
     interrupt(played)
 
     assert ". Training." not in played.text
-    assert model.read_bytes() == learnt
+    assert model.read_bytes() == learned
     assert saved_steps(results)[-1] == stopped_at + 1024, "nothing was saved"
 
 

@@ -1,4 +1,4 @@
-"""Python games of one's own, of every kind, through a whole stack: trained, judged, and played with what was learnt."""
+"""Python games of one's own, of every kind, through a whole stack: trained, evaluated, and played by the model."""
 
 import json
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Connect four, learnt by self-play alone: the preset's policy beats a random player nearly always, on both sides.
+"""Connect four, learned by self-play alone: the preset's policy beats a random player nearly always, on both sides.
 
-A player without chance in its moves that has learnt the game can still lose to luck; what is asked for is 95 of 100.
+A player without chance in its moves that has learned the game can still lose to luck; what is asked for is 95 of 100.
 """
 
 from pathlib import Path
@@ -30,10 +30,10 @@ def test_the_preset_for_connect_four_beats_random_in_95_of_100_games_over_both_s
     document = resolve(read_preset("connect_four")).model_dump(mode="json")["behaviors"]
     games = [make_simulation(GAME, 8) for _ in range(2)]
 
-    finished, referee = train(document, games, tmp_path)
+    finished, match_recorder = train(document, games, tmp_path)
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
-    trained = wins(Path(referee.checkpoints[-1].folder, "connect_four.onnx"))
+    trained = wins(Path(match_recorder.checkpoints[-1].folder, "connect_four.onnx"))
     interval = mean_interval(trained)
     assert interval is not None
     low, high = interval

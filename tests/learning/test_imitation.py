@@ -43,7 +43,7 @@ def score(actor: Actor) -> float:
     total = np.zeros(50)
     for _ in range(game.length):
         actions, _, _ = actor.deterministic([torch.from_numpy(game.see()[0])], None)
-        total += game.judge(actions.numpy(), np.zeros((50, 0)))
+        total += game.evaluate(actions.numpy(), np.zeros((50, 0)))
     return float(total.mean())
 
 

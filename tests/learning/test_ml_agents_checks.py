@@ -1,4 +1,4 @@
-"""ML-Agents' own end-to-end checks, held to its budgets: what must be learnt there is learnt here in as many steps.
+"""ML-Agents' own end-to-end checks, held to its budgets: what must be learned there is learned here in as many steps.
 
 Of `trainers/tests/torch_entities/test_simple_rl.py` and `test_hybrid.py` of ML-Agents 1.1.0: a walk on a line (or two,
 or a team of two on lines of their own) whose end is told by a number, by pictures, by lists of entities, or only at

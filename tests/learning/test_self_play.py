@@ -35,7 +35,7 @@ class Check:
     steps: int
     """ML-Agents' budget, of each behavior."""
     self_play: dict[str, Any]
-    learnt: bool
+    learned: bool
     """Whether all teams shall walk well; else one does and one does not."""
     when: tuple[pytest.MarkDecorator, ...]
 
@@ -78,13 +78,13 @@ CHECKS = (
 def test_what_ml_agents_checks_is_learnt_within_its_budget(check: Check, tmp_path: Path) -> None:
     game = Walkers(check.names, check.actions)
 
-    finished, referee = train(check.document, [game], tmp_path)
+    finished, match_recorder = train(check.document, [game], tmp_path)
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
-    assert referee.checkpoints[-1].steps == dict.fromkeys(check.document, check.steps)
+    assert match_recorder.checkpoints[-1].steps == dict.fromkeys(check.document, check.steps)
     scores = [fmean(game.returns(name)) for name in check.names]
-    if check.learnt:
+    if check.learned:
         assert min(scores) > BAR, scores
     else:
         assert min(scores) < BAR < max(scores), scores
-    assert referee.points("Self-play/ELO", "Walk")[-1] > 1200.0
+    assert match_recorder.points("Self-play/ELO", "Walk")[-1] > 1200.0

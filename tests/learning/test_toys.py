@@ -1,4 +1,4 @@
-"""Every way to see, to remember and to act is learnt, on small tasks whose best score is known, and where something is
+"""Every way to see, to remember and to act is learned, on small tasks whose best score is known, and where something is
 taken away that a task needs, it is not.
 
 A bar is for the mean score of a whole round (512 or 1,024 steps), within a number of rounds; half to two thirds of them

@@ -42,7 +42,7 @@ class Drill:
         """Return the action masks of now."""
         return None
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         """Return the rewards for what the agents did."""
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class Drill:
 
     def play(self, continuous: Array, discrete: Array) -> BehaviorBatch:
         """Return the message that answers the actions of all agents, in their order."""
-        rewards = self.judge(continuous, discrete)
+        rewards = self.evaluate(continuous, discrete)
         self.earned.append(float(rewards.mean()))
         self.at += 1
         if self.at < self.length:
@@ -123,7 +123,7 @@ class Echo(Drill):
         )
         return ((self.rng.random(wanted.shape) < 0.5) | (wanted > 0)).astype(np.uint8)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         right = np.all([discrete[:, index] == number for index, number in enumerate(self.numbers)], 0)
         rewards = np.broadcast_to(right, self.agents).astype(np.float32) if self.numbers else np.zeros(self.agents)
         return rewards - ((continuous - self.targets) ** 2).mean(1) if self.targets.shape[1] else rewards
@@ -148,7 +148,7 @@ class Arms(Drill):
     def see(self) -> tuple[Array, ...]:
         return (np.zeros((self.agents, 1), np.float32),)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         return (self.rng.random(self.agents) < np.array(self.chances)[discrete[:, 0]]).astype(np.float32)
 
 
@@ -175,7 +175,7 @@ class Recall(Drill):
             seen[:, 2] = 1.0
         return (seen,)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         asked = self.at == self.length - 1
         return (asked & (discrete[:, 0] == self.cue)).astype(np.float32)
 
@@ -199,7 +199,7 @@ class Errand(Drill):
     def see(self) -> tuple[Array, ...]:
         return one_hot(self.place, 3), one_hot(self.goal, 3) * np.float32(self.goal_is_shown)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         return (discrete[:, 0] == (self.goal - self.place) % 3).astype(np.float32)
 
 
@@ -233,7 +233,7 @@ class Market(Drill):
         shown = offers * (self.there & self.offers_are_shown)[:, :, None]
         return np.ones((self.agents, 1), np.float32), shown.astype(np.float32)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         cheapest = np.where(self.there, self.price, np.inf).argmin(1)
         return (discrete[:, 0] == self.kind[np.arange(self.agents), cheapest]).astype(np.float32)
 
@@ -268,5 +268,5 @@ class Spotlight(Drill):
             return (self.pictures.astype(np.uint8),)
         return ((self.pictures / 255.0).astype(np.float32),)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         return (discrete[:, 0] == self.quarter).astype(np.float32)

@@ -28,6 +28,6 @@ class Hall(Drill):
         np.add.at(self.seen, self.place, 1)
         return (one_hot(self.place, self.cells),)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         self.place = np.clip(self.place + 2 * discrete[:, 0] - 1, 0, self.cells - 1)
         return (self.place == self.cells - 1).astype(np.float32)

@@ -93,7 +93,7 @@ class Race(ParallelEnv[str, Any, Any]):
 
 
 class Crowd(Simulation):
-    """The SDK's own face: the mask is an argument. Walkers begin anew as often as they like; one more joins late."""
+    """The SDK's own face: the mask is an argument. Walkers begin again as often as they like; one more joins late."""
 
     behaviors = (BehaviorSpec("Walker", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,))),)
 

@@ -34,7 +34,7 @@ class Pendulum(Drill):
     def see(self) -> tuple[Array, ...]:
         return (np.stack([np.cos(self.angle), np.sin(self.angle), self.speed], 1).astype(np.float32),)
 
-    def judge(self, continuous: Array, discrete: Array) -> Array:
+    def evaluate(self, continuous: Array, discrete: Array) -> Array:
         torque = MAX_TORQUE * np.clip(continuous[:, 0], -1, 1)
         off = (self.angle + np.pi) % (2 * np.pi) - np.pi
         rewards = -(off**2 + 0.1 * self.speed**2 + 0.001 * torque**2)
@@ -44,7 +44,7 @@ class Pendulum(Drill):
         return rewards
 
     def play(self, continuous: Array, discrete: Array) -> BehaviorBatch:
-        rewards = self.judge(continuous, discrete).astype(np.float32)
+        rewards = self.evaluate(continuous, discrete).astype(np.float32)
         self.earned.append(float(rewards.mean()))
         self.at += 1
         if self.at < self.length:
@@ -79,7 +79,7 @@ def shown_by(player: Any, *, episodes: int, seed: int) -> Demonstration:
     seen, actions, rewards = [*game.see()], [], []
     for _ in range(game.length):
         actions.append(player(seen[-1]))
-        rewards.append(game.judge(actions[-1], np.zeros((episodes, 0))))
+        rewards.append(game.evaluate(actions[-1], np.zeros((episodes, 0))))
         seen.extend(game.see())
     observations = np.stack(seen, 1)  # (episodes, 201, 3)
     steps = episodes * game.length

@@ -49,7 +49,9 @@ class Console:
 
     actions: tuple[Array, Array] | None = None
 
-    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(
+        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
+    ) -> None:
         assert agents is None, "the game waits with all of its agents"
         self.actions = continuous, discrete
 
@@ -71,13 +73,13 @@ class Arcade:
 
     def __post_init__(self) -> None:
         spec, settings = self.game.spec, self.config.network_settings.model_dump()
-        policy = POLICIES.policy(spec, settings, squashed=isinstance(self.config, SACConfig))
+        policy = POLICIES.policy(spec, settings, head=self.config.head)
         self.console, self.quota = Console(), StepQuota()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
         recorder = TrajectoryRecorder(self.arena, self.config.time_horizon, self.quota)
         self.free = recorder.segments.blocks
         self.free.extend(range(self.arena.layout.blocks))
-        self.roster = AgentIndex(1, 0, spec.name)
+        self.agent_index = AgentIndex(1, 0, spec.name)
         self.runner = LearningRunner(
             number=0,
             behavior=spec.behavior,
@@ -116,7 +118,7 @@ class Arcade:
 
     def _send(self, batch: BehaviorBatch) -> None:
         self.step_id += 1
-        self.runner.stage(self.console, self.roster, self.step_id, batch)
+        self.runner.stage(self.console, self.agent_index, self.step_id, batch)
 
 
 @dataclass

@@ -18,7 +18,7 @@ def test_it_moves_and_earns_as_gymnasiums_pendulum_does() -> None:
         action = rng.uniform(-1.2, 1.2, 1).astype(np.float32)
         observation, reward, _, truncated, _ = environment.step(2 * action)
 
-        assert game.judge(action[None], np.zeros((1, 0)))[0] == pytest.approx(float(reward), abs=1e-5)
+        assert game.evaluate(action[None], np.zeros((1, 0)))[0] == pytest.approx(float(reward), abs=1e-5)
         np.testing.assert_allclose(game.see()[0][0], observation, atol=1e-5)
     assert truncated
 

@@ -96,7 +96,7 @@ class Line:
         return BehaviorBatch("Walk", self._decision(0.0), end)
 
     def deal(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.goal, self.positions = float(self._rng.choice([-1, 1])), np.zeros(self.lines)
         self._earned, self._moves = 0.0, 0
 

@@ -29,7 +29,7 @@ class Wanderers(ResumableSimulation):
     positions: list[tuple[int, int]] = field(default_factory=list)
     """(played, gone back to): turns played when it was told to go back, and where to."""
     starts: int = 0
-    """How often it was told to begin anew."""
+    """How often it was told to begin again."""
     turns: int = 0
     """Turns played."""
     pace: float = 0.0
@@ -42,7 +42,7 @@ class Wanderers(ResumableSimulation):
     behaviors = (SPEC,)
 
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.starts += 1
         self._rng = np.random.default_rng(start.seed)
         self._place = np.zeros((AGENTS, 2))

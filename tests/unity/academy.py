@@ -115,7 +115,7 @@ class Academy:
             self._finish_group(group)
 
     def reset(self) -> None:
-        """Begin all episodes anew, without a word of the old ones. Ids stay, and what was earned."""
+        """Begin all episodes again, without a word of the old ones. Ids stay, and what was earned."""
         self._queues = {name: [] for name in self._queues}
         self._waiting = {name: [] for name in self._waiting}
         for agent in self._agents():

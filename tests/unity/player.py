@@ -46,7 +46,7 @@ class Summary:
     agent_steps: int = 0
     """Decisions that were asked for and answered."""
     resets: int = 0
-    """Commands to begin anew, without that of the handshake."""
+    """Commands to begin again, without that of the handshake."""
     seconds: float = 0.0
     """Of play, after the handshake."""
     seed: int = 0
@@ -97,7 +97,7 @@ class Player:
 
         `seed`: of its game, else the trainer's. `stats`: reports four stats with every message, one per aggregation.
         `raw`: channels that the game knows; it answers their frames with `echo:` and the same bytes. `pace`: seconds
-        that a step takes. `patience`: seconds until somebody listens; `timeout`: of a call.
+        that a step takes. `timeout`: seconds until somebody listens; `timeout`: of a call.
         """
         self.side = SideChannels(tuple(raw))
         self.summary = Summary()
@@ -107,7 +107,7 @@ class Player:
         self._trouble = trouble
         self._stats = stats
         self._pace = pace
-        self._patience = patience
+        self._seconds_to_wait = patience
         self._leaving = threading.Event()
         self._vanished = threading.Event()
         self._announced: set[str] = set()
@@ -260,7 +260,7 @@ class Player:
         if self._trouble is not None and self.summary.messages >= self._trouble.at:
             self._misbehave(self._trouble, message)
         if self.summary.messages == 1:
-            return self._communicator.introduce(message, self._patience)
+            return self._communicator.introduce(message, self._seconds_to_wait)
         return self._communicator.exchange(message)
 
     def _misbehave(self, trouble: Trouble, message: unity_pb2.UnityMessageProto) -> None:

@@ -43,7 +43,7 @@ class RecordingCollection:
 
 
 class ScriptedAlgorithm:
-    """Its updates end as the script says: learnt, nothing learnt, or taken back."""
+    """Its updates end as the script says: learned, nothing learned, or taken back."""
 
     def __init__(self, script: Sequence[str], steps: int = 10) -> None:
         self.version = 0
@@ -62,7 +62,7 @@ class ScriptedAlgorithm:
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         self.steps_of_updates.append((rollout.steps, step))
         match self._script.pop(0):
-            case "learnt":
+            case "learned":
                 self.version += 1
                 return {"Losses/Value Loss": 1.0}
             case "nothing":

@@ -17,7 +17,7 @@ from server.config.config import PPOConfig
 from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_rollout
-from tests.worker.test_variants import ACTIONS, SEES, SHOWN, Cell, demonstrate, play
+from tests.worker.test_variants import ACTIONS, DEMONSTRATION, SEES, Cell, demonstrate, play
 from worker.collectors.acting import POLICIES
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
@@ -48,7 +48,7 @@ def build(cell: Cell, device: str, folder: Path, seed: int = 1) -> Algorithm:
     path = folder / "shown.npz"
     if not path.exists():
         write(demonstrate(make_spec(observations=SEES[cell.sees], **ACTIONS[cell.actions])), path)
-    shown = Demonstrations({SHOWN["demonstrations"][0]: str(path)})
+    shown = Demonstrations({DEMONSTRATION["demonstrations"][0]: str(path)})
     return build_algorithm(cell.config, cell.spec, torch.device(device), seed, shown)
 
 
@@ -127,8 +127,7 @@ def test_acting_is_that_of_the_cpu(name: str, device: str) -> None:
     memory = remember(actor, 20)
 
     here, there = (
-        POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, where)
-        for where in ("cpu", device)
+        POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.head, where) for where in ("cpu", device)
     )
     acted = []
     for policy in (here, there):

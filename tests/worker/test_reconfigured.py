@@ -9,7 +9,7 @@ import pytest
 from ludus.demonstrations import write
 from server.config.amendment import MUTABLE, amend
 from server.config.config import RunConfig
-from tests.worker.test_variants import CPU, SHOWN, Cell, demonstrate, differences, play
+from tests.worker.test_variants import CPU, DEMONSTRATION, Cell, demonstrate, differences, play
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.trainer import checkpoint
 
@@ -38,7 +38,7 @@ NEW: dict[str, dict[str, Any]] = {
 def test_new_numbers_act_from_the_next_update_on(trainer: str, signal: str, tmp_path: Path) -> None:
     cell = Cell(trainer, signal, "continuous", "vector", "plain")
     write(demonstrate(cell.spec), tmp_path / "shown.npz")
-    shown = Demonstrations({SHOWN["demonstrations"][0]: str(tmp_path / "shown.npz")})
+    shown = Demonstrations({DEMONSTRATION["demonstrations"][0]: str(tmp_path / "shown.npz")})
     behavior = cell.config.model_copy(update={"max_steps": 1000})
     run = RunConfig(behaviors={cell.spec.behavior: behavior})
     assert {f"hyperparameters.{key}" for key in NEW[trainer]} | {"hyperparameters.critic_learning_rate"} >= {

@@ -36,15 +36,17 @@ MEMORIES = {"plain": None, "lstm": {"sequence_length": 4, "memory_size": 6}}
 LENGTHS = (5, 3, 8, 1, 6, 1)
 """Steps of the segments: more and less than a sequence."""
 SMALL = {"hidden_units": 8, "num_layers": 1, "vis_encode_type": "fully_connected"}
-SHOWN = {"demonstrations": ["dem_" + "0" * 26]}
+DEMONSTRATION = {"demonstrations": ["dem_" + "0" * 26]}
 INTRINSIC = {"network_settings": SMALL}
 EXTRINSIC: dict[str, Any] = {"extrinsic": {}}
 SIGNALS: dict[str, dict[str, Any]] = {
     "extrinsic": {"reward_signals": EXTRINSIC},
     "curiosity": {"reward_signals": {**EXTRINSIC, "curiosity": INTRINSIC}},
-    "gail": {"reward_signals": {**EXTRINSIC, "gail": {**INTRINSIC, **SHOWN, "use_actions": True, "use_vail": True}}},
+    "gail": {
+        "reward_signals": {**EXTRINSIC, "gail": {**INTRINSIC, **DEMONSTRATION, "use_actions": True, "use_vail": True}}
+    },
     "rnd": {"reward_signals": {**EXTRINSIC, "rnd": INTRINSIC}},
-    "bc": {"reward_signals": EXTRINSIC, "behavioral_cloning": SHOWN},
+    "bc": {"reward_signals": EXTRINSIC, "behavioral_cloning": DEMONSTRATION},
 }
 OWN_METRICS = {
     "extrinsic": "Losses/Value Loss",
@@ -102,7 +104,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Dem
     for actions, sees in product(ACTIONS, SEES):
         path = folder / f"{actions}-{sees}.npz"
         write(demonstrate(make_spec(observations=SEES[sees], **ACTIONS[actions])), path)
-        found[actions, sees] = Demonstrations({SHOWN["demonstrations"][0]: str(path)})
+        found[actions, sees] = Demonstrations({DEMONSTRATION["demonstrations"][0]: str(path)})
     return found
 
 
@@ -201,7 +203,7 @@ def test_every_trainer_lets_gail_go_on_beyond_termination_where_that_is_asked_fo
     shown: dict[tuple[str, str], Demonstrations], trainer: str, ignore_done: bool
 ) -> None:
     cell = Cell(trainer, "gail", "continuous", "vector", "plain")
-    gail = {**INTRINSIC, **SHOWN, "ignore_done": ignore_done}
+    gail = {**INTRINSIC, **DEMONSTRATION, "ignore_done": ignore_done}
     document = cell.config.model_dump(mode="json") | {"reward_signals": {**EXTRINSIC, "gail": gail}}
 
     algorithm = build_algorithm(CONFIG.validate_python(document), cell.spec, CPU, 1, shown["continuous", "vector"])

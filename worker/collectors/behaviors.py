@@ -68,9 +68,9 @@ class RegisteredBehavior:
         self._starving: set[int] = set()
         """Collectors that asked for blocks when none was free."""
         self._recorded = not program.evaluated
-        self._opposition: OpponentAssignment | None = None
+        self._assignment: OpponentAssignment | None = None
         self._frozen = {key: freeze(each) for key, each in enumerate(evaluated)}
-        """Key -> descriptor of the weights, of all policies that the opposition names, or that an assessment is about.
+        """Key -> descriptor of the weights, of all policies that the assignment names, or that an assessment is about.
         """
 
     @property
@@ -100,8 +100,8 @@ class RegisteredBehavior:
             self._offer_weights(child)
         if not self._recorded:
             self._children.tell(child, messages.Unrecorded(self._runner))
-        if self._opposition is not None:
-            self._tell_opposition(child, self._opposition, self._frozen)
+        if self._assignment is not None:
+            self._send_assignment(child, self._assignment, self._frozen)
         self._send_grants(self._quota.add(child.index))
 
     def forget(self, child: CollectorProcess) -> int:
@@ -203,9 +203,9 @@ class RegisteredBehavior:
 
     # Frozen policies --------------------------------------------------------------------------------------------
 
-    def oppose(self, opposition: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
+    def assign_opponents(self, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]) -> None:
         """Say which team learns, and what the others play; `weights` has those that were not named the last time."""
-        named, known = opposition.keys, self._frozen
+        named, known = assignment.keys, self._frozen
         expected = self._program.weights_size
         for key in named - known.keys():
             if weights[key].shape != (expected,):
@@ -213,21 +213,23 @@ class RegisteredBehavior:
         fresh = {key: freeze(weights[key]) for key in sorted(named - known.keys())}
         self._children.retire([known[key] for key in known if key not in named])
         self._frozen = {key: fd for key, fd in (known | fresh).items() if key in named}
-        self._opposition = opposition
+        self._assignment = assignment
         for child in self._children.listening:
-            self._tell_opposition(child, opposition, fresh)
+            self._send_assignment(child, assignment, fresh)
 
-    def sit(self, session_id: str, sitting: int, team: int | None, parameters: Mapping[str, ParameterValue]) -> None:
+    def sit(
+        self, session_id: str, episode_batch: int, team: int | None, parameters: Mapping[str, ParameterValue]
+    ) -> None:
         """Begin an evaluation batch on a simulator, if it is connected."""
-        message = messages.BeginEvaluation(self._runner, session_id, sitting, team, to_plain(parameters))
+        message = messages.BeginEvaluation(self._runner, session_id, episode_batch, team, to_plain(parameters))
         for child in self._children.listening:
             if session_id in child.simulators:
                 self._children.tell(child, message)
 
-    def _tell_opposition(
-        self, child: CollectorProcess, opposition: OpponentAssignment, fresh: Mapping[int, int]
+    def _send_assignment(
+        self, child: CollectorProcess, assignment: OpponentAssignment, fresh: Mapping[int, int]
     ) -> None:
         """Tell a collector of the opponents; `fresh` are those that it does not know."""
         for key, fd in fresh.items():
             self._children.tell(child, messages.FrozenPolicy(self._runner, key), (fd,))
-        self._children.tell(child, messages.Opponents(self._runner, opposition))
+        self._children.tell(child, messages.Opponents(self._runner, assignment))

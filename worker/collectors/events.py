@@ -145,7 +145,7 @@ class HandedOver:
     """See `ludus.collector.session_snapshots`."""
 
 
-Notice = (
+CollectorEvent = (
     CollectorListening
     | CollectorDied
     | BehaviorAnnounced

@@ -45,11 +45,11 @@ from worker.collectors.behaviors import RegisteredBehavior
 from worker.collectors.events import (
     BehaviorAnnounced,
     CollectorDied,
+    CollectorEvent,
     CollectorListening,
     Endpoint,
     EpisodesEnded,
     HandedOver,
-    Notice,
     RoundCollected,
     SegmentsDelivered,
     TeamAnnounced,
@@ -74,7 +74,7 @@ class CollectorPool:
         self._lock = threading.Condition()
         """Notified when a notice has come, and when a collector listens or has failed."""
         self._children = CollectorProcesses(settings.count, warm, self, self._lock)
-        self._notices: deque[Notice] = deque()
+        self._events: deque[CollectorEvent] = deque()
         self._behaviors: dict[str, RegisteredBehavior] = {}
         self._runners: list[RegisteredBehavior] = []
         self._announced: set[str] = set()
@@ -116,13 +116,13 @@ class CollectorPool:
         for child in self._children:
             child.first_number = first + (child.index - first) % self._settings.count
 
-    def hold(self, patience: float) -> set[int]:
+    def hold(self, timeout: float) -> set[int]:
         """Stop all answers and request snapshots (`HandedOver`); return which collectors will send one.
 
-        Simulators that can go back are waited for as long as `patience`, in seconds.
+        Simulators that can go back are waited for as long as `timeout`, in seconds.
         """
         with self._lock:
-            self._children.tell_all(messages.Hold(patience))
+            self._children.tell_all(messages.Hold(timeout))
             return {child.index for child in self._children.listening}
 
     def release(self) -> None:
@@ -140,14 +140,14 @@ class CollectorPool:
             ]
             self._behaviors[behavior].restore_rounds(round_number, delivered, advance)
 
-    def poll(self, timeout: float) -> list[Notice]:
+    def poll(self, timeout: float) -> list[CollectorEvent]:
         """Return what happened, waiting at most `timeout` seconds for the first notice."""
         with self._lock:
-            if not self._notices and timeout > 0:
-                self._lock.wait_for(lambda: bool(self._notices), timeout)
-            notices = list(self._notices)
-            self._notices.clear()
-            return notices
+            if not self._events and timeout > 0:
+                self._lock.wait_for(lambda: bool(self._events), timeout)
+            events = list(self._events)
+            self._events.clear()
+            return events
 
     def admit(
         self, spec: BehaviorSpec, policy: PolicySpec, arena: Arena, evaluated: Sequence[npt.NDArray[np.float32]] = ()
@@ -183,8 +183,8 @@ class CollectorPool:
         with self._lock:
             self._behaviors[behavior].stop_recording()
 
-    def oppose(
-        self, behavior: str, opposition: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]
+    def assign_opponents(
+        self, behavior: str, assignment: OpponentAssignment, weights: Mapping[int, npt.NDArray[np.float32]]
     ) -> None:
         """Say which team learns, and what the others play from their agents' next episodes on.
 
@@ -192,13 +192,13 @@ class CollectorPool:
         change of the team that learns: simulators' agents are forgotten by it. Never blocks.
         """
         with self._lock:
-            self._behaviors[behavior].oppose(opposition, weights)
+            self._behaviors[behavior].assign_opponents(assignment, weights)
 
     def sit(
         self,
         behavior: str,
         session_id: str,
-        sitting: int,
+        episode_batch: int,
         team: int | None,
         parameters: Mapping[str, ParameterValue],
     ) -> None:
@@ -208,7 +208,7 @@ class CollectorPool:
         this simulator only. Nothing comes of it if the simulator leaves. Never blocks.
         """
         with self._lock:
-            self._behaviors[behavior].sit(session_id, sitting, team, parameters)
+            self._behaviors[behavior].sit(session_id, episode_batch, team, parameters)
 
     def reclaim(self, behavior: str, segments: Segments) -> None:
         """Free the blocks of delivered segments, after `Arena.gather`."""
@@ -244,12 +244,12 @@ class CollectorPool:
         for behavior in self._runners:
             behavior.close()
 
-    # What becomes of collectors (`children.Keeper`) -------------------------------------------------------------
+    # The life of collectors (`processes.ProcessListener`) ----------------------------------------------------------
 
     def launched(self, child: CollectorProcess) -> None:
         """Tell a new process its settings."""
         child.parameter_set = self._settings.parameter_set
-        # A collector that is started again has lost its simulators' episodes: they begin anew.
+        # A collector that is started again has lost its simulators' episodes: they begin again.
         kept = bool(self._kept) and child.generation == 0
         settings = self._settings.to_json()
         message = messages.Settings(child.index, child.generation, child.first_number, settings, kept)
@@ -334,8 +334,8 @@ class CollectorPool:
             case _:
                 raise ValueError(f"a collector sent {type(message).__name__}")
 
-    def _report(self, notice: Notice) -> None:
-        self._notices.append(notice)
+    def _report(self, event: CollectorEvent) -> None:
+        self._events.append(event)
         self._lock.notify_all()
 
     def _listens(self, child: CollectorProcess, port: int) -> None:

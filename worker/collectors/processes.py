@@ -109,14 +109,14 @@ class ProcessListener(Protocol):
 class CollectorProcesses:
     """The collectors of a pool. One that dies or freezes is started again.
 
-    A thread serves their channels, and holds the keeper's lock for moments only. All methods but `start` and `close`
+    A thread serves their channels, and holds the listener's lock for moments only. All methods but `start` and `close`
     are called under that lock; none but `close` ever waits.
     """
 
     def __init__(
-        self, count: int, warm: Sequence[WarmCollector], keeper: ProcessListener, lock: threading.Condition
+        self, count: int, warm: Sequence[WarmCollector], listener: ProcessListener, lock: threading.Condition
     ) -> None:
-        self._keeper = keeper
+        self._listener = listener
         self._lock = lock
         self._children = [CollectorProcess(index, first_number=index) for index in range(count)]
         for child, process in zip(self._children, warm, strict=False):
@@ -212,7 +212,7 @@ class CollectorProcesses:
 
     def _serve(self) -> None:
         while True:
-            events = self._selector.select(self._patience())
+            events = self._selector.select(self._seconds_to_wait())
             with self._lock:
                 for key, mask in events:
                     if key.data is None:
@@ -227,7 +227,7 @@ class CollectorProcesses:
                 if self.closing and all(child.warm is None for child in self._children):
                     return
 
-    def _patience(self) -> float:
+    def _seconds_to_wait(self) -> float:
         waiting = [child.restart_at - time.monotonic() for child in self._children if child.restart_at is not None]
         return max(min([*waiting, messages.ALIVE_SECONDS]), 0.0)
 
@@ -248,9 +248,9 @@ class CollectorProcesses:
                 if child.silence is not None:
                     child.silence.heard(time.monotonic())
                 for frame in frames:
-                    self._keeper.heard(child, frame)
+                    self._listener.heard(child, frame)
         except ChannelClosedError:
-            self._bury(child)
+            self._reap(child)
 
     def _end_silent(self, now: float) -> None:
         """Kill collectors that have frozen; their end is then noticed like any other."""
@@ -259,8 +259,8 @@ class CollectorProcesses:
             if child.warm is None or silence is None or child.killed_after is not None:
                 continue
             silence.look(now)
-            patience = START_SECONDS if child.endpoint is None else SILENCE_SECONDS
-            if silence.idle > patience or silence.total > BUSY_SECONDS:
+            timeout = START_SECONDS if child.endpoint is None else SILENCE_SECONDS
+            if silence.idle > timeout or silence.total > BUSY_SECONDS:
                 log.warning("collector_silent", index=child.index, seconds=silence.total, idle_seconds=silence.idle)
                 child.killed_after = silence.total
                 child.warm.process.kill()
@@ -276,9 +276,9 @@ class CollectorProcesses:
         self._selector.register(child.warm.channel, selectors.EVENT_READ, child)
         child.silence = Silence(child.warm.process.pid, time.monotonic())
         child.killed_after = None
-        self._keeper.launched(child)
+        self._listener.launched(child)
 
-    def _bury(self, child: CollectorProcess) -> None:
+    def _reap(self, child: CollectorProcess) -> None:
         """End a collector whose channel has ended, and start it again after a pause."""
         assert child.warm is not None
         lived = time.monotonic() - child.warm.process.started_at
@@ -291,14 +291,14 @@ class CollectorProcesses:
         if not self.closing:
             child.generation += 1
             child.restart_at = time.monotonic() + child.backoff.pause(lived)
-        self._keeper.died(child, exit_code)
+        self._listener.died(child, exit_code)
 
-    def _end(self, child: CollectorProcess, patience: float) -> int:
+    def _end(self, child: CollectorProcess, timeout: float) -> int:
         if child.warm is None:
             return 0
         if child.warm.channel.fileno() in self._selector.get_map():
             self._selector.unregister(child.warm.channel)
-        exit_code = child.warm.process.end(patience)
+        exit_code = child.warm.process.end(timeout)
         child.warm.channel.close()
         child.warm = None
         child.endpoint = None

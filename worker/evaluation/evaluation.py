@@ -26,8 +26,8 @@ class EpisodeEvaluator:
         """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
         self._settings = settings
         self._seed = seed
-        saved = saved or {"next_sitting": 0, "returns": [], "lengths": []}
-        self._next: int = saved["next_sitting"]
+        saved = saved or {"next_episode_batch": 0, "returns": [], "lengths": []}
+        self._next: int = saved["next_episode_batch"]
         self._returns: list[float] = list(saved["returns"])
         self._lengths: list[int] = list(saved["lengths"])
 
@@ -91,7 +91,7 @@ class EpisodeEvaluator:
 
     def state(self) -> dict[str, Any]:
         """Return the episodes."""
-        return {"next_sitting": self._next, "returns": list(self._returns), "lengths": list(self._lengths)}
+        return {"next_episode_batch": self._next, "returns": list(self._returns), "lengths": list(self._lengths)}
 
     def sentence(self) -> str:
         """Say how it ended."""

@@ -30,8 +30,8 @@ class MatchEvaluator:
         self._test = SPRT(settings.elo0, settings.elo1, settings.alpha, settings.beta)
         self.paired = settings.seed_parameter is not None
         """Whether games count in pairs."""
-        saved = saved or {"next_sitting": 0, "games": [0, 0, 0], "pairs": [0] * 5, "waiting": []}
-        self._next: int = saved["next_sitting"]
+        saved = saved or {"next_episode_batch": 0, "games": [0, 0, 0], "pairs": [0] * 5, "waiting": []}
+        self._next: int = saved["next_episode_batch"]
         self._games: list[int] = list(saved["games"])
         """Losses, draws, wins."""
         self._pairs: list[int] = list(saved["pairs"])
@@ -120,7 +120,7 @@ class MatchEvaluator:
     def state(self) -> dict[str, Any]:
         """Return the counts."""
         return {
-            "next_sitting": self._next,
+            "next_episode_batch": self._next,
             "games": list(self._games),
             "pairs": list(self._pairs),
             "waiting": list(self._waiting),

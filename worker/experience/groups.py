@@ -77,8 +77,8 @@ class _Moments:
         lengths = rollout.lengths.numpy()
         ticks, after = rollout.ticks.numpy(), rollout.successor_ticks.numpy()
         simulators, agents, groups = (column.numpy() for column in (rollout.simulators, rollout.agents, rollout.groups))
-        nobody = np.full_like(agents, -1)
-        team = _number(simulators, groups, np.where(groups == 0, agents, nobody))  # agents without a group: alone
+        empty = np.full_like(agents, -1)
+        team = _number(simulators, groups, np.where(groups == 0, agents, empty))  # agents without a group: alone
         lowest = min(ticks.min(), after.min())
         stretch = max(ticks.max(), after.max()) - lowest + 2
         self.agent = _number(simulators, agents)  # (B,)

@@ -21,7 +21,7 @@ from server.kit.processes import AlreadyLocked, FileLock
 log = structlog.get_logger()
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-PATIENCE_SECONDS = 10.0
+LOCK_TIMEOUT_SECONDS = 10.0
 """How long a slot waits for a GPU that its predecessor's trainer still holds."""
 _LISTED = re.compile(r"^GPU (\d+): .*\(UUID: ([^)]+)\)", re.MULTILINE)
 
@@ -77,7 +77,7 @@ def lock_gpus(gpus: Sequence[str], owner: str) -> list[FileLock]:
     locks: list[FileLock] = []
     for gpu in gpus:
         try:
-            locks.append(FileLock.take(lock_path(gpu), owner, PATIENCE_SECONDS))
+            locks.append(FileLock.take(lock_path(gpu), owner, LOCK_TIMEOUT_SECONDS))
         except AlreadyLocked as error:
             _release(locks)
             raise GpuInUse(gpu, error.owner) from None

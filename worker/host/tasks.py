@@ -1,6 +1,6 @@
 """The Celery side of a worker: thin tasks, and the life of the processes that execute them.
 
-Celery is a doorbell: a message says "there is work", the ledger says which. A delivery claims the best eligible run
+Celery is a wake-up: a message says "there is work", the ledger says which. A delivery claims the best eligible run
 and executes it; when there is none, or a message came twice, nothing happens. After a run the slot looks for the next
 one by itself, because a message that arrived while all slots were busy is gone.
 
@@ -106,7 +106,7 @@ class Slot:
         self._registry = WorkerRegistry(self._database)
         self._store = open_store(self._settings.storage)
         self._telemetry = WorkerTelemetry()
-        self._doorbell = WakeUpQueue(make_celery(self._settings))
+        self._wake_ups = WakeUpQueue(make_celery(self._settings))
         self._watchdog = Watchdog(self._settings.worker.stall_seconds)
         self._fingerprint = fingerprint(self._gpus, self._settings.worker.commit)
         self._warm = WarmTrainer(self._resources.environment(number), self._lock())
@@ -197,7 +197,7 @@ class Slot:
     def _watch_queue(self) -> None:
         """Restart the parent if it leaves messages in the queue while this slot is idle."""
         idle = not self._busy and not self.stopping()
-        if not self._watchdog.stalled(idle=idle, pending=self._doorbell.pending() if idle else 0):
+        if not self._watchdog.stalled(idle=idle, pending=self._wake_ups.pending() if idle else 0):
             return
         log.error("queue_stalled", seconds=self._settings.worker.stall_seconds)
         self._shared[RESTARTING] = 1

@@ -132,17 +132,17 @@ def build_algorithm(
     what was shown does not fit it. Equal arguments give equal weights and equal updates.
     """
     section = config.behavioral_cloning
-    shown = None if section is None else demonstrations.buffer(section, spec, device, "behavioral_cloning")
+    expert = None if section is None else demonstrations.buffer(section, spec, device, "behavioral_cloning")
     # A seed of their own: networks of policy and signals would else begin with the same numbers.
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
     signals = build_signals(config.reward_signals, spec, device, generator, demonstrations)
     match config:
         case PPOConfig():
-            return PPO(config, spec, device, seed, signals, shown)
+            return PPO(config, spec, device, seed, signals, expert)
         case SACConfig():
-            return SAC(config, spec, device, seed, signals, shown)
+            return SAC(config, spec, device, seed, signals, expert)
         case POCAConfig():
-            return POCA(config, spec, device, seed, signals, shown)
+            return POCA(config, spec, device, seed, signals, expert)
         case _:
             assert_never(config)
 
@@ -158,8 +158,8 @@ def build_clone(
     if not found:
         raise DemonstrationError(f"behavior {behavior!r} has no demonstration to imitate; name at least one")
     spec = replace(found[0].spec, name=behavior)
-    shown = demonstrations.buffer(config, spec, device)
-    return Cloning(config, spec, shown, device, seed), spec, shown
+    expert = demonstrations.buffer(config, spec, device)
+    return Cloning(config, spec, expert, device, seed), spec, expert
 
 
 def build_signals(
@@ -197,8 +197,8 @@ def build_signal(
     """Return one reward signal, new. `key`: where the behavior's configuration has it."""
     match config:
         case GAILConfig():
-            shown = demonstrations.buffer(config, spec, device, key)
-            return GAILReward(config, spec, device, generator, shown, name)
+            expert = demonstrations.buffer(config, spec, device, key)
+            return GAILReward(config, spec, device, generator, expert, name)
         case CuriosityConfig():
             return CuriosityReward(config, spec, device, generator)
         case RNDConfig():

@@ -3,7 +3,7 @@
 A turn belongs to a team, as in ML-Agents: every behavior in self-play that has agents of this team learns in it, and
 all other teams play frozen policies. Teams take turns in the order in which they came; those that come with the first
 simulator, by their numbers. (ML-Agents goes through them in the order of a set of strings, which is another one in each
-process.) A turn ends when a behavior that learns in it has learnt for more than its `team_change`, or for all of its
+process.) A turn ends when a behavior that learns in it has learned for more than its `team_change`, or for all of its
 steps; teams whose behaviors are done get no more turns, and of those that no simulator plays any more the turn passes
 on. With the change simulators are reset.
 """
@@ -105,7 +105,7 @@ class GhostController:
         self._teams.setdefault(team, set()).add(behavior)
         if self._begun:
             self._enqueue(team)
-            if self._oppose(self._ghosts[behavior]):
+            if self._assign_opponents(self._ghosts[behavior]):
                 self._collectors.reset()
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class GhostController:
         for team in sorted(self._teams):
             self._enqueue(team)
         for ghost in self._ghosts.values():
-            self._oppose(ghost)
+            self._assign_opponents(ghost)
         assert self._learning is not None, "there is a team"
         self._report_turn(f"Team {self._learning} learns, all others play frozen policies")
 
@@ -152,7 +152,7 @@ class GhostController:
         self._swap_if_due(ghost)
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
-        """Note that the policy has learnt from a round; change turns, snapshots and opponents where that is due."""
+        """Note that the policy has learned from a round; change turns, snapshots and opponents where that is due."""
         ghost = self._ghosts[behavior]
         ghost.step, ghost.done = step, done
         self._warn_of_one_team(behavior)
@@ -250,14 +250,14 @@ class GhostController:
     def _swap(self, ghost: Ghost) -> None:
         teams = {team for team, behaviors in self._teams.items() if ghost.behavior in behaviors}
         ghost.swap(teams, self._learning, len(self._simulators))
-        self._oppose(ghost)
+        self._assign_opponents(ghost)
 
-    def _oppose(self, ghost: Ghost) -> bool:
+    def _assign_opponents(self, ghost: Ghost) -> bool:
         """Send the collectors the learning team of a behavior and its opponents. Return whether that team changed."""
         learning = self._learning if self.has_turn(ghost.behavior) else None
         changed = self._sent.setdefault(ghost.behavior, learning) != learning
         self._sent[ghost.behavior] = learning
-        self._collectors.oppose(ghost.behavior, ghost.opposition(learning), ghost.frozen)
+        self._collectors.assign_opponents(ghost.behavior, ghost.assignment(learning), ghost.frozen)
         return changed
 
     def _warn_of_one_team(self, behavior: str) -> None:

@@ -34,7 +34,7 @@ class ExternalOpponent(Snapshot):
     behavior: str
     """The behavior in that checkpoint."""
     snapshot: int | None
-    """Number of the snapshot in that checkpoint's own pool; None: the policy that learnt."""
+    """Number of the snapshot in that checkpoint's own pool; None: the policy that learned."""
 
     @property
     def name(self) -> Opponent:
@@ -124,7 +124,7 @@ def _random(actor: Actor) -> NDArray[np.float32]:
 
 
 def _snapshot(saved: dict[str, Any], behavior: str, number: int) -> tuple[int, NDArray[np.float32]]:
-    """Return for how many steps a snapshot in a checkpoint's pool had learnt, and its weights. Raise `Unreadable`."""
+    """Return for how many steps a snapshot in a checkpoint's pool had learned, and its weights. Raise `Unreadable`."""
     pool = saved["self_play"]["ghost"]["pool"]["snapshots"] if "self_play" in saved else []
     for one in pool:
         if one["number"] == number:

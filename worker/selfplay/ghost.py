@@ -1,7 +1,7 @@
 """Ghost: the self-play state of one behavior beside its learner (ML-Agents' `GhostTrainer`).
 
 The counters are ML-Agents', and so are the comparisons with them (a strict `>`). Deviations: agent steps are compared
-after a round was learnt from, ghost steps when collectors report them; ML-Agents compares both whenever a trajectory
+after a round was learned from, ghost steps when collectors report them; ML-Agents compares both whenever a trajectory
 arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with one simulator that is what
 ML-Agents does. An opponent is exchanged when an episode of it begins, not in the middle.
 """
@@ -57,12 +57,12 @@ class Ghost:
         weights: Callable[[], Weights],
         recorder: Recorder,
     ) -> None:
-        """`weights` returns those of the policy that learns; `step` is the number of steps that it has learnt from."""
+        """`weights` returns those of the policy that learns; `step` is the number of steps that it has learned from."""
         self.behavior = behavior
         self.settings = settings
         self.step = step
         self.done = False
-        """Whether the behavior has learnt for all of its steps."""
+        """Whether the behavior has learned for all of its steps."""
         self.recorder = recorder
         self.counters = Counters(last_save=step, last_team_change=step)
         self.ratings = Ratings(settings.initial_elo)
@@ -72,7 +72,7 @@ class Ghost:
         self._weights = weights
         self._rng = np.random.default_rng([seed, crc32(behavior.encode())])
         self._steps: dict[int, int] = {}
-        """Number of a snapshot -> the steps that it had learnt for."""
+        """Number of a snapshot -> the steps that it had learned for."""
         self._frozen: dict[int, Weights] = {}
         """Key -> weights, of all policies that are drawn."""
         self._teams: dict[int, list[int]] = {}
@@ -102,7 +102,7 @@ class Ghost:
 
     @property
     def save_due(self) -> bool:
-        """Whether the policy has learnt for more than `save_steps` since the newest snapshot."""
+        """Whether the policy has learned for more than `save_steps` since the newest snapshot."""
         return self.step - self.counters.last_save > self.settings.save_steps
 
     @property
@@ -112,7 +112,7 @@ class Ghost:
 
     @property
     def team_change_due(self) -> bool:
-        """Whether the policy has learnt for more than `team_change` since its newest turn began."""
+        """Whether the policy has learned for more than `team_change` since its newest turn began."""
         return self.step - self.counters.last_team_change > self.settings.team_change
 
     def save(self) -> None:
@@ -146,7 +146,7 @@ class Ghost:
             keys.append(key)
         return keys
 
-    def opposition(self, learning: int | None) -> OpponentAssignment:
+    def assignment(self, learning: int | None) -> OpponentAssignment:
         """Return the assignment of opponents, if this team learns."""
         return OpponentAssignment(learning, self._teams, self._others)
 
@@ -156,7 +156,7 @@ class Ghost:
         return self._frozen
 
     def steps_of(self, key: int) -> int | None:
-        """Return for how many steps a frozen policy of its own had learnt; None if it is forgotten."""
+        """Return for how many steps a frozen policy of its own had learned; None if it is forgotten."""
         return -1 - key if key < 0 else self._steps.get(key)
 
     # Checkpoints ------------------------------------------------------------------------------------------------
@@ -189,6 +189,6 @@ class Ghost:
         self._others = state["others"]
         kept = {snapshot.number: snapshot.weights for snapshot in self.candidates}
         known = kept | {int(key): weights for key, weights in state["copies"].items()}
-        drawn = self.opposition(None).keys
+        drawn = self.assignment(None).keys
         self._frozen = {key: known[key] for key in sorted(drawn)}
         self._rng.bit_generator.state = state["rng"]

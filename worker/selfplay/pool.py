@@ -15,7 +15,7 @@ class Snapshot:
     number: int
     """Counted from 0 over the whole run."""
     step: int
-    """Agent steps that it had learnt from."""
+    """Agent steps that it had learned from."""
     weights: NDArray[np.float32]
     """Flat, with the normaliser's statistics, as collectors load them."""
 

@@ -46,7 +46,7 @@ class Amendments:
             for name, section in after.behaviors.items()
             if section != before.behaviors[name] and name in learners and not learners[name].reconfigure(section)
         ]
-        self._report(amendment, sum(learner.learnt for learner in learners.values()))
+        self._report(amendment, sum(learner.learned for learner in learners.values()))
         return restart
 
     def _report(self, amendment: AmendmentRef, step: int) -> None:

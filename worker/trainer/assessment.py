@@ -1,4 +1,4 @@
-"""The assessment of one attempt, a `match` or an `evaluate` run: frozen policies play and are judged.
+"""The assessment of one attempt, a `match` or an `evaluate` run: frozen policies play and are evaluated.
 
 Simulators are given batches one after the other (`worker.evaluation.episodes`). They are counted in the order of their
 numbers, whichever ends first. A batch that a simulator leaves unfinished is played again by the next one. So an attempt
@@ -20,7 +20,7 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.config.config import NetworkSettings
+from server.config.behavior import TRAINERS, NetworkSettings
 from server.kit.states import StopReason
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Game, Outcome
@@ -56,7 +56,7 @@ class Assessment:
         self._settings = settings
         self._evaluator = evaluator_of(settings, attempt.job.seed, attempt.job.assessed)
         self._steps: dict[str, int] = {}
-        """For how many steps each checkpoint's policy had learnt."""
+        """For how many steps each checkpoint's policy had learned."""
         self._teams: dict[str, list[int]] = {}
         """Of each simulator that can play, in order."""
         self._playing: dict[str, EvaluationBatch] = {}
@@ -115,7 +115,7 @@ class Assessment:
             network_settings=first.network_settings,
             weights_size=weights[0].size,
             time_horizon=64,
-            squashed=first.squashed,
+            head=first.head,
             device=str(device),
             evaluated=tuple(network for _, network in policies),
         )
@@ -130,13 +130,13 @@ class Assessment:
         if described is None or folder is None:
             raise InitializationError(f"{where} was not handed to this trainer; create the run again")
         settings = NetworkSettings.model_validate(described["network_settings"])
-        squashed = described["trainer_type"] == "sac"
-        actor = Actor(spec, settings, torch.Generator(), squashed=squashed)
+        head = TRAINERS[str(described["trainer_type"])].head
+        actor = Actor(spec, settings, torch.Generator(), head=head)
         try:
             self._steps[checkpoint] = load_policy(actor, spec.behavior, Path(folder))
         except InitializationError as error:
             raise InitializationError(f"{where}: {error}") from error
-        return actor, NetworkSpec(settings.model_dump(mode="json"), squashed)
+        return actor, NetworkSpec(settings.model_dump(mode="json"), head)
 
     def started(self, event: SimulatorStarted) -> None:
         """Give a simulator its first batch, if it brings the teams that are needed."""
@@ -196,7 +196,7 @@ class Assessment:
     def batch_ended(self, event: EvaluationEnded) -> None:
         """Take the games of a batch, and count those whose predecessors are counted."""
         batch = self._playing.get(event.session_id)
-        if batch is None or batch.number != event.sitting:
+        if batch is None or batch.number != event.episode_batch:
             return
         del self._playing[event.session_id]
         games = [_game(game) for game in event.games]

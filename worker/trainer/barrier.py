@@ -11,7 +11,7 @@ from typing import Final
 
 from ludus.collector.session_snapshots import State
 from server.config.config import CloneConfig, RunConfig
-from worker.collectors.events import CollectorDied, HandedOver, Notice
+from worker.collectors.events import CollectorDied, CollectorEvent, HandedOver
 from worker.trainer.attempt import Attempt
 from worker.trainer.learner import BehaviorLearner
 
@@ -34,7 +34,7 @@ def can_go_on(config: RunConfig, collectors: Sequence[State]) -> bool:
 class CheckpointBarrier:
     """Brings the collectors of one attempt to rest for a checkpoint."""
 
-    def __init__(self, attempt: Attempt, handle: Callable[[Notice], None]) -> None:
+    def __init__(self, attempt: Attempt, handle: Callable[[CollectorEvent], None]) -> None:
         """`handle` takes the events that collectors report before they are at rest."""
         self._attempt = attempt
         self._handle = handle

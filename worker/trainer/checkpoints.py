@@ -79,7 +79,7 @@ class Checkpoints:
         self._barrier = barrier
         self._scratch = Path(attempt.job.scratch)
         self._is_frozen = attempt.is_inference or attempt.config.assessment is not None
-        """Whether nothing is learnt, so that there is nothing to save."""
+        """Whether nothing is learned, so that there is nothing to save."""
         self._requested: int | None = None
         """Number of the request for a checkpoint that waits for behaviors to come."""
         self._number = 0
@@ -143,7 +143,7 @@ class Checkpoints:
         models = {name: learner.exporter() for name, learner in learners.items()}
         self._selfplay.report(at_once=True)  # the matches that the checkpoint counts
         steps = {name: state["progress"]["step"] for name, state in self._attempt.restored.items()}
-        steps |= {name: learner.learnt for name, learner in learners.items()}
+        steps |= {name: learner.learned for name, learner in learners.items()}
         message = CheckpointWritten(
             folder=str(folder),
             step=sum(steps.values()),
@@ -190,7 +190,7 @@ class Checkpoints:
         for name, learner in self._attempt.learners.items():
             learners[name]["spec"] = spec_to_text(learner.spec)
             if collectors and isinstance(learner, BehaviorLearner) and not learner.done:
-                recorder = learner.recorder.state(learner.learnt)
+                recorder = learner.recorder.state(learner.learned)
                 learners[name]["collection"] = {**learner.collection(), "recorder": recorder}
         states: dict[str, object] = {**self._attempt.restored, **learners}
         if (parameters := self._parameters.state()) is not None:

@@ -101,7 +101,7 @@ class CloneLearner:
         return self.algorithm.version
 
     @property
-    def learnt(self) -> int:
+    def learned(self) -> int:
         """Gradient steps."""
         return self.step
 

@@ -33,7 +33,9 @@ class Collectors(Protocol):
     def reclaim(self, behavior: str, segments: Segments) -> None:
         """Free the blocks of delivered segments."""
 
-    def oppose(self, behavior: str, opposition: OpponentAssignment, weights: Mapping[int, NDArray[np.float32]]) -> None:
+    def assign_opponents(
+        self, behavior: str, assignment: OpponentAssignment, weights: Mapping[int, NDArray[np.float32]]
+    ) -> None:
         """Set the team that learns, and the policies of all others."""
 
     def reset(self) -> None:

@@ -10,7 +10,7 @@ are finite and stay:
 3. The KL divergence of an update of PPO or POCA: how far it has moved the policy from the one that acted.
 4. Episodes of different length where GAIL rewards an agent for each step that it survives.
 
-A policy that has learnt to do one thing for certain has no entropy either, so that signs are warnings. Each is reported
+A policy that has learned to do one thing for certain has no entropy either, so signs are warnings. Each is reported
 once per occurrence: it is over after `CALM` updates in a row without it. Only a limit that the user has set ends a run.
 """
 
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ludus.collector.heads.head import HALF_LOG_TWO_PI
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
 from server.config.config import (
@@ -32,7 +33,7 @@ from server.config.config import (
 from server.config.rewards import (
     GAILConfig,
 )
-from worker.learning.functional.distributions import HALF_LOG_TWO_PI, branch_bounds
+from worker.learning.functional.distributions import branch_bounds
 
 CALM: Final = 10
 """Updates in a row without a sign after which it is over."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ludus.collector.messages import SimulatorStarted, StatsReported
 from server.config.curriculum import value_from_plain
-from worker.collectors.events import EpisodesEnded, Notice, SegmentsDelivered
+from worker.collectors.events import CollectorEvent, EpisodesEnded, SegmentsDelivered
 from worker.trainer.attempt import Attempt
 from worker.trainer.curriculum import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
 from worker.trainer.messages import EditParameters, ParameterStates
@@ -52,7 +52,7 @@ class EnvironmentParameters:
         """Return the state for a checkpoint; None for a run without environment parameters."""
         return {"manager": self._manager.state_dict(), "edit": self._edit} if self._manager.samplers else None
 
-    def handle(self, event: Notice) -> None:
+    def handle(self, event: CollectorEvent) -> None:
         """Take an event of a collector, after the learners have."""
         match event:
             case EpisodesEnded():
@@ -70,7 +70,7 @@ class EnvironmentParameters:
                 pass
 
     def advanced(self, behavior: str) -> None:
-        """Check the lessons that wait for the progress of a behavior, which has learnt."""
+        """Check the lessons that wait for the progress of a behavior, which has learned."""
         self._announce(self._manager.advanced(behavior))
 
     def edit(self, message: EditParameters) -> None:

@@ -33,12 +33,12 @@ class InferenceLearner:
         collectors: Collectors,
         step: int,
     ) -> None:
-        """`step`: how long the policy had learnt for."""
+        """`step`: how long the policy had learned for."""
         self.config = config
         self.spec = spec
         self.algorithm = algorithm
         self.recorder = recorder
-        self.learnt = step
+        self.learned = step
         self.step = step
         self._collectors = collectors
 
@@ -75,7 +75,7 @@ class InferenceLearner:
 
     def state(self) -> dict[str, object]:
         """Return what a checkpoint would hold."""
-        return {"progress": {"step": self.learnt, "round": 0}, "algorithm": self.algorithm.state_dict()}
+        return {"progress": {"step": self.learned, "round": 0}, "algorithm": self.algorithm.state_dict()}
 
     def exporter(self) -> Callable[[Path], None]:
         """Copy the policy; return what writes it as an ONNX model."""

@@ -217,7 +217,7 @@ def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems
 
 
 def load_policy(actor: Actor, behavior: str, folder: Path) -> int:
-    """Give a new actor the policy of a checkpoint of a run; return for how many steps it had learnt.
+    """Give a new actor the policy of a checkpoint of a run; return for how many steps it had learned.
 
     Raise `InitializationError`; the actor is then as it was.
     """

@@ -4,8 +4,8 @@ A round is a number of agent steps that the algorithm chooses. PPO and POCA ask 
 steps until the next gradient step is due by `steps_per_update`, but for at least one of each agent that acts; before
 the first gradient step it asks for what is missing until then. The last round is shorter, so that learning ends with
 `max_steps` steps. More may be delivered: a message is answered whole, and its steps beyond the round count into the
-next one (`ludus.collector.rounds`), which after the last round is never learnt from. They are in `step`, not in
-`learnt`: a run may end at "3,003 of 3,000".
+next one (`ludus.collector.rounds`), which after the last round is never learned from. They are in `step`, not in
+`learned`: a run may end at "3,003 of 3,000".
 
 Deviation from ML-Agents, on purpose: ML-Agents updates when its buffer holds strictly more than `buffer_size`, by
 whatever the last trajectories brought. Here a round has a given size (a collector that died and was started again may
@@ -56,7 +56,7 @@ class Progress:
     """How far a behavior is: part of its state in a checkpoint."""
 
     step: int = 0
-    """Agent steps learnt from."""
+    """Agent steps learned from."""
     round: int = 0
     """The round that is being collected, counted from 1."""
 
@@ -92,7 +92,7 @@ class LearningTeam(Protocol):
         """Whether a team of the behavior learns now."""
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
-        """Note that the policy has learnt from a round."""
+        """Note that the policy has learned from a round."""
 
     def state(self, behavior: str) -> dict[str, Any]:
         """Return what a checkpoint holds of the behavior."""
@@ -128,10 +128,10 @@ class Learner(Protocol):
 
     @property
     def step(self) -> int:
-        """Steps for people: delivered ones, learnt from or not yet."""
+        """Steps for people: delivered ones, learned from or not yet."""
 
     @property
-    def learnt(self) -> int:
+    def learned(self) -> int:
         """Steps that a checkpoint that is written now contains."""
 
     @property
@@ -169,7 +169,7 @@ class Learner(Protocol):
         """Return the state for a checkpoint."""
 
     def exporter(self) -> Callable[[Path], None]:
-        """Copy the policy; return what writes it as an ONNX model, on any thread, whatever is learnt meanwhile."""
+        """Copy the policy; return what writes it as an ONNX model, on any thread, whatever is learned meanwhile."""
 
 
 class Rollbacks:
@@ -254,12 +254,12 @@ class BehaviorLearner:
 
     @property
     def step(self) -> int:
-        """Agent steps delivered, learnt from or not yet."""
+        """Agent steps delivered, learned from or not yet."""
         return self._delivered
 
     @property
-    def learnt(self) -> int:
-        """Agent steps learnt from."""
+    def learned(self) -> int:
+        """Agent steps learned from."""
         return self.progress.step
 
     @property
@@ -279,7 +279,7 @@ class BehaviorLearner:
         self._goes_on = True
 
     def start(self) -> None:
-        """Publish the weights and grant the first round; or only answer, if everything is learnt already."""
+        """Publish the weights and grant the first round; or only answer, if everything is learned already."""
         self.checkpointed()
         self._publish()
         if self.done:
@@ -401,7 +401,7 @@ class BehaviorLearner:
         return state
 
     def collection(self) -> dict[str, object]:
-        """Return what has been collected and not learnt from, for a checkpoint that collectors hand over to."""
+        """Return what has been collected and not learned from, for a checkpoint that collectors hand over to."""
         rounds = sorted(self._segments.keys() | self._former.keys())
         return {"rounds": {str(number): self._gathered(number).state_dict() for number in rounds}}
 

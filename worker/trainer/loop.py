@@ -29,11 +29,11 @@ from server.kit.states import StopReason
 from worker.collectors.events import (
     BehaviorAnnounced,
     CollectorDied,
+    CollectorEvent,
     CollectorListening,
     Endpoint,
     EpisodesEnded,
     HandedOver,
-    Notice,
     RoundCollected,
     SegmentsDelivered,
     TeamAnnounced,
@@ -154,7 +154,7 @@ class Trainer:
         for event in self._attempt.pool.poll(0.0 if can_learn else POLL_SECONDS):
             self._handle(event)
 
-    def _handle(self, event: Notice) -> None:
+    def _handle(self, event: CollectorEvent) -> None:
         if self._attempt.config.debug:
             log.debug("collector_event", kind=type(event).__name__, **_facts(event))
         attempt = self._attempt
@@ -332,7 +332,7 @@ class Trainer:
         self._attempt.supervisor.post(Listening(endpoints=endpoints))
 
 
-def _facts(event: Notice) -> dict[str, object]:
+def _facts(event: CollectorEvent) -> dict[str, object]:
     """Return the fields of an event for the log: short columns as lists, of anything longer only its length."""
     facts: dict[str, object] = {}
     for each in fields(event):

@@ -32,7 +32,7 @@ POLICY_VERSION = "Policy/Version"
 
 
 MOST_POINTS = 1024
-"""Summaries that are remembered, in case a checkpoint has their steps but has not learnt from them."""
+"""Summaries that are remembered, in case a checkpoint has their steps but has not learned from them."""
 
 
 class Aggregation(Enum):
@@ -167,8 +167,8 @@ class Recorder:
             )
         )
 
-    def state(self, learnt: int) -> dict[str, Any]:
-        """Return what has been measured and not written, and what was written of steps beyond `learnt`.
+    def state(self, learned: int) -> dict[str, Any]:
+        """Return what has been measured and not written, and what was written of steps beyond `learned`.
 
         For a checkpoint from which these steps are not collected again: points beyond its step are superseded.
         """
@@ -178,7 +178,7 @@ class Recorder:
                 key: [one.aggregation.value, one.total, one.count, one.last] for key, one in self._series.items()
             },
             "summary_returns": list(self._summary_returns),
-            "written": [[step, values] for step, values in self._written if step > learnt],
+            "written": [[step, values] for step, values in self._written if step > learned],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -120,7 +120,7 @@ class BehaviorRegistry:
             network_settings=config.network_settings.model_dump(mode="json"),
             weights_size=algorithm.flat_weights().size,
             time_horizon=config.time_horizon,
-            squashed=algorithm.actor.layout.squashed,
+            head=algorithm.actor.layout.head,
             pink_noise=self._is_pink(config, spec),
             device=self._collector_device,
             self_play=in_selfplay,
@@ -314,7 +314,7 @@ class BehaviorRegistry:
         fresh = f"; new are {', '.join(began.fresh)}" if began.fresh else ""
         self._attempt.events.report(
             "behavior_initialized",
-            f"Behavior {spec.behavior} begins with checkpoint {name}, which had learnt for {began.step} steps{fresh}",
+            f"Behavior {spec.behavior} begins with checkpoint {name}, which had learned for {began.step} steps{fresh}",
             data={
                 "behavior": spec.behavior,
                 "checkpoint": name,
@@ -328,7 +328,7 @@ class BehaviorRegistry:
         does = "plays without learning" if self._attempt.is_inference else "trains"
         self._attempt.events.report(
             "behavior_admitted",
-            f"Behavior {learner.name} {does} from step {learner.learnt}",
+            f"Behavior {learner.name} {does} from step {learner.learned}",
             data={"behavior": learner.name, "name": learner.spec.name},
         )
 

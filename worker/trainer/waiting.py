@@ -20,7 +20,7 @@ class WaitingLimits:
         """Since when simulators play, but none plays a behavior that has something left to learn."""
 
     def without_simulators(self) -> Ending | None:
-        """Return the end after too long without a simulator; None while to wait, or while something can be learnt."""
+        """Return the end after too long without a simulator; None while to wait, or while something can be learned."""
         attempt, simulators = self._attempt, self._attempt.simulators
         learners = attempt.learners.values()
         if simulators or any(learner.ready for learner in learners):
@@ -32,7 +32,7 @@ class WaitingLimits:
         if grace is None or time.monotonic() - simulators.absent_since < grace:
             return None
         if attempt.is_inference and simulators.any_came:
-            return "succeeded", StopReason.COMPLETED, "nobody plays any more, and nothing was to be learnt"
+            return "succeeded", StopReason.COMPLETED, "nobody plays any more, and nothing was to be learned"
         if simulators.any_came:
             why = f"all simulators have been gone for {grace:g} s (simulators.grace_seconds)"
         else:
@@ -80,7 +80,7 @@ class WaitingLimits:
             then = "without limit" if grace is None else f"for {grace:g} s, and then pauses"
             attempt.events.report(
                 "behavior_missing",
-                f"No simulator plays {names}; all else has been learnt. The run waits for one that does, {then} "
+                f"No simulator plays {names}; all else has been learned. The run waits for one that does, {then} "
                 "(simulators.startup_grace_seconds)",
                 level="warning",
                 data={"behaviors": sorted(unfinished)},
@@ -90,7 +90,7 @@ class WaitingLimits:
         run = attempt.job.run_id
         detail = (
             f"no simulator has played {names} for {grace:g} s (simulators.startup_grace_seconds), and all else has "
-            f"been learnt; resume the run (`ludus run resume {run}`) and start a simulator that plays it, or end it "
-            f"with what it has learnt: `ludus run stop {run}`"
+            f"been learned; resume the run (`ludus run resume {run}`) and start a simulator that plays it, or end it "
+            f"with what it has learned: `ludus run stop {run}`"
         )
         return "paused", StopReason.BEHAVIOR_MISSING, detail

@@ -117,7 +117,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         self._lines: dict[str, Line] = {}
         """By TCP peer, of those that don't."""
         self._handler = grpc.unary_unary_rpc_method_handler(self._exchange)
-        self.untold: set[UnitySession] = set()
+        self.unreported: set[UnitySession] = set()
         """Sessions that ended between two calls; the next one is told."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
@@ -150,7 +150,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             return _refused(context, CloseCode.UNEXPECTED_MESSAGE, _STRANGER)
         if not session.was_opened_with(_ticket(metadata)):
             return _refused(context, CloseCode.BAD_TICKET, _ANOTHER_TICKET)
-        session.peer = context.peer()  # a bridge may have had to connect anew
+        session.peer = context.peer()  # a bridge may have had to connect again
         return await self._reply(session, message, size, context)
 
     async def _unnamed(self, message: shallow.Message, size: int, metadata: dict[str, Any], context: Any) -> bytes:
@@ -217,13 +217,13 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             if session.goodbye is None or session.told or not may_stay():
                 forget()
             else:
-                self.untold.add(session)
+                self.unreported.add(session)
                 asyncio.get_running_loop().call_later(GOODBYE_SECONDS, told)
             session.on_end = told
 
         def told() -> None:
-            if session in self.untold:
-                self.untold.discard(session)
+            if session in self.unreported:
+                self.unreported.discard(session)
                 forget()
 
         return over

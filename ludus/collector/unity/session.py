@@ -137,11 +137,13 @@ class UnitySession(Session):
             self.end(error.code.value, error.message, rejoin=error.code.rejoin)
         return reply
 
-    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
+    def answer(
+        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
+    ) -> None:
         """Take actions (called by the batcher); the last behavior's send the reply."""
         assert agents is None, "no agent of a player can end while it waits: the player waits, too"
         assert step_id == self._step_id, "a player has one step under way"
-        self._entries.append(self._encoders[roster.behavior].encode(continuous, discrete))
+        self._entries.append(self._encoders[agent_index.behavior].encode(continuous, discrete))
         self._missing -= 1
         if not self._missing:
             self._send(step_reply(self._entries, self._news()))
@@ -178,7 +180,7 @@ class UnitySession(Session):
             return None
         is_bearable = self._parks and not self.is_in_the_way()
         if is_bearable and (silence <= LOOK_SECONDS or self._collector.is_connected(self.peer)):
-            self._tell_trouble(*diagnostics.parked(settings.step_timeout))
+            self._report_problem(*diagnostics.parked(settings.step_timeout))
             return None
         return ProtocolError(
             CloseCode.STEP_TIMEOUT, f"nothing came for {settings.step_timeout:.0f} s after the last reply"
@@ -186,14 +188,14 @@ class UnitySession(Session):
 
     def _without_agents(self, seconds: float) -> ProtocolError | None:
         settings = self._collector.settings
-        limit, notice = settings.startup_timeout, settings.no_agents_notice
+        limit, report_after = settings.startup_timeout, settings.no_agents_after
         if limit is not None and seconds > limit:
             return diagnostics.no_agents(limit)
-        if seconds > notice:
-            self._tell_trouble(CloseCode.NO_AGENTS.value, diagnostics.no_agents(notice).message)
+        if seconds > report_after:
+            self._report_problem(CloseCode.NO_AGENTS.value, diagnostics.no_agents(report_after).message)
         return None
 
-    def _tell_trouble(self, code: str, sentence: str) -> None:
+    def _report_problem(self, code: str, sentence: str) -> None:
         """Tell it once."""
         if code not in self._told_troubles:
             self._told_troubles.add(code)
@@ -296,7 +298,7 @@ class UnitySession(Session):
         """
         received = side_channels.read(data)
         for sentence in received.refused:
-            self._tell_trouble(CloseCode.BAD_STAT.value, f"{sentence}; it is left out")
+            self._report_problem(CloseCode.BAD_STAT.value, f"{sentence}; it is left out")
         return received.stats
 
     def _begin(self, name: str, first: shallow.Info) -> InfoReader:
@@ -333,7 +335,7 @@ class UnitySession(Session):
             if cameras.blind:
                 sensors = self.specs[batch.behavior].observations
                 names = [sensors[index].name or f"observation {index}" for index in sorted(cameras.blind)]
-                self._tell_trouble(*diagnostics.blind(names))
+                self._report_problem(*diagnostics.blind(names))
 
     def _command(self) -> bytes:
         return self._take_reset() if self._must_reset else step_reply([], self._news())

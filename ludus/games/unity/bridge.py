@@ -202,7 +202,7 @@ class BridgeSession:
             return reply
         endpoint.welcomed()
         number = assignment.simulator_number
-        self._join_client.notice(f"connected to run {assignment.run_id} as simulator {number}", again=True)
+        self._join_client.report_once(f"connected to run {assignment.run_id} as simulator {number}", again=True)
         return reply if self.calls == 1 else await self._make_ready(endpoint)
 
     async def _make_ready(self, endpoint: CollectorEndpoint) -> bytes | RunEnd | Failure:

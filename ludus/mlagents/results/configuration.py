@@ -174,7 +174,7 @@ def _network(resolved: Any, given: Any) -> dict[str, Any]:
 def _signal(name: str, resolved: Any, given: Any) -> Any:
     if isinstance(resolved, list):  # several GAIL signals: Ludus' own
         given = given if isinstance(given, list) else [given] * len(resolved)
-        return [_signal(name, each, wish) for each, wish in zip(resolved, given, strict=True)]
+        return [_signal(name, each, request) for each, request in zip(resolved, given, strict=True)]
     signal = _ordered(resolved, _SIGNALS.get(name, _SIGNAL), given)
     plain = {**_PLAIN_NETWORK, **_mapping(_mapping(given).get("network_settings"))}
     signal["network_settings"] = _network(resolved.get("network_settings", plain), None)

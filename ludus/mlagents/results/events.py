@@ -106,7 +106,7 @@ class EventWriter:
         self._write(self._events.Event(wall_time=time.time(), summary=self._summaries.Summary(value=[value])))
 
     def restart(self, step: int) -> None:
-        """Hide all points from `step` on: the run was resumed before it, and writes them anew."""
+        """Hide all points from `step` on: the run was resumed before it, and writes them again."""
         log = self._events.SessionLog(status=self._events.SessionLog.START)
         self._write(self._events.Event(wall_time=time.time(), step=step, session_log=log))
 

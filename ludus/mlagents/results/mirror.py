@@ -148,7 +148,7 @@ class Mirror:
         self.journal.attempt = run.attempt
 
     def _rewind(self, restored: Mapping[str, int]) -> None:
-        """Take back what lies behind these steps, which behaviors went on from; those that are not named began anew."""
+        """Remove points behind these steps, from which behaviors continue; a behavior that is not named began again."""
         for behavior, journal in self.journal.behaviors.items():
             step = restored.get(behavior, 0)
             if max(journal.steps.values(), default=0) <= step:
@@ -292,7 +292,7 @@ class Mirror:
         try:
             return EventWriter(self._folder.behavior(behavior) / journal.event_file.name, journal.event_file.size)
         except OSError:
-            return None  # somebody removed it: its points are written anew
+            return None  # somebody removed it: its points are written again
 
     def _new_writer(self, behavior: str, journal: BehaviorJournal) -> EventWriter:
         writer = EventWriter(new_path(self._folder.behavior(behavior)))

@@ -56,7 +56,7 @@ class CheckpointRequestRepository:
         )
 
     def settle(self, run_id: str, state: RunState) -> None:
-        """Answer what is pending when a run pauses or ends: nothing more will be learnt that a checkpoint could hold.
+        """Answer what is pending when a run pauses or ends: nothing more will be learned that a checkpoint could hold.
 
         A run that has saved everything answers with its newest checkpoint, any other with its state.
         """

@@ -29,7 +29,7 @@ _COLUMNS = (
     Checkpoint.created_at,
     Checkpoint.size,
     Checkpoint.reason,
-    Checkpoint.merit,
+    Checkpoint.score,
     Checkpoint.damaged_at,
     Checkpoint.pinned_at,
 )
@@ -198,7 +198,7 @@ def _candidate(row: Row[Any], needed: Collection[str]) -> Candidate:
         step=row.step,
         size=row.size,
         final=row.reason == "final",
-        merit=row.merit,
+        score=row.score,
         damaged=row.damaged_at is not None,
         held=row.pinned_at is not None or row.id in needed,
     )

@@ -22,7 +22,7 @@ class Candidate:
     """Bytes."""
     final: bool
     """Whether a run ended with it."""
-    merit: float | None
+    score: float | None
     damaged: bool
     held: bool
     """Whether it is pinned, has an alias, or is something that a run which has not ended begins with."""
@@ -33,7 +33,7 @@ def spared(checkpoints: Iterable[Candidate], best: int) -> set[str]:
     every = list(checkpoints)
     good = [each for each in every if not each.damaged]
     newest = max(good, key=lambda each: each.order, default=None)
-    scored = [(each.merit, each.order, each.id) for each in good if each.merit is not None]
+    scored = [(each.score, each.order, each.id) for each in good if each.score is not None]
     kept = {each.id for each in every if each.held} | {each for *_, each in sorted(scored, reverse=True)[:best]}
     return kept if newest is None else kept | {newest.id}
 

@@ -44,7 +44,7 @@ class OfRun:
     """A model whose rows belong to the project of their run."""
 
     run_id: Mapped[str] = mapped_column(String(40))
-    """A model may declare it anew, with its foreign key."""
+    """A model may declare it again, with its foreign key."""
 
 
 class ProjectSession(Session):
@@ -72,7 +72,7 @@ def _narrow(state: ORMExecuteState) -> None:
 
 @lru_cache(maxsize=256)
 def _criteria(project: str) -> tuple[Any, ...]:
-    """Return what narrows a statement to a project; to make it anew would cost each query some 100 us."""
+    """Return what narrows a statement to a project; to make it again would cost each query some 100 us."""
     return (
         # Lists are walked along their own index; where a project has few rows, `RunRepository` begins with them.
         with_loader_criteria(Owned, lambda model: opaque(_column(model.project)) == project, include_aliases=True),

@@ -1,7 +1,7 @@
 """Files that are sent: whole, or the part that `Range` asks for (RFC 9110, section 14). Their SHA-256 is their ETag.
 
 A download that breaks off is resumed with `Range: bytes=N-` and `If-Range: ETAG`: it goes on where it was if the file
-is still the same one, and begins anew if it is not. Several ranges at once are not served: such a request gets it all.
+is still the same one, and begins again if it is not. Several ranges at once are not served: such a request gets it all.
 """
 
 import base64
@@ -56,7 +56,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ConditionalHeaders:
     """Which file the client has already, and which part of it it wants: the headers as they came."""
 
     if_none_match: str
@@ -65,7 +65,7 @@ class Wish:
     """`Range`."""
 
 
-def wish_of(
+def conditional_headers(
     if_none_match: Annotated[str, Header(max_length=2000, description="ETags of the client's copies.")] = "",
     if_range: Annotated[
         str, Header(max_length=2000, description="ETag of the file that `Range` is meant for; another one comes whole.")
@@ -74,19 +74,19 @@ def wish_of(
         str,
         Header(alias="Range", max_length=2000, description="`bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LENGTH`."),
     ] = "",
-) -> Wish:
+) -> ConditionalHeaders:
     """Return what the request says."""
-    return Wish(if_none_match, if_range.strip(), part.strip())
+    return ConditionalHeaders(if_none_match, if_range.strip(), part.strip())
 
 
-WishDep = Annotated[Wish, Depends(wish_of)]
+ConditionalHeadersDep = Annotated[ConditionalHeaders, Depends(conditional_headers)]
 
 
-def send(content: Content, wish: Wish) -> Response:
+def send(content: Content, conditions: ConditionalHeaders) -> Response:
     """Answer with a file, or with a part of it. Raises RangeNotSatisfiable, and what opening it raises."""
-    if content.etag in wish.if_none_match:
+    if content.etag in conditions.if_none_match:
         return Response(status_code=304, headers={"ETag": content.etag})
-    part = part_of(wish.part, content.size) if wish.if_range in {"", content.etag} else None
+    part = part_of(conditions.part, content.size) if conditions.if_range in {"", content.etag} else None
     sent = range(content.size) if part is None else part
     digest = base64.b64encode(bytes.fromhex(content.sha256)).decode()
     headers = {

@@ -24,7 +24,7 @@ from server.lifecycle.blocked.reasons import (
     waits_for_simulators,
 )
 from server.runs.models import LEASED_SQL, Attempt, Event, Run
-from server.runs.scheduling.demand import Demand, Offer, nobody_serves
+from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
 from server.simulators.models import Simulator
 from server.simulators.repository import CONNECTED
 from server.workers.repository import WorkerRepository
@@ -82,7 +82,10 @@ class BlockedRepository:
 
     def _unserved(self, run: Run) -> bool:
         """Return whether no live worker could serve a run for long enough; the controller records since when."""
-        if nobody_serves(Demand.parse(run.demand), WorkerRepository(self._session).offers(self._alive_seconds)) is None:
+        if (
+            no_slot_serves(Demand.parse(run.demand), WorkerRepository(self._session).offers(self._alive_seconds))
+            is None
+        ):
             return False
         told = select(func.max(Event.at)).where(Event.run_id == run.id, Event.type == "no_worker_serves")
         since = self._session.scalar(told)

@@ -1,6 +1,6 @@
 """Leases: the end of attempts, and the next state of a run whose worker is gone.
 
-A lease lies in the attempt's row and is judged by the database's clock alone.
+A lease lies in the attempt's row and is evaluated by the database's clock alone.
 """
 
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ class Offer:
         return demand.gpus <= self.gpus and demand.labels <= self.labels
 
 
-def nobody_serves(demand: Demand, offers: Iterable[Offer]) -> str | None:
+def no_slot_serves(demand: Demand, offers: Iterable[Offer]) -> str | None:
     """Say why no slot can train a run with this demand, and what to do; None if one can."""
     offers = list(offers)
     if any(offer.serves(demand) for offer in offers):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from server.kit.settings import SchedulingSettings
-from server.runs.scheduling.demand import Demand, Offer, nobody_serves
+from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def obstacle(
     account: Account, demand: str, offers: Sequence[Offer], running: InTraining, policy: SchedulingSettings
 ) -> Obstacle | None:
     """Return why no slot takes an account's runs with this demand; None where they only wait for their turn."""
-    nobody = nobody_serves(Demand.parse(demand), offers)
-    if nobody is not None:
-        return Obstacle("no_worker_serves", nobody)
+    reason = no_slot_serves(Demand.parse(demand), offers)
+    if reason is not None:
+        return Obstacle("no_worker_serves", reason)
     reached = quota_reached(account, running, policy)
     return None if reached is None else Obstacle("quota_reached", reached, "info")
 

@@ -110,7 +110,7 @@ class Sender:
         self._database = database
         self._settings = settings
         self._count = count
-        self._courier = DeliveryClient(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
+        self._client = DeliveryClient(private=settings.private_addresses, timeout_seconds=settings.timeout_seconds)
         self._lock = threading.Lock()
         self._under_way: dict[str, str] = {}
         """Deliveries that this process sends now, with their webhooks."""
@@ -192,7 +192,7 @@ class Sender:
 
     def _attempt(self, delivery_id: str, attempts: int) -> None:
         try:
-            attempt(self._database, self._courier, self._settings, delivery_id, attempts, self._count)
+            attempt(self._database, self._client, self._settings, delivery_id, attempts, self._count)
         except Unavailable as error:
             _log.warning("webhook_attempt_lost", delivery_id=delivery_id, error=str(error))
         finally:

@@ -187,7 +187,7 @@ class Made:
         self.policy(actor)
         values, _ = critic.critic_pass(self.obs, remembered(critic, "memory" if shared else "critic memory"))
         self.answer("values", stacked(values))
-        self.judge()
+        self.evaluate()
         return actor
 
     def rewards(self):
@@ -212,7 +212,7 @@ class Made:
                     ),
                 )
 
-    def judge(self):
+    def evaluate(self):
         flat = ActionFlattener(self.spec.action_spec).forward(act_with_tensor(self.spec))
         if (curiosity := self.modules.get("Module:Curiosity")) is not None:
             now, following = (curiosity._state_encoder(seen)[0] for seen in (self.obs, self.next_obs))
@@ -261,7 +261,7 @@ class Made:
             self.answer(name, stacked(network(self.obs, action, zeros(network), 1)[0]))
         for name, network in (("value", value), ("target", target)):
             self.answer(name, stacked(network(self.obs, None, zeros(network), 1)[0]))
-        self.judge()
+        self.evaluate()
         return actor
 
     def poca(self):
@@ -281,7 +281,7 @@ class Made:
         baselines, _ = critic.baseline(self.obs, (mates, actions), remembered(critic, "baseline memory"), 1)
         self.answer("team values", stacked(values))
         self.answer("team baselines", stacked(baselines))
-        self.judge()
+        self.evaluate()
         return actor
 
 

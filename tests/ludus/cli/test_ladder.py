@@ -84,10 +84,12 @@ def test_the_newest_snapshots_are_shown_beside_the_policy_that_they_met(cli: Inv
     rate_all(world.services.database)
 
     pairs = [line.split() for line in cli("ladder", "payoffs", "star", "--limit", "4").stdout.splitlines()[1:]]
-    everybody = [line.split() for line in cli("ladder", "payoffs", "star", "--limit", "4", "--all").stdout.splitlines()]
+    all_players = [
+        line.split() for line in cli("ladder", "payoffs", "star", "--limit", "4", "--all").stdout.splitlines()
+    ]
 
     assert [(row[1], row[3]) for row in pairs] == [("star/Striker", f"star/Striker#{number}") for number in (8, 7, 6)]
-    assert [row[1:] for row in everybody[1:]] == [[f"star/Striker#{number}", *"----"] for number in (5, 6, 7, 8)]
+    assert [row[1:] for row in all_players[1:]] == [[f"star/Striker#{number}", *"----"] for number in (5, 6, 7, 8)]
 
 
 def test_a_renamed_runs_players_and_ladder_are_called_by_its_present_name(cli: Invoke, world: World) -> None:

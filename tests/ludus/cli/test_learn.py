@@ -306,7 +306,7 @@ def test_a_run_that_fails_exits_with_1_and_says_why(folder: Path, cli: Invoke, w
 
     assert result.exit_code == 1
     assert "the run ended as FAILED" in result.stderr
-    assert Path("results/fails/CartPole.onnx").exists(), "what was learnt is here all the same"
+    assert Path("results/fails/CartPole.onnx").exists(), "what was learned is here all the same"
 
 
 def test_force_begins_anew_and_only_takes_away_what_was_written_before(folder: Path, cli: Invoke, world: World) -> None:

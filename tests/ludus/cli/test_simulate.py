@@ -170,7 +170,7 @@ def test_processes_that_say_the_same_are_heard_once(run: Run) -> None:
 
 
 def test_a_gateway_out_of_reach_has_an_exit_code(run: Run) -> None:
-    code, errors = run(CARTPOLE, "--run", "cartpole", "--server", "127.0.0.1:1", "--patience", "0")
+    code, errors = run(CARTPOLE, "--run", "cartpole", "--server", "127.0.0.1:1", "--connect-timeout", "0")
 
     assert code == 3
     assert "nothing listens at 127.0.0.1:1" in errors

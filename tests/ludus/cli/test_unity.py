@@ -101,7 +101,7 @@ def test_the_exit_code_says_how_the_run_ended(
 
 def test_everything_behind_env_args_goes_to_the_build(run: FakeRun, build: Path, tmp_path: Path) -> None:
     ends_with(run, CloseCode.RUN_FINISHED)
-    typed = ("--no-graphics", "--base-port", str(port := free_port()), "--logs", "kept", "--label", "my desk")
+    typed = ("--no-graphics", "--base-port", str(port := free_port()), "--logs", "kept", "--label", "my service")
 
     code, errors = play(
         run, tmp_path, "balls", "--env", "Game", *typed, "--env-args", "--report", "report", "--quit-at", "1000"
@@ -113,7 +113,7 @@ def test_everything_behind_env_args_goes_to_the_build(run: FakeRun, build: Path,
         *("-nographics", "-batchmode", "--mlagents-port", str(port)),
         *("-logFile", str(tmp_path / "kept" / "Player-0.log"), "--report", "report", "--quit-at", "1000"),
     ]
-    assert {join.label for join in run.joins} == {"my desk"}
+    assert {join.label for join in run.joins} == {"my service"}
     assert {join.run for join in run.joins} == {"balls"}
 
 
@@ -160,7 +160,7 @@ def test_engine_settings_are_the_runs_where_nothing_was_typed(run: FakeRun, tmp_
 def test_a_gateway_out_of_reach_has_an_exit_code_and_no_game_is_started(
     run: FakeRun, build: Path, tmp_path: Path
 ) -> None:
-    typed = ("--server", "127.0.0.1:1", "--patience", "0", "--env-args", "--report", "report")
+    typed = ("--server", "127.0.0.1:1", "--connect-timeout", "0", "--env-args", "--report", "report")
 
     code, errors = play(run, tmp_path, "balls", "--env", str(build), *typed)
 

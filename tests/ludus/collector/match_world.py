@@ -54,7 +54,7 @@ class Pitch:
     def __init__(self, behavior: str) -> None:
         spec = spec_of(behavior)
         self.arena = Arena.create(spec, 500)
-        self.referee = MatchRecorder()
+        self.match_recorder = MatchRecorder()
         quota = StepQuota()
         quota.grant(0, 10_000, size=10_000)
         recorder = TrajectoryRecorder(self.arena, 500, quota)
@@ -71,10 +71,10 @@ class Pitch:
             low_blocks=0,
             schedule=lambda: None,
             version=0,
-            observer=self.referee,
+            observer=self.match_recorder,
         )
         self.opponents = Opponents(POLICIES.stacked(spec, NETWORK))
-        self.opposition = OpponentRunner(
+        self.assignment = OpponentRunner(
             number=0,
             behavior=behavior,
             opponents=self.opponents,
@@ -91,7 +91,7 @@ class Pitch:
     def assign(self, teams: Mapping[int, Sequence[int]], others: Sequence[int] = (0,)) -> None:
         for key in {key for keys in (*teams.values(), others) for key in keys}:
             self.opponents.take(key, weights_of(key))
-        self.opponents.assign(self.opposition.recorder.agents, teams, others)
+        self.opponents.assign(self.assignment.recorder.agents, teams, others)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Stadium:
     learning: dict[str, int]
     """Behavior -> the team that learns; of behaviors that are not among them none does."""
     pitches: dict[str, Pitch] = field(default_factory=dict)
-    rosters: int = 0
+    agent_indexes: int = 0
 
     def pitch(self, behavior: str) -> Pitch:
         if behavior not in self.pitches:
@@ -112,11 +112,11 @@ class Stadium:
         return Game(self, number, names)
 
     def matches(self, behavior: str) -> list[EndedMatch]:
-        return self.pitches[behavior].referee.take()
+        return self.pitches[behavior].match_recorder.take()
 
     def run(self) -> None:
         for pitch in self.pitches.values():
-            pitch.opposition.run()
+            pitch.assignment.run()
         for pitch in self.pitches.values():
             pitch.learning.run()
 
@@ -130,23 +130,25 @@ class Game:
 
     def __init__(self, stadium: Stadium, number: int, names: Sequence[str]) -> None:
         self.stadium = stadium
-        self.rosters: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
+        self.agent_indexes: dict[str, tuple[PolicyRunner, AgentIndex]] = {}
         self.message = 0
         self.actions: dict[str, dict[int, int]] = {}
         """Name -> agent -> the key that answered it last."""
         self._asked: dict[tuple[int, str], Ints] = {}
         for name in names:
-            stadium.rosters += 1
-            roster = AgentIndex(stadium.rosters, number, name)
+            stadium.agent_indexes += 1
+            agent_index = AgentIndex(stadium.agent_indexes, number, name)
             behavior = name.partition("?")[0]
             pitch = stadium.pitch(behavior)
-            learns = stadium.learning.get(behavior) == roster.team
-            self.rosters[name] = (pitch.learning if learns else pitch.opposition, roster)
+            learns = stadium.learning.get(behavior) == agent_index.team
+            self.agent_indexes[name] = (pitch.learning if learns else pitch.assignment, agent_index)
 
-    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
-        asked = self._asked.pop((step_id, roster.behavior)) if agents is None else agents
+    def answer(
+        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
+    ) -> None:
+        asked = self._asked.pop((step_id, agent_index.behavior)) if agents is None else agents
         keys = np.rint(10 * continuous[:, 0]).astype(int).tolist()
-        self.actions.setdefault(roster.behavior, {}).update(zip(asked.tolist(), keys, strict=True))
+        self.actions.setdefault(agent_index.behavior, {}).update(zip(asked.tolist(), keys, strict=True))
 
     def send(
         self,
@@ -158,7 +160,7 @@ class Game:
         self.message += 1
         ending = end or {}
         for name in {**decide, **ending}:
-            runner, roster = self.rosters[name]
+            runner, agent_index = self.agent_indexes[name]
             agents = np.array(decide.get(name, ()), np.int32)
             batch = None
             if len(agents):
@@ -167,7 +169,7 @@ class Game:
                 ids = np.full(len(agents), group, np.int32) if group else None
                 batch = DecisionBatch(agents, np.zeros(len(agents), np.float32), seen, None, ids)
                 self._asked[self.message, name] = agents
-            runner.stage(self, roster, self.message, BehaviorBatch(name, batch, _terminals(ending.get(name, ()))))
+            runner.stage(self, agent_index, self.message, BehaviorBatch(name, batch, _terminals(ending.get(name, ()))))
 
     def play(
         self,

@@ -22,7 +22,7 @@ from ludus.protocol.codec import array_to_tensor, spec_to_message
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.segments import columns_of, rows_of
 from worker.collectors.acting import POLICIES
-from worker.collectors.events import BehaviorAnnounced, Notice, RoundCollected, SegmentsDelivered
+from worker.collectors.events import BehaviorAnnounced, CollectorEvent, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 
@@ -48,9 +48,9 @@ class Learner:
         horizon: int = 16,
         lockstep: bool = True,
         network: dict[str, object] = NETWORK,
-        squashed: bool = False,
+        head: str = "gaussian",
         device: str = "cpu",
-        opposition: OpponentAssignment | None = None,
+        assignment: OpponentAssignment | None = None,
         policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
         kept: Sequence[State] = (),
     ) -> None:
@@ -58,13 +58,13 @@ class Learner:
 
         Without them all opponents play what the policy that learns begins with.
         """
-        self.opposition = opposition
+        self.assignment = assignment
         self.policies = policies or {}
         self.pool = CollectorPool(settings)
         self.size = size
         self.horizon = horizon
         self.network = network
-        self.squashed = squashed
+        self.head = head
         self.device = device
         self.lockstep = lockstep
         """Grant the next round as soon as one is collected; else tests grant."""
@@ -73,7 +73,7 @@ class Learner:
         """Behaviors that are admitted; None = all."""
         self.held: set[str] = set()
         """Behaviors whose agents get only what the test grants."""
-        self.notices: list[Notice] = []
+        self.events: list[CollectorEvent] = []
         self.rollouts: dict[int, list[Rollout]] = {}
         """By round."""
         self.delivered: dict[str, list[Rollout]] = {}
@@ -91,10 +91,10 @@ class Learner:
             for notice in self.pool.poll(0.05):
                 with self._heard:
                     self._handle(notice)
-                    self.notices.append(notice)
+                    self.events.append(notice)
                     self._heard.notify_all()
 
-    def _handle(self, notice: Notice) -> None:
+    def _handle(self, notice: CollectorEvent) -> None:
         match notice:
             case BehaviorAnnounced():
                 self._decide(notice.spec)
@@ -117,49 +117,49 @@ class Learner:
         if self.configured is not None and spec.behavior not in self.configured:
             self.pool.refuse(spec.behavior, "behavior_not_configured", "the run's configuration has no such behavior")
             return
-        policy = POLICIES.policy(spec, self.network, self.squashed)
+        policy = POLICIES.policy(spec, self.network, self.head)
         arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
         program = PolicySpec(
             self.network,
             policy.flat_size,
             self.horizon,
-            self.squashed,
+            self.head,
             device=self.device,
-            self_play=self.opposition is not None,
+            self_play=self.assignment is not None,
         )
         self.pool.admit(spec, program, arena)
-        if self.opposition is not None:
+        if self.assignment is not None:
             own = self.weights(spec)
-            policies = self.policies or dict.fromkeys(self.opposition.keys, own)
-            self.pool.oppose(spec.behavior, self.opposition, policies)
+            policies = self.policies or dict.fromkeys(self.assignment.keys, own)
+            self.pool.assign_opponents(spec.behavior, self.assignment, policies)
         self.pool.publish(spec.behavior, 1, self.weights(spec))
         if spec.behavior not in self.held:
             self.pool.grant(spec.behavior, 0, self.size)
 
     def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
-        size = POLICIES.policy(spec, self.network, self.squashed).flat_size
+        size = POLICIES.policy(spec, self.network, self.head).flat_size
         return np.random.default_rng(3).standard_normal(size, np.float32) / 4
 
     def heard(self, kind: type[NoticeT]) -> list[NoticeT]:
         with self._heard:
-            return [notice for notice in self.notices if isinstance(notice, kind)]
+            return [notice for notice in self.events if isinstance(notice, kind)]
 
     def wait_for(self, kind: type[NoticeT], such_that: Callable[[NoticeT], bool] = lambda _: True) -> NoticeT:
         """Return the first notice of a kind, past ones included, that satisfies a condition."""
         deadline = time.monotonic() + PATIENCE
         with self._heard:
             while True:
-                for notice in self.notices:
+                for notice in self.events:
                     if isinstance(notice, kind) and such_that(notice):
                         return notice
-                assert self._heard.wait(deadline - time.monotonic()), f"no {kind.__name__} in {self.notices}"
+                assert self._heard.wait(deadline - time.monotonic()), f"no {kind.__name__} in {self.events}"
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; looked at with every notice."""
         deadline = time.monotonic() + PATIENCE
         with self._heard:
             while not condition():
-                assert self._heard.wait(deadline - time.monotonic()), f"not so, after {self.notices[-3:]}"
+                assert self._heard.wait(deadline - time.monotonic()), f"not so, after {self.events[-3:]}"
 
     def close(self) -> None:
         self._stop = True
@@ -172,7 +172,7 @@ class Learner:
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
-    keys = ("size", "horizon", "lockstep", "network", "squashed", "device", "opposition", "policies", "kept")
+    keys = ("size", "horizon", "lockstep", "network", "head", "device", "assignment", "policies", "kept")
     own = {key: settings.pop(key) for key in keys if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     try:

@@ -1,4 +1,4 @@
-"""Frozen policies in a collector: who answers which team, and which games of a sitting count."""
+"""Frozen policies in a collector: who answers which team, and which games of an episode batch count."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -27,14 +27,14 @@ class Court:
     def __init__(self, policies: int = 2) -> None:
         spec = spec_of("Duel")
         self.arena = Arena.create(spec, 500)
-        self.sittings = EvaluationEpisodes()
+        self.episode_batches = EvaluationEpisodes()
         networks = [NETWORK, WIDER][:policies]
         self.runner = EvaluationRunner(
             number=0,
             behavior="Duel",
             policies=[POLICIES.policy(spec, network) for network in networks],
-            sittings=self.sittings,
-            observer=self.sittings,
+            episode_batches=self.episode_batches,
+            observer=self.episode_batches,
             recorder=TrajectoryRecorder(self.arena, 500, StepQuota()),
             quota=StepQuota(),
             rng=np.random.default_rng(1),
@@ -50,21 +50,26 @@ class Court:
             champion[6] = 0.3 * CHAMPION
             self.runner.policies[1].load(champion)
         self.stadium = SimpleNamespace(
-            rosters=0, learning={}, pitch=lambda _: SimpleNamespace(opposition=self.runner), run=self.runner.run
+            agent_indexes=0, learning={}, pitch=lambda _: SimpleNamespace(assignment=self.runner), run=self.runner.run
         )
 
     def game(self, *names: str) -> Game:
         return Game(cast("Stadium", self.stadium), 1, names)
 
-    def sit(self, game: Game, sitting: int, team: int | None) -> None:
-        """Begin a sitting, as the collector does after a reset."""
-        for runner, roster in game.rosters.values():
-            runner.drop(roster)
-        self.runner.sit({roster.team: roster for _, roster in game.rosters.values()}, "one", sitting, team)
+    def sit(self, game: Game, episode_batch: int, team: int | None) -> None:
+        """Begin an episode batch, as the collector does after a reset."""
+        for runner, agent_index in game.agent_indexes.values():
+            runner.drop(agent_index)
+        self.runner.sit(
+            {agent_index.team: agent_index for _, agent_index in game.agent_indexes.values()},
+            "one",
+            episode_batch,
+            team,
+        )
 
     def take(self) -> list[EndedGame]:
-        """Return the games of the only sitting that is complete."""
-        ((session_id, _, games),) = self.sittings.take()
+        """Return the games of the only episode batch that is complete."""
+        ((session_id, _, games),) = self.episode_batches.take()
         assert session_id == "one"
         return games
 
@@ -96,7 +101,7 @@ def test_only_the_first_game_of_each_agent_counts_whichever_ends_first(court: Co
     game.play({RED: [0, 1], BLUE: [0, 1]})
 
     game.play({RED: [0, 1]}, end={RED: [End(1, 1.0)]})  # agent 1 wins, and begins another one
-    assert court.sittings.take() == [], "agent 0 plays on"
+    assert court.episode_batches.take() == [], "agent 0 plays on"
     game.play({RED: [0, 1]}, end={RED: [End(1, -1.0)]})
     game.play({}, end={RED: [End(0, -2.0)]})
 
@@ -123,7 +128,7 @@ def test_a_group_plays_one_game_that_ends_with_its_last_member(court: Court) -> 
     court.sit(game, 0, team=0)
     game.play({RED: [0, 1], BLUE: [0]}, groups={RED: 5})
     game.play({RED: [0], BLUE: [0]}, end={RED: [End(1, 1.0, group=5)]}, groups={RED: 5})
-    assert court.sittings.take() == []
+    assert court.episode_batches.take() == []
 
     game.play({}, end={RED: [End(0, 1.0, group=5, group_reward=2.0)]})
 
@@ -151,20 +156,20 @@ def test_the_other_side_and_what_comes_before_a_sitting_count_for_nothing(court:
 
     game.play({}, end={RED: [End(0, 1.0)]})
 
-    assert court.sittings.take() == []
+    assert court.episode_batches.take() == []
 
 
 def test_a_sitting_that_is_broken_off_is_never_reported(court: Court) -> None:
     game = court.game(RED, BLUE)
     court.sit(game, 0, team=0)
     game.play({RED: [0], BLUE: [0]})
-    for runner, roster in game.rosters.values():
-        runner.drop(roster)
+    for runner, agent_index in game.agent_indexes.values():
+        runner.drop(agent_index)
 
     game.play({RED: [0]})
     game.play({}, end={RED: [End(0, 1.0)]})
 
-    assert court.sittings.take() == []
+    assert court.episode_batches.take() == []
 
 
 def test_one_policy_alone_plays_every_team() -> None:

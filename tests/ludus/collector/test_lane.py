@@ -235,7 +235,7 @@ def test_a_straggler_makes_room_and_its_step_counts_into_the_next_round() -> Non
     world.step(1, decide=[1])
     world.run()  # simulator 0 owes its third step of the round; simulator 1 is held
 
-    released = world.runner.release_stragglers([world.members[0].roster])
+    released = world.runner.release_late_agents([world.members[0].agent_index])
     world.run()
     world.step(1, decide=[1])
     world.run()
@@ -350,9 +350,9 @@ def test_ids_that_never_return_do_not_fill_memory() -> None:
         world.step(0, end=[agent])
         world.run()
 
-    assert len(world.members[0].roster.table) <= 64
+    assert len(world.members[0].agent_index.table) <= 64
     assert len(world.recorder.agents.state) <= 128
-    assert world.recorder.agents.steps_of(np.zeros(0, np.intp)) + world.members[0].roster.former_steps >= 1_900
+    assert world.recorder.agents.steps_of(np.zeros(0, np.intp)) + world.members[0].agent_index.former_steps >= 1_900
 
 
 def test_more_agents_than_allowed_are_refused() -> None:
@@ -512,7 +512,7 @@ def test_messages_of_one_turn_have_ticks_of_their_own() -> None:
 
 
 class LaneMachine(RuleBasedStateMachine):
-    """Random simulators, messages, departures, stragglers and grants. `World` checks every segment as it leaves."""
+    """Random simulators, messages, departures, late agents and grants. `World` checks every segment as it leaves."""
 
     @initialize(
         size=st.integers(1, 25),
@@ -566,7 +566,7 @@ class LaneMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def straggle(self, data: st.DataObject) -> None:
         member = self.world.members[data.draw(st.sampled_from(sorted(self.world.members)))]
-        self.world.runner.release_stragglers([member.roster])
+        self.world.runner.release_late_agents([member.agent_index])
         self.world.run()
 
     def teardown(self) -> None:

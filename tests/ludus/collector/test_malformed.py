@@ -17,16 +17,16 @@ MAX_BYTES = 1 << 16
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Learner]:
+def trainer() -> Iterator[Learner]:
     with learner(max_message_bytes=MAX_BYTES) as running:
         running.refusals["Stranger"] = ("behavior_not_configured", "the run's configuration has no behavior 'Stranger'")
         yield running
 
 
 @pytest.fixture(scope="module")
-def bystander(desk: Learner) -> Iterator[Simulator]:
+def bystander(trainer: Learner) -> Iterator[Simulator]:
     """A well-behaved simulator whose session lasts through every test of this module."""
-    simulator = player(desk.endpoints[0].address, session_id="bystander")
+    simulator = player(trainer.endpoints[0].address, session_id="bystander")
     simulator.play([0, 1, 2], 2)
     yield simulator
     simulator.leave()
@@ -63,7 +63,7 @@ def send_bad_spec(simulator: Simulator) -> None:
     )
 
 
-def spoiled(change: Callable[[pb.Step], object]) -> Callable[[Simulator], None]:
+def invalid_signal(change: Callable[[pb.Step], object]) -> Callable[[Simulator], None]:
     """Send a step of agents 0 and 1 with one thing changed."""
 
     def send(simulator: Simulator) -> None:
@@ -130,43 +130,46 @@ MISTAKES = {
     "a spec that contradicts another simulator's": (send_conflicting_announcement, "spec_conflict"),
     "a behavior that is not configured": (send_unconfigured_behavior, "behavior_not_configured"),
     "a malformed spec": (send_bad_spec, "bad_spec"),
-    "the wrong shape": (spoiled(set_observation(np.zeros((2, 3), np.float32))), "observation_shape"),
-    "an observation for too few agents": (spoiled(set_observation(np.zeros((1, 4), np.float32))), "observation_shape"),
-    "no observation": (spoiled(lose_observations), "observation_count"),
-    "NaN in an observation": (spoiled(set_observation(np.full((2, 4), np.nan, np.float32))), "not_finite"),
-    "infinity in an observation": (spoiled(set_observation(np.full((2, 4), np.inf, np.float32))), "not_finite"),
-    "NaN as a reward": (spoiled(set_rewards(1.0, np.nan)), "not_finite"),
-    "infinity as a reward": (spoiled(set_rewards(-np.inf, 1.0)), "not_finite"),
-    "too few rewards": (spoiled(set_rewards(1.0)), "column_length"),
-    "the same agent twice": (spoiled(repeat_agent), "duplicate_agent"),
-    "a mask that forbids a branch": (spoiled(forbid_everything), "action_mask"),
-    "a behavior that was not announced": (spoiled(rename), "unknown_behavior"),
-    "one behavior twice": (spoiled(repeat_behavior), "duplicate_behavior"),
-    "a step id that does not grow": (spoiled(ask_in_the_past), "step_order"),
-    "a reset that was never issued": (spoiled(invent_reset), "step_order"),
-    "NaN as a stat": (spoiled(report_nan), "not_finite"),
-    "a stat without a key": (spoiled(report_without_key), "bad_stat"),
+    "the wrong shape": (invalid_signal(set_observation(np.zeros((2, 3), np.float32))), "observation_shape"),
+    "an observation for too few agents": (
+        invalid_signal(set_observation(np.zeros((1, 4), np.float32))),
+        "observation_shape",
+    ),
+    "no observation": (invalid_signal(lose_observations), "observation_count"),
+    "NaN in an observation": (invalid_signal(set_observation(np.full((2, 4), np.nan, np.float32))), "not_finite"),
+    "infinity in an observation": (invalid_signal(set_observation(np.full((2, 4), np.inf, np.float32))), "not_finite"),
+    "NaN as a reward": (invalid_signal(set_rewards(1.0, np.nan)), "not_finite"),
+    "infinity as a reward": (invalid_signal(set_rewards(-np.inf, 1.0)), "not_finite"),
+    "too few rewards": (invalid_signal(set_rewards(1.0)), "column_length"),
+    "the same agent twice": (invalid_signal(repeat_agent), "duplicate_agent"),
+    "a mask that forbids a branch": (invalid_signal(forbid_everything), "action_mask"),
+    "a behavior that was not announced": (invalid_signal(rename), "unknown_behavior"),
+    "one behavior twice": (invalid_signal(repeat_behavior), "duplicate_behavior"),
+    "a step id that does not grow": (invalid_signal(ask_in_the_past), "step_order"),
+    "a reset that was never issued": (invalid_signal(invent_reset), "step_order"),
+    "NaN as a stat": (invalid_signal(report_nan), "not_finite"),
+    "a stat without a key": (invalid_signal(report_without_key), "bad_stat"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_ends_its_own_session_with_its_name(desk: Learner, bystander: Simulator, mistake: str) -> None:
+def test_a_mistake_ends_its_own_session_with_its_name(trainer: Learner, bystander: Simulator, mistake: str) -> None:
     spoil, code = MISTAKES[mistake]
-    culprit = player(desk.endpoints[0].address)
+    culprit = player(trainer.endpoints[0].address)
     bystander.play([0, 1, 2], 1)
 
     spoil(culprit)
 
     assert culprit.closed().code == code
-    left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == culprit.session_id)
+    left = trainer.wait_for(SimulatorLeft, lambda notice: notice.session_id == culprit.session_id)
     assert (left.code, bool(left.reason)) == (code, True)
     bystander.play([0, 1, 2], 2)
     culprit.leave()
 
 
 def test_asking_again_before_the_answer_ends_the_session() -> None:
-    with learner(lockstep=False, size=2) as desk:
-        culprit = player(desk.endpoints[0].address)
+    with learner(lockstep=False, size=2) as trainer:
+        culprit = player(trainer.endpoints[0].address)
         culprit.play([0, 1], 1)
         culprit.step([0, 1])  # held: the round of 2 is used up
 
@@ -176,13 +179,13 @@ def test_asking_again_before_the_answer_ends_the_session() -> None:
         culprit.leave()
 
 
-def test_a_step_before_hello_ends_the_session(desk: Learner, bystander: Simulator) -> None:
-    culprit = Simulator(desk.endpoints[0].address)
+def test_a_step_before_hello_ends_the_session(trainer: Learner, bystander: Simulator) -> None:
+    culprit = Simulator(trainer.endpoints[0].address)
 
     culprit.step([0])
 
     assert culprit.closed(ends=False).code == "step_before_hello", "the stream ends, though its client does nothing"
-    left = desk.wait_for(SimulatorLeft, lambda notice: notice.code == "step_before_hello")
+    left = trainer.wait_for(SimulatorLeft, lambda notice: notice.code == "step_before_hello")
     assert (left.session_id, left.number) == ("", -1)
     bystander.play([0, 1, 2], 1)
     culprit.leave()
@@ -199,9 +202,9 @@ def test_a_step_before_hello_ends_the_session(desk: Learner, bystander: Simulato
     ],
 )
 def test_a_malformed_hello_is_refused(
-    desk: Learner, bystander: Simulator, change: dict[str, str | int], code: str
+    trainer: Learner, bystander: Simulator, change: dict[str, str | int], code: str
 ) -> None:
-    culprit = Simulator(desk.endpoints[0].address)
+    culprit = Simulator(trainer.endpoints[0].address)
     hello = culprit.make_hello()
     for name, value in change.items():
         setattr(hello, name, value)
@@ -213,8 +216,8 @@ def test_a_malformed_hello_is_refused(
     culprit.leave()
 
 
-def test_a_conflicting_spec_is_described_with_both_specs(desk: Learner, bystander: Simulator) -> None:
-    culprit = Simulator(desk.endpoints[0].address)
+def test_a_conflicting_spec_is_described_with_both_specs(trainer: Learner, bystander: Simulator) -> None:
+    culprit = Simulator(trainer.endpoints[0].address)
 
     culprit.send(culprit.make_hello(replace(SPEC, actions=ActionSpec(3))))
     close = culprit.closed()
@@ -226,8 +229,8 @@ def test_a_conflicting_spec_is_described_with_both_specs(desk: Learner, bystande
     culprit.leave()
 
 
-def test_teams_of_one_behavior_share_its_spec(desk: Learner, bystander: Simulator) -> None:
-    simulator = Simulator(desk.endpoints[0].address)
+def test_teams_of_one_behavior_share_its_spec(trainer: Learner, bystander: Simulator) -> None:
+    simulator = Simulator(trainer.endpoints[0].address)
 
     assert simulator.hello(replace(SPEC, name="Cart?team=1")).HasField("welcome")
 
@@ -235,12 +238,12 @@ def test_teams_of_one_behavior_share_its_spec(desk: Learner, bystander: Simulato
     simulator.leave()
 
 
-def test_a_message_far_beyond_the_limit_ends_only_its_own_session(desk: Learner, bystander: Simulator) -> None:
-    culprit = player(desk.endpoints[0].address)
+def test_a_message_far_beyond_the_limit_ends_only_its_own_session(trainer: Learner, bystander: Simulator) -> None:
+    culprit = player(trainer.endpoints[0].address)
 
     culprit.send_bytes(bytes(4 << 20))
 
-    left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == culprit.session_id)
+    left = trainer.wait_for(SimulatorLeft, lambda notice: notice.session_id == culprit.session_id)
     assert left.code == "disconnected"
     with pytest.raises(grpc.RpcError) as raised:
         culprit.receive()

@@ -194,8 +194,8 @@ def test_a_match_that_a_reset_cuts_off_is_none(stadium: Stadium) -> None:
     for _ in range(2):
         game.play({RED: [0, 1], BLUE: [0]}, groups={RED: 1})
 
-    for runner, roster in game.rosters.values():
-        runner.drop(roster)
+    for runner, agent_index in game.agent_indexes.values():
+        runner.drop(agent_index)
     stadium.pitches["Duel"].assign({1: [2]})
     for _ in range(2):
         game.play({RED: [0, 1], BLUE: [0]}, groups={RED: 1})

@@ -104,16 +104,16 @@ class Collected:
 @pytest.fixture(scope="module")
 def collected() -> Collected:
     """Two games, of which one speaks in columns and the other one agent by agent, play three rounds."""
-    with learner(size=50, horizon=5, network=NETWORK) as desk:
-        where = {"run": "any", "server": desk.endpoints[0].address}
+    with learner(size=50, horizon=5, network=NETWORK) as trainer:
+        where = {"run": "any", "server": trainer.endpoints[0].address}
         games = [threading.Thread(target=connect, args=(Watching(way),), kwargs=where) for way in (True, False)]
         for game in games:
             game.start()
-        desk.wait_for(RoundCollected, lambda notice: notice.round >= 2)
-        weights = desk.weights(SPEC)
+        trainer.wait_for(RoundCollected, lambda notice: notice.round >= 2)
+        weights = trainer.weights(SPEC)
     for game in games:
         game.join()
-    return Collected([rollout for number in range(3) for rollout in desk.rollouts[number]], weights)
+    return Collected([rollout for number in range(3) for rollout in trainer.rollouts[number]], weights)
 
 
 def test_what_the_games_showed_is_what_the_learner_sees(collected: Collected) -> None:
@@ -169,16 +169,16 @@ class Crowd(Simulation):
 
 
 def test_more_agents_than_blocks_are_lent_at_a_time_are_answered() -> None:
-    with learner(size=200, network={"hidden_units": 4, "num_layers": 1}) as desk:
-        where = {"run": "any", "server": desk.endpoints[0].address}
+    with learner(size=200, network={"hidden_units": 4, "num_layers": 1}) as trainer:
+        where = {"run": "any", "server": trainer.endpoints[0].address}
         game = threading.Thread(target=connect, args=(Crowd(),), kwargs=where)
         game.start()
-        desk.wait_for(RoundCollected, lambda notice: notice.round >= 1)
-        chunk = block_chunk(desk.arenas["Crowd"].layout)
+        trainer.wait_for(RoundCollected, lambda notice: notice.round >= 1)
+        chunk = block_chunk(trainer.arenas["Crowd"].layout)
     game.join()
 
     assert chunk < Crowd.agents
-    rollouts = desk.rollouts[0]
+    rollouts = trainer.rollouts[0]
     assert sum(rollout.steps for rollout in rollouts) == 200
     for rollout in rollouts:
         assert (rollout.pool()[0] == rollout.agents).all()

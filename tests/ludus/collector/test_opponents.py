@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ludus.collector.opponents import NOBODY, History
+from ludus.collector.opponents import NO_POLICY, History
 from tests.ludus.collector.match_world import LEARNER, End, Stadium
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"
@@ -83,10 +83,10 @@ def test_steps_of_opponents_are_counted_and_neither_recorded_nor_told_as_episode
         game.play({RED: [0], BLUE: [0, 1, 2]})
     game.play({}, end={BLUE: [End(0)], RED: [End(0)]})
 
-    assert pitch.opposition.take_steps() == 12
-    assert pitch.opposition.take_steps() == 0
-    assert pitch.opposition.recorder.take_episodes() is None
-    assert pitch.opposition.recorder.segments.take() is None
+    assert pitch.assignment.take_steps() == 12
+    assert pitch.assignment.take_steps() == 0
+    assert pitch.assignment.recorder.take_episodes() is None
+    assert pitch.assignment.recorder.segments.take() is None
     assert pitch.learning.recorder.segments.take() is not None
 
 
@@ -95,13 +95,13 @@ def test_agents_of_a_session_that_left_play_nothing(stadium: Stadium) -> None:
     pitch = stadium.pitches["Duel"]
     pitch.assign({1: [1]}, others=[1])
     game.play({BLUE: [0]})
-    runner, roster = game.rosters[BLUE]
+    runner, agent_index = game.agent_indexes[BLUE]
 
-    runner.drop(roster)
+    runner.drop(agent_index)
     pitch.assign({1: [2]}, others=[2])
 
     assert pitch.opponents.keys == (2,)
-    assert pitch.opponents.history(roster).newest_policy == NOBODY
+    assert pitch.opponents.history(agent_index).newest_policy == NO_POLICY
 
 
 def test_many_agents_join_after_the_first_ones(stadium: Stadium) -> None:
@@ -119,7 +119,7 @@ def test_many_agents_join_after_the_first_ones(stadium: Stadium) -> None:
 
 def test_a_history_knows_one_policy_over_episodes_and_pauses() -> None:
     history = History()
-    for message, key in ((1, 7), (5, NOBODY), (5, 7), (8, NOBODY), (11, 7)):
+    for message, key in ((1, 7), (5, NO_POLICY), (5, 7), (8, NO_POLICY), (11, 7)):
         history.note(message, key)
 
     assert history.during(1, 20) == 7
@@ -141,7 +141,7 @@ def test_who_comes_after_the_beginning_counts_from_then_on() -> None:
     history.note(3, 7)
 
     assert history.during(1, 9) == 7
-    assert history.during(1, 3) == NOBODY
+    assert history.during(1, 3) == NO_POLICY
 
 
 def test_what_is_forgotten_is_not_vouched_for() -> None:

@@ -57,16 +57,16 @@ class Slow(Simulation):
 )
 def test_a_simulator_that_computes_when_the_run_ends_is_told_of_the_end(behaviors: int, seconds: float) -> None:
     endings: list[ConnectionSummary] = []
-    with learner(size=10_000) as desk:
+    with learner(size=10_000) as trainer:
         game = Slow(behaviors, seconds)
 
         def play() -> None:
-            endings.append(connect(game, run="run-1", server=desk.endpoints[0].address, patience_seconds=0.0))
+            endings.append(connect(game, run="run-1", server=trainer.endpoints[0].address, connect_timeout_seconds=0.0))
 
         thread = threading.Thread(target=play)
         thread.start()
         assert game.computing.wait(20)
-        desk.pool.close("run_finished", "enough", rejoin=False)
+        trainer.pool.close("run_finished", "enough", rejoin=False)
         thread.join(20)
 
     assert [(end.code, end.reason) for end in endings] == [(CloseCode.RUN_FINISHED, "enough")]

@@ -36,19 +36,19 @@ def until_told(simulator: Simulator) -> pb.Actions:
     raise AssertionError("no answer brought any")
 
 
-def sets_of(desk: Learner) -> list[int]:
+def sets_of(trainer: Learner) -> list[int]:
     """Return the sets of parameters under which the episodes began that have ended, in the order of their ends."""
-    return [number for notice in desk.heard(EpisodesEnded) for number in notice.parameter_sets.tolist()]
+    return [number for notice in trainer.heard(EpisodesEnded) for number in notice.parameter_sets.tolist()]
 
 
 def test_new_parameters_come_once_with_the_next_answer_and_reset_nothing() -> None:
-    with learner(environment_parameters={"gravity": Constant(1.0)}) as desk:
-        simulator = Simulator(desk.endpoints[0].address)
+    with learner(environment_parameters={"gravity": Constant(1.0)}) as trainer:
+        simulator = Simulator(trainer.endpoints[0].address)
         welcome = simulator.hello(SPEC).welcome
         assert (dict(welcome.environment_parameters), dict(welcome.samplers)) == ({"gravity": 1.0}, {})
         simulator.play([0], 3)
 
-        desk.pool.tell_parameters({"gravity": Constant(2.0), **SAMPLERS}, 1)
+        trainer.pool.tell_parameters({"gravity": Constant(2.0), **SAMPLERS}, 1)
 
         actions = until_told(simulator)
         assert actions.step_id == simulator.step_id
@@ -64,28 +64,28 @@ def test_new_parameters_come_once_with_the_next_answer_and_reset_nothing() -> No
 
 
 def test_an_episode_carries_the_parameters_that_its_simulator_had_been_told_when_it_began() -> None:
-    with learner(environment_parameters={"gravity": Constant(1.0)}) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(environment_parameters={"gravity": Constant(1.0)}) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 2)
-        desk.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
         until_told(simulator)
 
         simulator.step([0, 2], ended=[0])  # 1 goes on; 0 begins again, 2 for the first time
         simulator.receive()
         simulator.step([], ended=[0, 1, 2])
 
-        eventually(lambda: len(sets_of(desk)) == 4)
-        assert sets_of(desk) == [0, 1, 0, 1]
+        eventually(lambda: len(sets_of(trainer)) == 4)
+        assert sets_of(trainer) == [0, 1, 0, 1]
         simulator.leave()
 
 
 def test_a_reset_begins_episodes_with_the_new_parameters() -> None:
-    with learner(size=4, lockstep=False, environment_parameters={"gravity": Constant(1.0)}) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=4, lockstep=False, environment_parameters={"gravity": Constant(1.0)}) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0], 4)
         simulator.step([0])  # held
 
-        desk.pool.reset({"gravity": Constant(2.0), "wind": SAMPLERS["wind"]}, 7)
+        trainer.pool.reset({"gravity": Constant(2.0), "wind": SAMPLERS["wind"]}, 7)
 
         reset = simulator.receive().reset
         assert reset.environment_parameters["gravity"] == 2.0
@@ -93,38 +93,38 @@ def test_a_reset_begins_episodes_with_the_new_parameters() -> None:
         fresh = simulator.make_step([0])
         fresh.reset_id = 1
         simulator.send(fresh)
-        desk.pool.grant(SPEC.behavior, 1, 4)
+        trainer.pool.grant(SPEC.behavior, 1, 4)
         assert not simulator.receive().actions.environment_parameters, "it has been told already"
         ended = simulator.make_step([], ended=[0])
         ended.reset_id = 1
         simulator.send(ended)
-        eventually(lambda: sets_of(desk) == [7])
+        eventually(lambda: sets_of(trainer) == [7])
         simulator.leave()
 
 
 def test_whoever_comes_later_is_told_the_newest() -> None:
-    with learner(count=2, environment_parameters={"gravity": Constant(1.0)}) as desk:
-        early = player(desk.endpoints[0].address)
-        desk.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+    with learner(count=2, environment_parameters={"gravity": Constant(1.0)}) as trainer:
+        early = player(trainer.endpoints[0].address)
+        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
         until_told(early)
 
-        late = Simulator(desk.endpoints[0].address)
+        late = Simulator(trainer.endpoints[0].address)
         assert dict(late.hello(SPEC).welcome.environment_parameters) == {"gravity": 2.0}
         late.step([0])
         assert not late.receive().actions.environment_parameters
         late.step([], ended=[0])
-        eventually(lambda: sets_of(desk) == [1])
+        eventually(lambda: sets_of(trainer) == [1])
         for each in (early, late):
             each.leave()
 
 
 def test_a_restarted_collector_tells_the_newest() -> None:
-    with learner(environment_parameters={"gravity": Constant(1.0)}) as desk:
-        desk.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
-        os.kill(pids_of(desk.pool)[0], signal.SIGKILL)
-        desk.wait_for(CollectorDied)
-        desk.pool.tell_parameters({"gravity": Constant(3.0)}, 2)  # while it starts
-        listening = desk.wait_for(CollectorListening)
+    with learner(environment_parameters={"gravity": Constant(1.0)}) as trainer:
+        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+        os.kill(pids_of(trainer.pool)[0], signal.SIGKILL)
+        trainer.wait_for(CollectorDied)
+        trainer.pool.tell_parameters({"gravity": Constant(3.0)}, 2)  # while it starts
+        listening = trainer.wait_for(CollectorListening)
 
         simulator = Simulator(listening.endpoint.address)
 
@@ -136,10 +136,10 @@ def test_a_restarted_collector_tells_the_newest() -> None:
 
 
 def test_reported_numbers_belong_to_the_episodes_that_end_with_them() -> None:
-    with learner(environment_parameters={"gravity": Constant(1.0)}) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(environment_parameters={"gravity": Constant(1.0)}) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 2)
-        desk.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
+        trainer.pool.tell_parameters({"gravity": Constant(2.0)}, 1)
         until_told(simulator)
 
         def report(key: str, agents: list[int], ended: list[int]) -> None:
@@ -154,7 +154,7 @@ def test_reported_numbers_belong_to_the_episodes_that_end_with_them() -> None:
         report("none", [0], [])
 
         def found() -> dict[str, int]:
-            return {row.key: row.parameter_set for row in desk.heard(StatsReported)}
+            return {row.key: row.parameter_set for row in trainer.heard(StatsReported)}
 
         eventually(lambda: len(found()) == 4)
         assert found() == {"old": 0, "new": 1, "both": 0, "none": 1}
@@ -162,17 +162,17 @@ def test_reported_numbers_belong_to_the_episodes_that_end_with_them() -> None:
 
 
 def test_numbers_that_crossed_a_reset_belong_to_no_present_parameters() -> None:
-    with learner(size=4, lockstep=False) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=4, lockstep=False) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0], 4)
         simulator.step([0])
-        desk.pool.reset({"gravity": Constant(2.0)}, 1)
+        trainer.pool.reset({"gravity": Constant(2.0)}, 1)
         simulator.receive()
         crossing = simulator.make_step([0])
         crossing.stats.add(key="late", value=1.0)
         simulator.send(crossing)
 
-        assert desk.wait_for(StatsReported).parameter_set == -1
+        assert trainer.wait_for(StatsReported).parameter_set == -1
         simulator.leave()
 
 
@@ -203,9 +203,9 @@ class Grader(threading.Thread):
 
 
 @contextmanager
-def grading(desk: Learner) -> Iterator[None]:
+def grading(trainer: Learner) -> Iterator[None]:
     """Play two games at every collector."""
-    games = [Grader(endpoint.address) for endpoint in desk.endpoints for _ in range(2)]
+    games = [Grader(endpoint.address) for endpoint in trainer.endpoints for _ in range(2)]
     for game in games:
         game.start()
     try:
@@ -237,25 +237,25 @@ def test_lessons_change_where_the_formula_says_whatever_the_number_of_collectors
     manager = EnvironmentParameterManager(
         {"difficulty": lessons}, progress=lambda _behavior: 0.0, rating=lambda _: None
     )
-    with learner(count=collectors, size=96, environment_parameters=manager.samplers) as desk:
+    with learner(count=collectors, size=96, environment_parameters=manager.samplers) as trainer:
         taken = 0
 
         def teach() -> bool:
             """Feed the manager what has come since, and tell the simulators what it changes."""
             nonlocal taken
-            notices = desk.heard(EpisodesEnded)[taken:]
-            taken += len(notices)
-            for notice in notices:
+            events = trainer.heard(EpisodesEnded)[taken:]
+            taken += len(events)
+            for notice in events:
                 if manager.episodes_ended(notice):
-                    desk.pool.tell_parameters(manager.samplers, manager.number)
-            return manager.number == 2 and sets_of(desk).count(2) >= 4
+                    trainer.pool.tell_parameters(manager.samplers, manager.number)
+            return manager.number == 2 and sets_of(trainer).count(2) >= 4
 
-        with grading(desk):
+        with grading(trainer):
             eventually(teach, 3 * PATIENCE)  # some twenty episodes of six games, each step an exchange
 
         ended = [
             (number, value)
-            for notice in desk.heard(EpisodesEnded)[:taken]
+            for notice in trainer.heard(EpisodesEnded)[:taken]
             for number, value in zip(notice.parameter_sets.tolist(), notice.returns.tolist(), strict=True)
         ]
         assert all(value == 4 * (number + 1) for number, value in ended), "each was played as its number says"

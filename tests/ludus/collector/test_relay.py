@@ -37,9 +37,9 @@ def files(request: pytest.FixtureRequest) -> dict[str, Path]:
 @pytest.fixture
 def collectors(files: dict[str, Path], database: Database) -> Iterator[Learner]:
     named = {name: str(file) for name, file in files.items()}
-    with learner(**named, ticket_key=KEY.encode(), advertise_host="localhost") as desk:
-        add_run(database, desk.endpoints[0].address, name="1")
-        yield desk
+    with learner(**named, ticket_key=KEY.encode(), advertise_host="localhost") as trainer:
+        add_run(database, trainer.endpoints[0].address, name="1")
+        yield trainer
 
 
 def gateway(database: Database, **settings: Any) -> GatewayThread:
@@ -60,16 +60,16 @@ def dialer(
         ca_file=CERTIFICATE,
         client_certificate=CERTIFICATE if mutual else None,
         client_key=PRIVATE if mutual else None,
-        patience_seconds=patience,
+        connect_timeout_seconds=patience,
     )
     made = SimulatorConnection(Catch(), target)
     made.join_client.relay = relay
     return made
 
 
-async def play_until_a_round(dialer: SimulatorConnection, desk: Learner) -> None:
+async def play_until_a_round(dialer: SimulatorConnection, trainer: Learner) -> None:
     playing = asyncio.create_task(dialer.play())
-    collecting = asyncio.create_task(asyncio.to_thread(desk.wait_for, RoundCollected))
+    collecting = asyncio.create_task(asyncio.to_thread(trainer.wait_for, RoundCollected))
     await asyncio.wait({playing, collecting}, return_when=asyncio.FIRST_COMPLETED)
     playing.cancel()
     await asyncio.gather(playing, return_exceptions=True)

@@ -37,7 +37,7 @@ def handed_over(them: Learner, patience: float) -> session_snapshots.State:
     """Return what the one collector hands over."""
     before = len(them.heard(HandedOver))
     assert them.pool.hold(patience) == {0}
-    them.until(lambda: sum(isinstance(notice, HandedOver) for notice in them.notices) > before)
+    them.until(lambda: sum(isinstance(notice, HandedOver) for notice in them.events) > before)
     return them.heard(HandedOver)[-1].state
 
 

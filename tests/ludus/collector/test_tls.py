@@ -21,8 +21,8 @@ def greeted(address: str, credentials: grpc.ChannelCredentials) -> pb.ConnectRes
 @pytest.mark.parametrize("mutual", [False, True])
 def test_a_collector_shows_its_certificate_and_wants_one_where_it_is_told_to(mutual: bool) -> None:
     files = {name: str(file) for name, file in (MUTUAL if mutual else SERVED).items()}
-    with learner(**files) as desk:
-        address = desk.endpoints[0].address
+    with learner(**files) as trainer:
+        address = trainer.endpoints[0].address
 
         known = grpc.ssl_channel_credentials(AUTHORITY, PRIVATE.read_bytes(), AUTHORITY)
         assert greeted(address, known).WhichOneof("message") == "welcome"

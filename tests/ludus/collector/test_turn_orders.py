@@ -180,7 +180,7 @@ class Desk:
         warm = [
             WarmCollector(process, Channel(ours)) for process, (ours, _) in zip(self._processes, pairs, strict=True)
         ]
-        self._pool = CollectorPool(CollectorSettings("run-1", 1, 7, count=count, straggler_grace=grace), warm)
+        self._pool = CollectorPool(CollectorSettings("run-1", 1, 7, count=count, late_agents_grace=grace), warm)
         self._theirs = [Channel(theirs) for _, theirs in pairs]
         self.hubs: list[CollectorServer] = []
         for child, channel in zip(self._pool._children, self._theirs, strict=True):
@@ -221,7 +221,7 @@ class Desk:
             assert not hub.done.done(), hub.done
 
     def _admit(self, spec: BehaviorSpec) -> None:
-        size = POLICIES.policy(spec, NETWORK, squashed=False).flat_size
+        size = POLICIES.policy(spec, NETWORK).flat_size
         arena = self._arenas[spec.behavior] = Arena.create(spec, 2_000)
         self._pool.admit(spec, PolicySpec(NETWORK, size, HORIZON), arena)
         self._pool.publish(spec.behavior, 1, np.zeros(size, np.float32))
@@ -246,7 +246,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(count: int, sizes: dict[str, int], grace: float) -> AsyncIterator[Desk]:
+async def trainer(count: int, sizes: dict[str, int], grace: float) -> AsyncIterator[Desk]:
     it = Desk(count, sizes, grace)
     try:
         yield it
@@ -272,7 +272,7 @@ def test_whoever_acts_after_whom_every_round_is_completed_without_anybody_being_
 ) -> None:
     async def play() -> None:
         rng = random.Random(seed)
-        async with desk(collectors, sizes, grace=NEVER) as it:
+        async with trainer(collectors, sizes, grace=NEVER) as it:
             players = [
                 Simulator(it.hubs[number % collectors], number, names, tables, rng) for number in range(simulators)
             ]
@@ -306,7 +306,7 @@ def test_a_simulator_that_falls_silent_at_any_moment_holds_no_round_for_long(
 ) -> None:
     async def play() -> None:
         rng = random.Random(seed)
-        async with desk(collectors, sizes, grace=0.005) as it:
+        async with trainer(collectors, sizes, grace=0.005) as it:
             players = [
                 Simulator(it.hubs[number % collectors], number, names, tables, rng) for number in range(simulators)
             ]
@@ -342,7 +342,7 @@ async def play_to(goal: int, size: int, players: Sequence[Simulator], it: Desk) 
 def test_simulators_that_are_all_slower_than_our_patience_do_not_pass_permits_around_for_ever() -> None:
     async def play() -> None:
         rng = random.Random(1)
-        async with desk(1, {"Red": 1}, grace=0.01) as it:
+        async with trainer(1, {"Red": 1}, grace=0.01) as it:
             players = [Simulator(it.hubs[0], number, NAMES[:1], 1, rng, seconds=0.05) for number in range(4)]
             await play_to(4, 1, players, it)
 
@@ -352,7 +352,7 @@ def test_simulators_that_are_all_slower_than_our_patience_do_not_pass_permits_ar
 def test_a_game_that_keeps_forgetting_agents_holds_no_round_for_ever() -> None:
     async def play() -> None:
         rng = random.Random(1)
-        async with desk(1, {"Red": 7}, grace=0.005) as it:
+        async with trainer(1, {"Red": 7}, grace=0.005) as it:
             await play_to(8, 7, [Simulator(it.hubs[0], 0, NAMES[:2], 1, rng, forgets=True)], it)
 
     run(play())

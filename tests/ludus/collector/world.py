@@ -118,18 +118,20 @@ class Member:
     def __init__(self, world: "World", simulator: int) -> None:
         self.world = world
         self.simulator = simulator
-        self.roster = AgentIndex(simulator + 1, simulator, SPEC.name)
+        self.agent_index = AgentIndex(simulator + 1, simulator, SPEC.name)
         self.lives: defaultdict[int, Life] = defaultdict(Life)
         self.asked: dict[int, list[int]] = {}
         """Agents of each unanswered step, in their order."""
         self.step_id = 0
 
     @property
-    def rosters(self) -> dict[str, tuple[LearningRunner, AgentIndex]]:
-        return {SPEC.name: (self.world.runner, self.roster)}
+    def agent_indexes(self) -> dict[str, tuple[LearningRunner, AgentIndex]]:
+        return {SPEC.name: (self.world.runner, self.agent_index)}
 
-    def answer(self, step_id: int, roster: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints) -> None:
-        assert roster is self.roster
+    def answer(
+        self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
+    ) -> None:
+        assert agent_index is self.agent_index
         answered = self.asked.pop(step_id) if agents is None else agents.tolist()
         assert len(answered) == len(continuous) == len(discrete)
         for agent, number in zip(answered, continuous[:, 0].tolist(), strict=True):
@@ -205,7 +207,7 @@ class World:
         return self.members[simulator]
 
     def leave(self, simulator: int) -> None:
-        self.runner.drop(self.members.pop(simulator).roster)
+        self.runner.drop(self.members.pop(simulator).agent_index)
         self.run()
 
     def grant(self, number: int, steps: int | None = None) -> RunnerReport:
@@ -221,7 +223,7 @@ class World:
         self.tick += 1
         terminals = self._end(member, end, truncate) if end else None
         decisions = self._decide(member, decide) if decide else None
-        self.runner.stage(member, member.roster, member.step_id, BehaviorBatch(SPEC.name, decisions, terminals))
+        self.runner.stage(member, member.agent_index, member.step_id, BehaviorBatch(SPEC.name, decisions, terminals))
 
     def _draw(self) -> tuple[list[float], float]:
         """Return an observation and a reward that were never seen before."""

@@ -99,7 +99,7 @@ def editor(request: pytest.FixtureRequest, run: FakeRun, caplog: pytest.LogCaptu
     caplog.set_level("INFO", LUDUS_LOGGER)
     port = free_port()
     changes = {"timeout_wait_seconds": 10.0, **getattr(request, "param", {})}
-    settings = GameSettings(Target(run.address, "balls", patience_seconds=5), editor_port=port, **changes)
+    settings = GameSettings(Target(run.address, "balls", connect_timeout_seconds=5), editor_port=port, **changes)
     with Playing(settings) as playing:
         world = EditorWorld(run, playing, port)
         eventually(lambda: "press Play in the Editor" in caplog.text)

@@ -45,7 +45,7 @@ class Builds:
             "timeout_wait_seconds": 10.0,
             "logs": self.logs,
         }
-        return GameSettings(Target(self.run.address, "balls", patience_seconds=5), **(defaults | changes))
+        return GameSettings(Target(self.run.address, "balls", connect_timeout_seconds=5), **(defaults | changes))
 
     def playing(self, *env_args: str, **changes: Any) -> Playing:
         return Playing(self.settings(*env_args, **changes))

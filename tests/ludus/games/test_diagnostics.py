@@ -18,7 +18,7 @@ PROBLEMS = [
     diagnostics.quit_by_itself(),
     diagnostics.second_call_missing(60.0),
     diagnostics.stopped_calling(60.0),
-    diagnostics.nobody_plays(5004, 60.0, []),
+    diagnostics.no_editor_plays(5004, 60.0, []),
     diagnostics.foreign_game(5005),
     diagnostics.stray_call(5005),
     diagnostics.port_taken(5005, 5006),

@@ -119,7 +119,7 @@ def test_patience_begins_when_the_connection_is_lost_and_not_before() -> None:
         return assign(server, request, context)
 
     with FakeServer(play_for_long, finish_after(3), join=join) as server:
-        ending = connect(Catch(), run="catch", server=server.address, patience_seconds=0.9)
+        ending = connect(Catch(), run="catch", server=server.address, connect_timeout_seconds=0.9)
 
     assert ending.finished
 

@@ -27,7 +27,7 @@ def trouble(
     server: str, *, patience: float = 0.0, token: str | None = None, ca_file: Path | None = None
 ) -> tuple[str, str]:
     with pytest.raises(CannotConnect) as error:
-        connect(Catch(), run="catch", server=server, token=token, ca_file=ca_file, patience_seconds=patience)
+        connect(Catch(), run="catch", server=server, token=token, ca_file=ca_file, connect_timeout_seconds=patience)
     return error.value.code, str(error.value)
 
 
@@ -323,7 +323,7 @@ def test_a_connection_that_breaks_after_an_answer_is_no_matter_of_tls(tls: bool)
 def test_the_simulation_is_closed_in_any_case(free_address: str) -> None:
     game = Catch()
     with pytest.raises(CannotConnect):
-        connect(game, run="catch", server=free_address, patience_seconds=0)
+        connect(game, run="catch", server=free_address, connect_timeout_seconds=0)
     with FakeServer(finish_after(3)) as server:
         connect(game, run="catch", server=server.address)
 

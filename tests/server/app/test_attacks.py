@@ -167,7 +167,7 @@ def test_a_zip_bomb_is_refused_and_takes_neither_memory_nor_disk(
 ) -> None:
     content = bomb(100 << 20, name, method, said=said)
     assert len(content) < FILE_BYTES
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins again
     before = _peak_kib()
 
     answer = world.http.post(path, content=content, headers=FILE)

@@ -57,7 +57,7 @@ def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says
     world: World, client: Client, tmp_path: Path
 ) -> None:
     trainer = begin(world, KEEP_BEST)
-    with pytest.raises(NotFound, match="what the best one is judged by"):
+    with pytest.raises(NotFound, match="what the best one is evaluated by"):
         client.checkpoints.get(trainer.run_id, "best")
     with pytest.raises(NotFound, match="saved none so far"):
         client.checkpoints.get(trainer.run_id, "latest")
@@ -67,9 +67,9 @@ def test_the_best_goes_by_the_metric_of_its_moment_or_by_what_an_evaluation_says
         ids.append(trainer.save(step, {"a.onnx": b"a"}, tmp_path))
 
     best = client.checkpoints.get(trainer.run_id, "best")
-    assert (best.id, best.merit, best.scores["CartPole"]["Elo"]) == (ids[1], 1300.0, 1300.0)
+    assert (best.id, best.score, best.scores["CartPole"]["Elo"]) == (ids[1], 1300.0, 1300.0)
     scored = client.checkpoints.score(trainer.run_id, ids[0], "Elo", 1400.0, behavior="CartPole")
-    assert scored.merit == 1400.0
+    assert scored.score == 1400.0
     assert client.checkpoints.get(trainer.run_id, "best").id == ids[0]
     assert trainer.ledger.checkpoints.retire(1) == [ids[1]]
     assert client.checkpoints.get(trainer.run_id, "latest").id == ids[2]
@@ -79,7 +79,7 @@ def test_without_a_rule_the_best_has_the_highest_mean_return(world: World, clien
     trainer = begin(world)
     trainer.save(100, {"a.onnx": b"a"}, tmp_path)
 
-    assert client.checkpoints.get(trainer.run_id, "best").merit == 12.5
+    assert client.checkpoints.get(trainer.run_id, "best").score == 12.5
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_checkpoint_without_its_files_is_refused(database: Database) -> None:
     assert problems(database, A=gone) == {"behaviors.A.initialize_from": "not_found"}
 
 
-def oppose(database: Database, *opponents: str, behavior: str = "A") -> list[str]:
+def assign_opponents(database: Database, *opponents: str, behavior: str = "A") -> list[str]:
     config = resolve({"behaviors": {behavior: {"self_play": {"opponents": list(opponents)}}}})
     with database.write() as session:
         return CheckpointService(session).check(config, lock=True)
@@ -123,7 +123,7 @@ def oppose(database: Database, *opponents: str, behavior: str = "A") -> list[str
 def test_opponents_are_checkpoints_of_runs_and_snapshots_in_them(database: Database) -> None:
     of_run = make_ledger(database, name="run").checkpoints.add(make_checkpoint())
 
-    assert oppose(database, of_run, f"{of_run}#3") == [of_run]
+    assert assign_opponents(database, of_run, f"{of_run}#3") == [of_run]
 
 
 def test_opponents_that_cannot_be_are_told_with_their_paths(database: Database, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_opponents_that_cannot_be_are_told_with_their_paths(database: Database, 
     uploaded = add(database, tmp_path)
 
     with pytest.raises(InvalidConfig) as caught:
-        oppose(database, f"{UNKNOWN}#2", uploaded, gone, several)
+        assign_opponents(database, f"{UNKNOWN}#2", uploaded, gone, several)
 
     told = {problem.path: (problem.code, problem.message) for problem in caught.value.problems}
     key = "behaviors.A.self_play.opponents"

@@ -63,7 +63,7 @@ def watch_for(controller: Controller, seconds: float) -> None:
 def watch_until_taken(controller: Controller, database: Database) -> None:
     """Tick like a running controller until `run` is taken from its worker, for a minute at most.
 
-    On a busy machine rounds come so late that they look like gaps, and the watch begins anew.
+    On a busy machine rounds come so late that they look like gaps, and the watch begins again.
     """
 
     def taken() -> bool:
@@ -241,7 +241,7 @@ def test_a_run_that_no_worker_serves_says_so_once_none_has_come_for_a_while(
 def test_a_run_whose_worker_died_says_nothing_of_workers_while_the_next_one_starts(
     database: Database, controller: Controller, clock: Clock
 ) -> None:
-    make_ledger(database, name="run").release("released", "Its worker starts anew.")
+    make_ledger(database, name="run").release("released", "Its worker starts again.")
     wait_long(database)
 
     look_for(controller, clock, 10)

@@ -293,7 +293,7 @@ class TestReports:
         assert event.run_id == run_id
         assert event.message in [record.message for record in caplog.records if record.name == "ludus.games"]
         assert event.message.startswith("still waiting for the Editor")
-        assert event.data == {"session_id": target.session_id, "code": "nobody_plays"}
+        assert event.data == {"session_id": target.session_id, "code": "no_editor_plays"}
 
     def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end(self, gateway: GatewayThread) -> None:
         add_run(gateway.database, "worker-1:41000")

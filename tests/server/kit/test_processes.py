@@ -77,7 +77,7 @@ def test_the_warden_sweeps_when_the_other_end_of_its_pipe_closes_and_holds_the_l
 ) -> None:
     sleeper = start(SLEEPER, mark, new_session=True)
     lock = FileLock.take(tmp_path / "lock", "first")
-    warden = subprocess.Popen(
+    reaper = subprocess.Popen(
         [sys.executable, "-m", "server.embedded.orphan_reaper", mark],
         stdin=subprocess.PIPE,
         pass_fds=(lock.descriptor,),
@@ -85,11 +85,11 @@ def test_the_warden_sweeps_when_the_other_end_of_its_pipe_closes_and_holds_the_l
     lock.release()
     with pytest.raises(AlreadyLocked):
         FileLock.take(tmp_path / "lock", "second")
-    assert warden.stdin is not None
+    assert reaper.stdin is not None
 
-    warden.stdin.close()
+    reaper.stdin.close()
 
-    assert warden.wait(timeout=30) == 0
+    assert reaper.wait(timeout=30) == 0
     assert sleeper.wait(timeout=30) == -signal.SIGKILL
     assert sleeper.stdout is not None
     sleeper.stdout.close()

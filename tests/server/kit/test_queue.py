@@ -1,4 +1,4 @@
-"""The doorbell: each ring is heard by one worker, once, and losing the broker is no disaster."""
+"""The wake-up: each ring is heard by one worker, once, and losing the broker is no disaster."""
 
 import subprocess
 import sys

@@ -93,42 +93,42 @@ def test_a_round_of_one_collector_has_exactly_its_size_and_that_of_two_is_cut_at
         return int(rollout.ticks[0]) >> 32, int(rollout.simulators) % collectors
 
     own = {(index, index) for index in range(collectors)}  # ticks of each collector lie in a range of its own
-    with learner(count=collectors, size=100, horizon=16) as desk:
+    with learner(count=collectors, size=100, horizon=16) as trainer:
         players = [
             Playing(player(endpoint.address), agents)
-            for endpoint, agents in zip(desk.endpoints * 2, (3, 7, 12, 1), strict=False)
+            for endpoint, agents in zip(trainer.endpoints * 2, (3, 7, 12, 1), strict=False)
         ]
-        desk.wait_for(RoundCollected, lambda notice: notice.round >= 12)
+        trainer.wait_for(RoundCollected, lambda notice: notice.round >= 12)
         # One collector may fill rounds alone while the other is slow: wait until both have delivered.
-        desk.until(
-            lambda: {ticks_and_collector(each) for rollouts in desk.rollouts.values() for each in rollouts} == own
+        trainer.until(
+            lambda: {ticks_and_collector(each) for rollouts in trainer.rollouts.values() for each in rollouts} == own
         )
         for playing in players:
             playing.stop()
 
         for number in range(12):
             # Of two collectors the segment that completes the round may be longer than what it lacked.
-            assert 0 <= sum(rollout.steps for rollout in desk.rollouts[number]) - 100 < (16 if collectors > 1 else 1)
+            assert 0 <= sum(rollout.steps for rollout in trainer.rollouts[number]) - 100 < (16 if collectors > 1 else 1)
         for number in range(12):
-            versions = torch.cat([rollout.versions for rollout in desk.rollouts[number]])
+            versions = torch.cat([rollout.versions for rollout in trainer.rollouts[number]])
             # Version r + 1 acts in round r; what a message had too much for the round before is a version older. Steps
             # of several collectors that arrive after their round was cut count into a later one, as they are.
             assert max(versions.tolist()) <= number + 1
             assert collectors > 1 or min(versions.tolist()) >= number
-            assert {ticks_and_collector(rollout) for rollout in desk.rollouts[number]} <= own
+            assert {ticks_and_collector(rollout) for rollout in trainer.rollouts[number]} <= own
             assert collectors > 1 or (versions == number).sum() <= 3 + 7
 
 
 @pytest.mark.parametrize("collectors", [1, 2])
 @pytest.mark.parametrize("size", [1, 10])
 def test_rounds_of_less_than_a_message_have_their_size_and_leave_nobody_out(size: int, collectors: int) -> None:
-    with learner(count=collectors, size=size, horizon=16) as desk:
-        players = [Playing(player(endpoint.address), 12) for endpoint in desk.endpoints * 2]
-        desk.wait_for(RoundCollected, lambda notice: notice.round >= 480 // size)
+    with learner(count=collectors, size=size, horizon=16) as trainer:
+        players = [Playing(player(endpoint.address), 12) for endpoint in trainer.endpoints * 2]
+        trainer.wait_for(RoundCollected, lambda notice: notice.round >= 480 // size)
         for playing in players:
             playing.stop()
 
-        rounds = [desk.rollouts[number] for number in range(480 // size)]
+        rounds = [trainer.rollouts[number] for number in range(480 // size)]
         assert {sum(rollout.steps for rollout in rollouts) for rollouts in rounds} == {size}
         shares = Counter(int(rollout.simulators) for rollouts in rounds for rollout in rollouts)
         assert len(shares) == len(players)
@@ -136,36 +136,36 @@ def test_rounds_of_less_than_a_message_have_their_size_and_leave_nobody_out(size
 
 
 def test_segments_carry_what_followed_and_what_it_was_worth() -> None:
-    with learner(size=30, horizon=8, lockstep=False) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=30, horizon=8, lockstep=False) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([5, 9], 12)
         simulator.step([9], ended=[5], reward=3.0)
         simulator.receive()
-        desk.wait_for(EpisodesEnded)
-        eventually(lambda: sum(rollout.steps for rollout in desk.rollouts.get(0, [])) >= 20)
+        trainer.wait_for(EpisodesEnded)
+        eventually(lambda: sum(rollout.steps for rollout in trainer.rollouts.get(0, [])) >= 20)
         simulator.leave()
 
-        for rollout in desk.rollouts[0]:
+        for rollout in trainer.rollouts[0]:
             observations, (following,) = rollout.observations[0], rollout.next_observations[0]
             # Observation 0 is the step that brought it: consecutive within the segment, and one more after it.
             first = float(observations[0, 0])
             assert observations[:, 0].tolist() == [first + step for step in range(rollout.steps)]
             assert following[0] == first + rollout.steps
             assert observations[:, 1].unique().tolist() == [following[1]]
-        ended = next(rollout for rollout in desk.rollouts[0] if rollout.endings[0] == 1)
+        ended = next(rollout for rollout in trainer.rollouts[0] if rollout.endings[0] == 1)
         # 12 decisions of agent 5: a segment of 8, and one of 4 whose last step was worth 3.
         assert ended.rewards.tolist() == [1.0, 1.0, 1.0, 3.0]
         assert not ended.starts_episode[0]
 
 
 def test_episodes_are_reported_with_their_undiscounted_return_and_length() -> None:
-    with learner(size=1000) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=1000) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 5)
         simulator.step([0], ended=[1, 0], reward=2.0)
         simulator.receive()
 
-        episodes = desk.wait_for(EpisodesEnded)
+        episodes = trainer.wait_for(EpisodesEnded)
         simulator.leave()
 
         # The reward of the first message belongs to no decision: 4 x 1 + 2.
@@ -174,111 +174,111 @@ def test_episodes_are_reported_with_their_undiscounted_return_and_length() -> No
 
 
 def test_a_frozen_simulator_does_not_hold_up_the_others() -> None:
-    with learner(size=50, straggler_grace=0.1) as desk:
-        frozen = player(desk.endpoints[0].address)
+    with learner(size=50, late_agents_grace=0.1) as trainer:
+        frozen = player(trainer.endpoints[0].address)
         frozen.step([0, 1])
         frozen.receive()
-        playing = Playing(player(desk.endpoints[0].address), 4)
+        playing = Playing(player(trainer.endpoints[0].address), 4)
 
-        desk.wait_for(RoundCollected, lambda notice: notice.round == 3)
+        trainer.wait_for(RoundCollected, lambda notice: notice.round == 3)
         playing.stop()
         frozen.leave()
 
-        assert [sum(rollout.steps for rollout in desk.rollouts[number]) for number in range(3)] == [50, 50, 50]
+        assert [sum(rollout.steps for rollout in trainer.rollouts[number]) for number in range(3)] == [50, 50, 50]
 
 
 def test_an_agent_that_its_game_forgets_does_not_hold_up_the_round() -> None:
-    with learner(size=40, straggler_grace=0.1) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=40, late_agents_grace=0.1) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1, 2], 1)
 
         playing = Playing(simulator, 2)  # agent 2 is never heard of again
 
-        desk.wait_for(RoundCollected, lambda notice: notice.round == 2)
+        trainer.wait_for(RoundCollected, lambda notice: notice.round == 2)
         playing.stop()
-        assert [sum(rollout.steps for rollout in desk.rollouts[number]) for number in range(2)] == [40, 40]
+        assert [sum(rollout.steps for rollout in trainer.rollouts[number]) for number in range(2)] == [40, 40]
 
 
 def test_a_behavior_whose_training_is_over_is_still_answered() -> None:
-    with learner(size=4, lockstep=False) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=4, lockstep=False) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 2)
-        desk.wait_for(BehaviorAnnounced)
-        desk.pool.grant_unrecorded(SPEC.behavior)
+        trainer.wait_for(BehaviorAnnounced)
+        trainer.pool.grant_unrecorded(SPEC.behavior)
 
         simulator.play([0, 1], 50)
         simulator.leave()
 
-        assert sum(rollout.steps for rollouts in desk.rollouts.values() for rollout in rollouts) <= 4
+        assert sum(rollout.steps for rollouts in trainer.rollouts.values() for rollout in rollouts) <= 4
 
 
 # Faults ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_killed_collector_costs_only_its_partial_segments() -> None:
-    with learner(count=2, size=200, horizon=16) as desk:
-        lost = Playing(player(desk.endpoints[0].address), 5)
-        going_on = Playing(player(desk.endpoints[1].address), 5)
-        desk.wait_for(RoundCollected, lambda notice: notice.round >= 1)
-        victim = pids_of(desk.pool)[0]
+    with learner(count=2, size=200, horizon=16) as trainer:
+        lost = Playing(player(trainer.endpoints[0].address), 5)
+        going_on = Playing(player(trainer.endpoints[1].address), 5)
+        trainer.wait_for(RoundCollected, lambda notice: notice.round >= 1)
+        victim = pids_of(trainer.pool)[0]
 
         os.kill(victim, signal.SIGKILL)
 
-        died = desk.wait_for(CollectorDied)
-        listening = desk.wait_for(CollectorListening)
+        died = trainer.wait_for(CollectorDied)
+        listening = trainer.wait_for(CollectorListening)
         assert (died.index, died.exit_code, listening.endpoint.index) == (0, -signal.SIGKILL, 0)
         assert died.reason == "signal SIGKILL"
-        left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == lost.simulator.session_id)
+        left = trainer.wait_for(SimulatorLeft, lambda notice: notice.session_id == lost.simulator.session_id)
         assert (left.code, left.reason) == ("collector_died", "its collector ended (signal SIGKILL)")
         lost.stop()
         back = Playing(player(listening.endpoint.address), 5)
-        rounds = len(desk.heard(RoundCollected))
-        desk.wait_for(RoundCollected, lambda notice: notice.round >= rounds + 4)
-        assert not desk.heard(SimulatorLeft)[1:], "the other collector's simulator did not notice"
+        rounds = len(trainer.heard(RoundCollected))
+        trainer.wait_for(RoundCollected, lambda notice: notice.round >= rounds + 4)
+        assert not trainer.heard(SimulatorLeft)[1:], "the other collector's simulator did not notice"
         for playing in (going_on, back):
             playing.stop()
 
         for number in range(rounds + 3):
-            assert 200 <= sum(rollout.steps for rollout in desk.rollouts[number]) < 216, "at most a segment too much"
-        ledger = desk.pool._behaviors[SPEC.behavior].ledger
+            assert 200 <= sum(rollout.steps for rollout in trainer.rollouts[number]) < 216, "at most a segment too much"
+        ledger = trainer.pool._behaviors[SPEC.behavior].ledger
         eventually(lambda: ledger.owned_by(0) + ledger.owned_by(1) + ledger.free == len(ledger._owners))
 
 
 def test_the_only_collector_is_started_again_and_its_round_goes_on() -> None:
-    with learner(size=100) as desk:
-        first = Playing(player(desk.endpoints[0].address), 4)
-        desk.wait_for(RoundCollected)
+    with learner(size=100) as trainer:
+        first = Playing(player(trainer.endpoints[0].address), 4)
+        trainer.wait_for(RoundCollected)
 
-        os.kill(pids_of(desk.pool)[0], signal.SIGKILL)
-        listening = desk.wait_for(CollectorListening)
+        os.kill(pids_of(trainer.pool)[0], signal.SIGKILL)
+        listening = trainer.wait_for(CollectorListening)
         first.stop()
         second = Playing(player(listening.endpoint.address), 4)
-        rounds = len(desk.heard(RoundCollected))
-        desk.wait_for(RoundCollected, lambda notice: notice.round >= rounds + 2)
+        rounds = len(trainer.heard(RoundCollected))
+        trainer.wait_for(RoundCollected, lambda notice: notice.round >= rounds + 2)
         second.stop()
 
-        assert [sum(r.steps for r in desk.rollouts[number]) for number in range(rounds + 2)] == [100] * (rounds + 2)
-        numbers = [notice.number for notice in desk.heard(SimulatorConnected)]
+        assert [sum(r.steps for r in trainer.rollouts[number]) for number in range(rounds + 2)] == [100] * (rounds + 2)
+        numbers = [notice.number for notice in trainer.heard(SimulatorConnected)]
         assert len(set(numbers)) == len(numbers), "numbers are not given twice"
 
 
 def test_a_frozen_collector_is_replaced_and_one_that_only_idles_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.collectors.processes.SILENCE_SECONDS", 4.0)
-    with learner(count=2, size=100) as desk:
-        frozen, idle = pids_of(desk.pool)
-        simulator = player(desk.endpoints[0].address)
+    with learner(count=2, size=100) as trainer:
+        frozen, idle = pids_of(trainer.pool)
+        simulator = player(trainer.endpoints[0].address)
 
         os.kill(frozen, signal.SIGSTOP)
 
-        died = desk.wait_for(CollectorDied)
+        died = trainer.wait_for(CollectorDied)
         assert (died.index, died.exit_code) == (0, -signal.SIGKILL)
         assert died.silent_seconds is not None
         assert died.silent_seconds > 4.0
         assert died.reason == f"it had said nothing for {died.silent_seconds:.0f} s, and the trainer killed it"
-        assert desk.wait_for(SimulatorLeft).reason == f"its collector ended ({died.reason})"
+        assert trainer.wait_for(SimulatorLeft).reason == f"its collector ended ({died.reason})"
         simulator.leave()
-        assert desk.wait_for(CollectorListening).endpoint.index == 0
-        assert pids_of(desk.pool)[1] == idle
+        assert trainer.wait_for(CollectorListening).endpoint.index == 0
+        assert pids_of(trainer.pool)[1] == idle
 
 
 def test_collectors_end_when_the_learner_is_killed() -> None:
@@ -311,22 +311,24 @@ def test_a_warm_process_ends_when_its_learner_goes_away() -> None:
 
 
 def test_a_simulator_that_breaks_off_is_reported() -> None:
-    with learner() as desk:
-        polite, rude = player(desk.endpoints[0].address), player(desk.endpoints[0].address)
+    with learner() as trainer:
+        polite, rude = player(trainer.endpoints[0].address), player(trainer.endpoints[0].address)
         polite.play([0], 2)
 
         polite.half_close()
         rude.vanish()
 
-        left = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == polite.session_id)
+        left = trainer.wait_for(SimulatorLeft, lambda notice: notice.session_id == polite.session_id)
         assert (left.code, left.steps) == ("left", 1)
-        assert desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == rude.session_id).code == "disconnected"
+        assert (
+            trainer.wait_for(SimulatorLeft, lambda notice: notice.session_id == rude.session_id).code == "disconnected"
+        )
         polite.leave()
 
 
 def test_a_simulator_that_hangs_is_ended_by_name_after_the_step_timeout() -> None:
-    with learner(step_timeout=0.3) as desk:
-        hung, alive = player(desk.endpoints[0].address), player(desk.endpoints[0].address)
+    with learner(step_timeout=0.3) as trainer:
+        hung, alive = player(trainer.endpoints[0].address), player(trainer.endpoints[0].address)
         hung.play([0, 1], 3)
         hung.step([0, 1])
         hung.receive()
@@ -341,22 +343,22 @@ def test_a_simulator_that_hangs_is_ended_by_name_after_the_step_timeout() -> Non
 
 
 def test_a_simulator_whose_agents_are_held_is_not_taken_for_hung() -> None:
-    with learner(step_timeout=0.2, lockstep=False, size=2) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(step_timeout=0.2, lockstep=False, size=2) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 1)
         simulator.step([0, 1])  # held: nothing was sent that it could answer
-        desk.wait_for(RoundCollected)
-        never(lambda: desk.heard(SimulatorLeft), "the simulator is sent away", 0.5)
+        trainer.wait_for(RoundCollected)
+        never(lambda: trainer.heard(SimulatorLeft), "the simulator is sent away", 0.5)
 
-        desk.pool.grant(SPEC.behavior, 1, 2)
+        trainer.pool.grant(SPEC.behavior, 1, 2)
 
         assert simulator.receive().HasField("actions")
         simulator.leave()
 
 
 def test_start_up_has_a_time_limit_of_its_own() -> None:
-    with learner(step_timeout=0.1, startup_timeout=0.6) as desk:
-        slow = player(desk.endpoints[0].address)
+    with learner(step_timeout=0.1, startup_timeout=0.6) as trainer:
+        slow = player(trainer.endpoints[0].address)
         begin = time.monotonic()
 
         close = slow.closed()
@@ -371,8 +373,10 @@ def test_start_up_has_a_time_limit_of_its_own() -> None:
 
 
 def test_welcome_tells_seed_number_parameters_and_limits() -> None:
-    with learner(environment_parameters={"gravity": Constant(9.5)}, max_message_bytes=12345, step_timeout=33.0) as desk:
-        first, second = Simulator(desk.endpoints[0].address), Simulator(desk.endpoints[0].address)
+    with learner(
+        environment_parameters={"gravity": Constant(9.5)}, max_message_bytes=12345, step_timeout=33.0
+    ) as trainer:
+        first, second = Simulator(trainer.endpoints[0].address), Simulator(trainer.endpoints[0].address)
         welcomes = [first.hello(SPEC).welcome, second.hello().welcome]
         for simulator in (first, second):
             simulator.leave()
@@ -384,8 +388,8 @@ def test_welcome_tells_seed_number_parameters_and_limits() -> None:
 
 
 def test_a_newer_stream_of_an_session_id_takes_the_place_of_the_older_one() -> None:
-    with learner(count=2) as desk:
-        here, there = (endpoint.address for endpoint in desk.endpoints)
+    with learner(count=2) as trainer:
+        here, there = (endpoint.address for endpoint in trainer.endpoints)
         first = player(here, session_id="twin")
         second = player(here, session_id="twin")
         assert first.closed().code == "superseded"
@@ -397,29 +401,29 @@ def test_a_newer_stream_of_an_session_id_takes_the_place_of_the_older_one() -> N
 
 
 def test_behaviors_may_be_announced_after_hello() -> None:
-    with learner() as desk:
-        simulator = Simulator(desk.endpoints[0].address)
+    with learner() as trainer:
+        simulator = Simulator(trainer.endpoints[0].address)
         simulator.hello()
 
         simulator.send(pb.Announce(behaviors=simulator.make_hello(SPEC).behaviors))
 
         simulator.play([0], 3)
-        started = desk.wait_for(SimulatorStarted)
+        started = trainer.wait_for(SimulatorStarted)
         assert (started.behaviors, started.agents) == ((SPEC.name,), 1)
         simulator.leave()
 
 
 def test_agents_wait_while_the_learner_decides_and_end_when_it_refuses() -> None:
-    with learner() as desk:
-        desk.refusals["Cart"] = ("behavior_not_configured", "no such behavior; the configuration has 'Other'")
-        simulator = Simulator(desk.endpoints[0].address)
+    with learner() as trainer:
+        trainer.refusals["Cart"] = ("behavior_not_configured", "no such behavior; the configuration has 'Other'")
+        simulator = Simulator(trainer.endpoints[0].address)
         simulator.send(simulator.make_hello(SPEC))
         simulator.step([0])
 
         assert simulator.receive().HasField("welcome")
         close = simulator.closed()
         assert (close.code, "Other" in close.reason) == ("behavior_not_configured", True)
-        later = Simulator(desk.endpoints[0].address)
+        later = Simulator(trainer.endpoints[0].address)
         later.send(later.make_hello(SPEC))
         assert later.closed().code == "behavior_not_configured"
         for each in (simulator, later):
@@ -427,8 +431,8 @@ def test_agents_wait_while_the_learner_decides_and_end_when_it_refuses() -> None
 
 
 def test_reported_numbers_arrive_summed_up() -> None:
-    with learner() as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner() as trainer:
+        simulator = player(trainer.endpoints[0].address)
         for value in (1.0, 2.0, 6.0):
             step = simulator.make_step([0])
             step.stats.add(key="Score", value=value)
@@ -437,7 +441,7 @@ def test_reported_numbers_arrive_summed_up() -> None:
             simulator.receive()
 
         def collected() -> dict[str, list[StatsReported]]:
-            rows = desk.heard(StatsReported)
+            rows = trainer.heard(StatsReported)
             return {key: [row for row in rows if row.key == key] for key in ("Score", "Level")}
 
         eventually(lambda: all(sum(row.count for row in rows) == 3 for rows in collected().values()))
@@ -450,19 +454,19 @@ def test_reported_numbers_arrive_summed_up() -> None:
 
 
 def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
-    with learner(size=4) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=4) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0], 1)
         for _ in range(40):
             step = simulator.make_step([0], ended=[0])
             step.stats.add(key="Won", value=1.0)
             simulator.send(step)
             simulator.receive()
-        eventually(lambda: sum(len(each.lengths) for each in desk.heard(EpisodesEnded)) >= 36)
+        eventually(lambda: sum(len(each.lengths) for each in trainer.heard(EpisodesEnded)) >= 36)
         simulator.leave()
 
         reported = ended = 0
-        for notice in list(desk.notices):
+        for notice in list(trainer.events):
             if isinstance(notice, StatsReported):
                 reported += notice.count
             elif isinstance(notice, EpisodesEnded):
@@ -471,13 +475,13 @@ def test_what_was_reported_in_an_episode_arrives_before_its_end() -> None:
 
 
 def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
-    with learner(size=4, lockstep=False) as desk:
-        simulator = player(desk.endpoints[0].address)
+    with learner(size=4, lockstep=False) as trainer:
+        simulator = player(trainer.endpoints[0].address)
         simulator.play([0, 1], 2)
         simulator.step([0, 1])  # held
-        desk.wait_for(RoundCollected)
+        trainer.wait_for(RoundCollected)
 
-        desk.pool.reset({"gravity": Constant(1.5)})
+        trainer.pool.reset({"gravity": Constant(1.5)})
 
         reset = simulator.receive().reset
         assert (reset.reset_id, dict(reset.environment_parameters)) == (1, {"gravity": 1.5})
@@ -485,7 +489,7 @@ def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
         fresh = simulator.make_step([0])
         fresh.reset_id = 1
         simulator.send(fresh)
-        desk.pool.grant(SPEC.behavior, 1, 4)
+        trainer.pool.grant(SPEC.behavior, 1, 4)
         actions = simulator.receive().actions
         assert actions.step_id == simulator.step_id
         simulator.leave()
@@ -508,8 +512,8 @@ def make_ticket(simulator: Simulator, **changes: object) -> str:
 
 @pytest.fixture(scope="module")
 def guarded() -> object:
-    with learner(ticket_key=KEY) as desk:
-        yield desk
+    with learner(ticket_key=KEY) as trainer:
+        yield trainer
 
 
 def test_a_ticket_opens_a_session_under_its_number(guarded: Learner) -> None:
@@ -590,34 +594,34 @@ def test_a_taken_port_is_a_clear_error() -> None:
 def test_a_collector_that_cannot_be_started_again_says_so_once(tmp_path: Path) -> None:
     certificate = tmp_path / "server.pem"
     shutil.copy(CERTIFICATE, certificate)
-    with learner(tls_certificate=str(certificate), tls_key=str(PRIVATE)) as desk:
+    with learner(tls_certificate=str(certificate), tls_key=str(PRIVATE)) as trainer:
         certificate.unlink()
-        os.kill(pids_of(desk.pool)[0], signal.SIGKILL)
+        os.kill(pids_of(trainer.pool)[0], signal.SIGKILL)
 
-        reason = desk.wait_for(CollectorDied, lambda notice: notice.exit_code == 1).reason
+        reason = trainer.wait_for(CollectorDied, lambda notice: notice.exit_code == 1).reason
 
         assert reason.startswith(f"exit code 1: ValueError: {certificate} cannot be read (No such file or directory)")
-        child = desk.pool._children[0]
+        child = trainer.pool._children[0]
         eventually(lambda: child.generation >= 3)
-        assert [each.exit_code for each in desk.heard(CollectorDied)] == [-signal.SIGKILL, 1]
+        assert [each.exit_code for each in trainer.heard(CollectorDied)] == [-signal.SIGKILL, 1]
         shutil.copy(CERTIFICATE, certificate)
-        desk.wait_for(CollectorListening)
+        trainer.wait_for(CollectorListening)
 
 
 def test_a_collector_that_makes_a_mistake_tells_its_simulators_so_before_it_ends() -> None:
-    with learner() as desk:
-        simulator = player(desk.endpoints[0].address)
-        with desk.pool._lock:
-            desk.pool._children.send(desk.pool._children[0], Kind.GRANT, b"no message")
+    with learner() as trainer:
+        simulator = player(trainer.endpoints[0].address)
+        with trainer.pool._lock:
+            trainer.pool._children.send(trainer.pool._children[0], Kind.GRANT, b"no message")
 
         close = simulator.closed()
 
         assert (close.code, close.rejoin) == ("internal_error", True)
         assert close.reason == "the collector made a mistake and is started again; its log has the details"
-        left = desk.wait_for(SimulatorLeft)
+        left = trainer.wait_for(SimulatorLeft)
         assert (left.session_id, left.code, left.reason) == (simulator.session_id, close.code, close.reason)
-        assert desk.wait_for(CollectorDied).exit_code == 1
-        desk.wait_for(CollectorListening)
+        assert trainer.wait_for(CollectorDied).exit_code == 1
+        trainer.wait_for(CollectorListening)
 
 
 def test_collectors_take_the_ports_of_their_range() -> None:
@@ -676,13 +680,13 @@ def test_closing_tells_every_simulator_why_and_ends_the_processes() -> None:
 
 
 def test_a_hundred_sessions_need_no_thread_each_and_little_memory() -> None:
-    with learner(size=10_000) as desk:
-        warm_up = player(desk.endpoints[0].address)
+    with learner(size=10_000) as trainer:
+        warm_up = player(trainer.endpoints[0].address)
         warm_up.play([0], 3)
-        process = psutil.Process(pids_of(desk.pool)[0])
+        process = psutil.Process(pids_of(trainer.pool)[0])
         threads, memory = process.num_threads(), process.memory_info().rss
 
-        crowd = [player(desk.endpoints[0].address) for _ in range(100)]
+        crowd = [player(trainer.endpoints[0].address) for _ in range(100)]
         for simulator in crowd:
             simulator.play([0, 1], 2)
 
@@ -694,8 +698,8 @@ def test_a_hundred_sessions_need_no_thread_each_and_little_memory() -> None:
 
 def test_two_behaviors_of_one_simulator_learn_apart() -> None:
     other = BehaviorSpec("Other", SPEC.observations, SPEC.actions)
-    with learner(size=6, lockstep=False) as desk:
-        simulator = Simulator(desk.endpoints[0].address)
+    with learner(size=6, lockstep=False) as trainer:
+        simulator = Simulator(trainer.endpoints[0].address)
         simulator.hello(SPEC, other)
         for _ in range(3):
             step = simulator.make_step([0, 1])
@@ -706,23 +710,23 @@ def test_two_behaviors_of_one_simulator_learn_apart() -> None:
             assert answered == {"Cart", "Other"}
         simulator.step([0, 1])
 
-        desk.wait_for(RoundCollected, lambda notice: notice.behavior == "Cart")
-        assert {notice.behavior for notice in desk.heard(SegmentsDelivered)} == {"Cart"}
+        trainer.wait_for(RoundCollected, lambda notice: notice.behavior == "Cart")
+        assert {notice.behavior for notice in trainer.heard(SegmentsDelivered)} == {"Cart"}
         simulator.leave()
 
 
 def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch() -> None:
     # On "meta" weights can be placed and nothing can be computed: whoever acts there can't go on.
     memory = {"hidden_units": 8, "num_layers": 1, "memory": {"memory_size": 4}}
-    with learner(network=memory, device="meta") as desk:
-        playing = Playing(player(desk.endpoints[0].address), 2)
-        died = desk.wait_for(CollectorDied)
+    with learner(network=memory, device="meta") as trainer:
+        playing = Playing(player(trainer.endpoints[0].address), 2)
+        died = trainer.wait_for(CollectorDied)
         assert died.index == 0
         assert "NotImplementedError: Cannot copy out of meta tensor" in died.reason
         playing.stop()
-    with learner(device="meta") as desk:
-        playing = Playing(player(desk.endpoints[0].address), 2)
-        desk.wait_for(RoundCollected)
+    with learner(device="meta") as trainer:
+        playing = Playing(player(trainer.endpoints[0].address), 2)
+        trainer.wait_for(RoundCollected)
         playing.stop()
 
-        assert not desk.heard(CollectorDied), "plain policies act in numpy"
+        assert not trainer.heard(CollectorDied), "plain policies act in numpy"

@@ -78,7 +78,7 @@ def test_a_worker_that_takes_a_run_as_soon_as_it_starts_is_listed_with_it(databa
     try:
         eventually(lambda: read_run(database, "run").attempt == 1)
         assert listed_runs(database) == [run.id]
-        never(lambda: listed_runs(database) != [run.id], "its row is written anew without the run", 3)
+        never(lambda: listed_runs(database) != [run.id], "its row is written again without the run", 3)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)

@@ -34,15 +34,15 @@ from worker.learning.build import (
 )
 
 CPU = torch.device("cpu")
-SHOWN = "dem_" + "0" * 26
+DEMONSTRATION = "dem_" + "0" * 26
 NONE = Demonstrations({})
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Demonstrations:
+def expert(tmp_path: Path) -> Demonstrations:
     """One demonstration of a behavior that sees four numbers and has one branch of two choices."""
     write(demonstrate(make_spec(branches=(2,))), tmp_path / "shown.npz")
-    return Demonstrations({SHOWN: str(tmp_path / "shown.npz")})
+    return Demonstrations({DEMONSTRATION: str(tmp_path / "shown.npz")})
 
 
 def test_every_trainer_is_built_from_its_defaults() -> None:
@@ -55,13 +55,13 @@ def learners() -> list[Any]:
     return [trainer for trainer in TRAINERS.values() if trainer is not CloneConfig]
 
 
-def test_signals_are_built_in_the_order_of_the_value_heads(shown: Demonstrations) -> None:
-    gail = {"demonstrations": [SHOWN], "gamma": 0.5}
+def test_signals_are_built_in_the_order_of_the_value_heads(expert: Demonstrations) -> None:
+    gail = {"demonstrations": [DEMONSTRATION], "gamma": 0.5}
     section = RewardSignals.model_validate(
         {"novelty": {}, "rnd": {}, "gail": [gail, gail], "curiosity": {}, "extrinsic": {}}
     )
 
-    signals = build_signals(section, make_spec(branches=(2,)), CPU, torch.Generator(), shown)
+    signals = build_signals(section, make_spec(branches=(2,)), CPU, torch.Generator(), expert)
 
     assert signals.names == ("extrinsic", "curiosity", "gail", "gail_2", "rnd", "novelty")
     assert signals.gamma.tolist() == pytest.approx([0.99, 0.99, 0.5, 0.5, 0.99, 0.99])
@@ -98,16 +98,16 @@ def test_what_a_signals_own_network_cannot_see_is_refused_with_its_place(
 ) -> None:
     spec = make_spec(observations=((3, 16, 16),), branches=(2,))
     write(demonstrate(spec), tmp_path / "shown.npz")
-    shown = Demonstrations({SHOWN: str(tmp_path / "shown.npz")})
+    expert = Demonstrations({DEMONSTRATION: str(tmp_path / "shown.npz")})
     gails = signals.get("gail", [])
     for gail in gails if isinstance(gails, list) else [gails]:
-        gail["demonstrations"] = [SHOWN]
+        gail["demonstrations"] = [DEMONSTRATION]
     config = make_config(network={"vis_encode_type": "match3"})
     config = config.model_copy(update={"reward_signals": RewardSignals.model_validate({"extrinsic": {}, **signals})})
 
     place = rf"^behavior 'Walker': reward_signals\.{where}\.network_settings: observation 0 .* 'simple' needs .* 20"
     with pytest.raises(UnsupportedSpec, match=place) as caught:
-        build_algorithm(config, spec, CPU, 1, shown)
+        build_algorithm(config, spec, CPU, 1, expert)
     assert (caught.value.behavior, caught.value.code) == ("Walker", "observation_too_small")
 
 
@@ -125,9 +125,9 @@ def test_a_signals_own_goal_conditioning_is_refused_with_its_place() -> None:
 
 @pytest.mark.parametrize("section", ["gail", "behavioral_cloning"])
 def test_a_demonstration_that_does_not_fit_is_refused_by_its_id_with_both_shapes(
-    shown: Demonstrations, section: str
+    expert: Demonstrations, section: str
 ) -> None:
-    named = {"demonstrations": [SHOWN]}
+    named = {"demonstrations": [DEMONSTRATION]}
     config = make_config()
     if section == "gail":
         signals = RewardSignals(gail=GAILConfig.model_validate(named))
@@ -136,52 +136,54 @@ def test_a_demonstration_that_does_not_fit_is_refused_by_its_id_with_both_shapes
         config = type(config).model_validate({**config.model_dump(), "behavioral_cloning": named})
 
     key = rf"(reward_signals\.)?{section}\.demonstrations\[0\]"
-    with pytest.raises(DemonstrationError, match=rf"^{key}: .*demonstration {SHOWN} .*\(4,\).*'Walker'.*\(7,\)"):
-        build_algorithm(config, make_spec(observations=(7,), branches=(2,)), CPU, 1, shown)
+    with pytest.raises(
+        DemonstrationError, match=rf"^{key}: .*demonstration {DEMONSTRATION} .*\(4,\).*'Walker'.*\(7,\)"
+    ):
+        build_algorithm(config, make_spec(observations=(7,), branches=(2,)), CPU, 1, expert)
 
 
 def test_a_demonstration_that_was_not_handed_over_is_named() -> None:
-    config = CloneConfig.model_validate({"demonstrations": [SHOWN]})
+    config = CloneConfig.model_validate({"demonstrations": [DEMONSTRATION]})
 
-    with pytest.raises(DemonstrationError, match=rf"^demonstrations\[0\]: .*{SHOWN}"):
+    with pytest.raises(DemonstrationError, match=rf"^demonstrations\[0\]: .*{DEMONSTRATION}"):
         build_clone(config, "Walker", CPU, 1, NONE)
 
 
 def test_the_error_of_a_demonstration_names_the_signal_of_several_that_it_is_for(
-    shown: Demonstrations, tmp_path: Path
+    expert: Demonstrations, tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged.demo"
     damaged.write_bytes(b"hello")
-    gails = [{"demonstrations": [SHOWN]}, {"demonstrations": [SHOWN], "demo_path": str(damaged)}]
+    gails = [{"demonstrations": [DEMONSTRATION]}, {"demonstrations": [DEMONSTRATION], "demo_path": str(damaged)}]
     config = make_config().model_copy(update={"reward_signals": RewardSignals.model_validate({"gail": gails})})
 
     key = r"reward_signals\.gail\[1\]\.demo_path"
     with pytest.raises(
         DemonstrationError, match=rf"^{key}: .*damaged\.demo, byte 0: it is no recording.*copy it again"
     ):
-        build_algorithm(config, make_spec(branches=(2,)), CPU, 1, shown)
+        build_algorithm(config, make_spec(branches=(2,)), CPU, 1, expert)
 
 
 def test_recordings_are_paired_as_ml_agents_did_where_that_is_asked_for(tmp_path: Path) -> None:
     """A record holds what was done before it: correctly read, the first state goes with the second record's action."""
     demonstration = demonstrate(make_spec(branches=(2,)))
     write(demonstration, tmp_path / "shown.demo")
-    shown = Demonstrations({SHOWN: str(tmp_path / "shown.demo")})
+    expert = Demonstrations({DEMONSTRATION: str(tmp_path / "shown.demo")})
 
     rows = {}
     for legacy in (False, True):
-        config = CloneConfig.model_validate({"demonstrations": [SHOWN], "legacy_pairing": legacy})
-        rows[legacy] = build_clone(config, "Walker", CPU, 1, shown)[2].transitions.discrete[:, 0].tolist()
+        config = CloneConfig.model_validate({"demonstrations": [DEMONSTRATION], "legacy_pairing": legacy})
+        rows[legacy] = build_clone(config, "Walker", CPU, 1, expert)[2].transitions.discrete[:, 0].tolist()
 
     acted = demonstration.discrete[:, 0].tolist()
     assert rows[False] == acted
     assert rows[True][:2] == [0, acted[0]], "nothing yet, then what was done at the first state"
 
 
-def test_a_clone_sees_and_does_what_was_shown(shown: Demonstrations) -> None:
-    config = CloneConfig.model_validate({"demonstrations": [SHOWN]})
+def test_a_clone_sees_and_does_what_was_shown(expert: Demonstrations) -> None:
+    config = CloneConfig.model_validate({"demonstrations": [DEMONSTRATION]})
 
-    algorithm, spec, buffer = build_clone(config, "Runner", CPU, 1, shown)
+    algorithm, spec, buffer = build_clone(config, "Runner", CPU, 1, expert)
 
     assert (spec.name, spec.actions) == ("Runner", make_spec(branches=(2,)).actions)
     assert buffer.steps == 20

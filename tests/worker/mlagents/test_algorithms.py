@@ -22,7 +22,7 @@ from worker.learning.rewards.rnd import RNDNetworks
 from worker.mlagents.algorithms import LISTED, Misfit, translate
 
 FRESH = ("updated", "beta")
-"""Buffers that a checkpoint of ML-Agents may lack: whether curiosity has learnt, and the price of VAIL."""
+"""Buffers that a checkpoint of ML-Agents may lack: whether curiosity has learned, and the price of VAIL."""
 
 
 def load(module: nn.Module, state: dict[str, Tensor]) -> None:
@@ -71,7 +71,7 @@ def test_policy_and_values_of_ppo_answer_as_they_did_in_ml_agents(tmp_path: Path
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("sac")])
 def test_policy_and_critics_of_sac_answer_as_they_did_in_ml_agents(tmp_path: Path, name: str) -> None:
     case = Case(name)
-    actor = Actor(case.spec, case.config.network_settings, generator(), squashed=True)
+    actor = Actor(case.spec, case.config.network_settings, generator(), head="squashed")
     critics = build_critics(
         case.spec, case.config.network_settings, len(case.config.reward_signals.active()), generator()
     )
@@ -173,7 +173,7 @@ def test_moments_go_where_their_weights_go(tmp_path: Path, name: str) -> None:
 
 def test_statistics_are_those_of_all_vectors_as_sums(tmp_path: Path) -> None:
     case = Case("sac-signals")
-    actor = Actor(case.spec, case.config.network_settings, generator(), squashed=True)
+    actor = Actor(case.spec, case.config.network_settings, generator(), head="squashed")
     file = case.file(tmp_path)
 
     load(actor, translate(file, case.config, case.spec).state["actor"])

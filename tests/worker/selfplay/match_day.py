@@ -24,7 +24,7 @@ from worker.trainer.messages import (
 )
 
 
-class Referee:
+class Recorder:
     """The trainer's supervisor: lets games play, commits checkpoints, remembers what it is told."""
 
     def __init__(self, games: Sequence[Simulation]) -> None:
@@ -56,7 +56,7 @@ class Referee:
 
     def _play(self, game: Simulation, address: str) -> None:
         with suppress(SimulatorError):
-            connect(game, run="alone", server=address, patience_seconds=1.0)
+            connect(game, run="alone", server=address, connect_timeout_seconds=1.0)
 
     @property
     def matches(self) -> list[PlayedMatch]:
@@ -88,9 +88,9 @@ def train(
     checkpoints: Mapping[str, str] | None = None,
     simulators: dict[str, Any] | None = None,
     attempt: int = 1,
-) -> tuple[Finished, Referee]:
+) -> tuple[Finished, Recorder]:
     """Train until every behavior is done. `checkpoints`: the folders of those that the configuration names."""
-    referee = Referee(games)
+    match_recorder = Recorder(games)
     job = Job(
         run_id="alone",
         attempt=attempt,
@@ -101,6 +101,6 @@ def train(
         resume_from=resume_from,
         checkpoints=dict(checkpoints or {}),
     )
-    finished = Trainer(job, referee, []).run()
-    referee.join()
-    return finished, referee
+    finished = Trainer(job, match_recorder, []).run()
+    match_recorder.join()
+    return finished, match_recorder

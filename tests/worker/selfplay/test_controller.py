@@ -38,9 +38,9 @@ class Club:
     def reset(self) -> None:
         self.calls.append("reset")
 
-    def oppose(self, behavior: str, opposition: OpponentAssignment, weights: Mapping[int, Weights]) -> None:
-        assert opposition.keys <= weights.keys(), "whatever is named has weights"
-        self.opposed[behavior] = opposition
+    def assign_opponents(self, behavior: str, assignment: OpponentAssignment, weights: Mapping[int, Weights]) -> None:
+        assert assignment.keys <= weights.keys(), "whatever is named has weights"
+        self.opposed[behavior] = assignment
         self.weights[behavior] = {key: float(flat[0]) for key, flat in weights.items()}  # type: ignore[assignment]
         self.calls.append(behavior)
 
@@ -182,7 +182,7 @@ def test_behaviors_with_agents_of_one_team_learn_in_the_same_turn() -> None:
 
     assert (club.controller.has_turn("A"), club.controller.has_turn("B")) == (True, True)
     club.controller.learned("A", 200, done=True)
-    assert club.controller.learning == 0, "the other one has not learnt for all of its steps"
+    assert club.controller.learning == 0, "the other one has not learned for all of its steps"
     club.controller.learned("B", 200, done=True)
     assert club.controller.learning == 0, "nobody is left"
 
@@ -283,7 +283,7 @@ def test_a_team_that_comes_back_in_time_goes_on_with_its_turn() -> None:
     club.controller.watch(301.0)
     club.controller.watch(360.0)
 
-    assert club.controller.learning == 0, "waited for anew"
+    assert club.controller.learning == 0, "waited for again"
 
 
 def test_where_nobody_plays_at_all_the_turn_stays_where_it_is() -> None:

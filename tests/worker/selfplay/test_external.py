@@ -13,7 +13,7 @@ import torch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from server.config.config import PPOConfig, resolve
 from tests.toys.brawl import Brawl
-from tests.worker.selfplay.match_day import Referee, train
+from tests.worker.selfplay.match_day import Recorder, train
 from tests.worker.selfplay.test_training import BLUE, RED, section
 from worker.collectors.acting import POLICIES
 from worker.learning.build import Demonstrations, build_algorithm
@@ -28,13 +28,15 @@ CKPT, OTHER = "ckpt_" + "a" * 26, "ckpt_" + "b" * 26
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a run of its own to its end; return the folder of its last checkpoint."""
-    _, referee = train({"Brawler": section(max_steps=300)}, [Brawl({RED: 1, BLUE: 2})], tmp_path_factory.mktemp("one"))
-    return Path(referee.checkpoints[-1].folder)
+    _, match_recorder = train(
+        {"Brawler": section(max_steps=300)}, [Brawl({RED: 1, BLUE: 2})], tmp_path_factory.mktemp("one")
+    )
+    return Path(match_recorder.checkpoints[-1].folder)
 
 
 def play(
     folder: Path, opponents: list[str], checkpoints: Mapping[str, str], **overrides: Any
-) -> tuple[Finished, Referee]:
+) -> tuple[Finished, Recorder]:
     """Train against opponents; return how it ended, and what the trainer told."""
     resume_from, sizes = overrides.pop("resume_from", None), overrides.pop("sizes", {RED: 1, BLUE: 1})
     behavior = next(iter(sizes)).partition("?")[0]
@@ -50,13 +52,13 @@ def ghost_of(folder: str | Path) -> dict[str, Any]:
 
 
 def test_a_random_player_is_an_opponent_that_does_anything_and_told_of_by_its_name(tmp_path: Path) -> None:
-    _, referee = play(tmp_path, ["random"], {}, max_steps=600)
+    _, match_recorder = play(tmp_path, ["random"], {}, max_steps=600)
 
-    participants = [participant for match in referee.matches for participant in match.participants[1:]]
+    participants = [participant for match in match_recorder.matches for participant in match.participants[1:]]
     assert {participant.scripted for participant in participants} == {"random", None}
-    rated = [match for match in referee.matches if match.rated and match.participants[1].scripted == "random"]
+    rated = [match for match in match_recorder.matches if match.rated and match.participants[1].scripted == "random"]
     assert rated, "matches against it change ratings"
-    (guest,) = ghost_of(referee.checkpoints[-1].folder)["guests"]
+    (guest,) = ghost_of(match_recorder.checkpoints[-1].folder)["guests"]
     assert (guest["checkpoint"], guest["step"]) == (None, 0)
 
 
@@ -86,36 +88,36 @@ def test_a_random_player_has_no_preference(kind: str) -> None:
 def test_policies_of_other_runs_are_drawn_beside_the_own_snapshots_and_told_of_by_their_checkpoint(
     origin: Path, tmp_path: Path
 ) -> None:
-    _, referee = play(tmp_path, [CKPT, f"{CKPT}#2"], {CKPT: str(origin)}, max_steps=1200)
+    _, match_recorder = play(tmp_path, [CKPT, f"{CKPT}#2"], {CKPT: str(origin)}, max_steps=1200)
 
     participants = Counter(
         (participant.checkpoint, participant.snapshot)
-        for match in referee.matches
+        for match in match_recorder.matches
         for participant in match.participants[1:]
     )
     assert {(CKPT, None), (CKPT, 2)} < participants.keys(), "both guests"
     assert any(name is None and number is not None for name, number in participants), "and snapshots of its own"
     told = {
         (participant.checkpoint, participant.snapshot): participant
-        for match in referee.matches
+        for match in match_recorder.matches
         for participant in match.participants[1:]
     }
     source = ghost_of(origin)
     steps = {one["number"]: one["step"] for one in source["pool"]["snapshots"]}
     assert (told[CKPT, None].behavior, told[CKPT, None].step) == ("Brawler", 300)
     assert told[CKPT, 2].step == steps[2]
-    rated = [match for match in referee.matches if match.rated and match.participants[1].checkpoint is not None]
+    rated = [match for match in match_recorder.matches if match.rated and match.participants[1].checkpoint is not None]
     assert rated, "matches against guests change ratings"
-    ghost = ghost_of(referee.checkpoints[-1].folder)
+    ghost = ghost_of(match_recorder.checkpoints[-1].folder)
     ratings = ghost["ratings"]["snapshots"]
     assert {str(FIRST_KEY), str(FIRST_KEY + 1)} < ratings.keys(), "guests are not forgotten with old snapshots"
     assert all(str(key) in ghost["payoffs"] for key in (FIRST_KEY, FIRST_KEY + 1)), "the selection knows how it fares"
 
 
 def test_what_a_guest_plays_are_the_weights_of_its_checkpoint(origin: Path, tmp_path: Path) -> None:
-    _, referee = play(tmp_path, [CKPT, f"{CKPT}#1"], {CKPT: str(origin)}, max_steps=64)
+    _, match_recorder = play(tmp_path, [CKPT, f"{CKPT}#1"], {CKPT: str(origin)}, max_steps=64)
 
-    policy, snapshot = ghost_of(referee.checkpoints[-1].folder)["guests"]
+    policy, snapshot = ghost_of(match_recorder.checkpoints[-1].folder)["guests"]
     state = checkpoint.load(origin)["Brawler"]
     parts = [value for name, value in state["algorithm"]["model"].items() if name.startswith("actor.")]
     weights = np.concatenate([part.numpy().reshape(-1) for part in parts])
@@ -175,23 +177,23 @@ def test_guests_that_are_named_later_come_to_those_of_the_checkpoint(origin: Pat
 def test_a_policy_that_can_not_play_fails_the_run_with_its_key_and_what_does_not_fit(
     origin: Path, tmp_path: Path, opponent: str, overrides: dict[str, Any], reason: str
 ) -> None:
-    finished, referee = play(tmp_path, [opponent], {CKPT: str(origin)}, **overrides)
+    finished, match_recorder = play(tmp_path, [opponent], {CKPT: str(origin)}, **overrides)
 
     assert finished.detail is not None
     assert (finished.outcome, finished.reason) == ("failed", "invalid_config")
     assert finished.detail.startswith("behaviors.Brawler.self_play.opponents[0]: ")
     assert reason in finished.detail
-    assert referee.events["behavior_refused"].message == finished.detail
+    assert match_recorder.events["behavior_refused"].message == finished.detail
 
 
 def test_the_only_behavior_of_a_checkpoint_counts_whatever_its_name(origin: Path, tmp_path: Path) -> None:
     sizes = {"Other?team=0": 1, "Other?team=1": 1}
 
-    _, referee = play(tmp_path, [CKPT], {CKPT: str(origin)}, sizes=sizes)
+    _, match_recorder = play(tmp_path, [CKPT], {CKPT: str(origin)}, sizes=sizes)
 
     behaviors = {
         participant.behavior
-        for match in referee.matches
+        for match in match_recorder.matches
         for participant in match.participants
         if participant.checkpoint == CKPT
     }

@@ -45,10 +45,10 @@ def section(**overrides: Any) -> dict[str, Any]:
 def pure(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Make the three policies; return the folder of each by its checkpoint."""
     folder = tmp_path_factory.mktemp("pure")
-    _, referee = train({"Roshambo": section(max_steps=64)}, [Roshambo()], folder)
+    _, match_recorder = train({"Roshambo": section(max_steps=64)}, [Roshambo()], folder)
     found = {}
     for move, name in MOVES.items():
-        state = checkpoint.load(Path(referee.checkpoints[-1].folder))
+        state = checkpoint.load(Path(match_recorder.checkpoints[-1].folder))
         model = state["Roshambo"]["algorithm"]["model"]
         (bias,) = [value for key, value in model.items() if key.startswith("actor.head") and key.endswith("bias")]
         bias[:] = 0.0
@@ -87,10 +87,10 @@ def test_rock_meets_whom_the_selection_prefers_and_the_ladder_shows_who_beats_wh
     # Each simulator draws for itself, so that many draws are made in a short time.
     games = [Roshambo() for _ in range(8)]
 
-    finished, referee = train({"Roshambo": document}, games, tmp_path, checkpoints=pure)
+    finished, match_recorder = train({"Roshambo": document}, games, tmp_path, checkpoints=pure)
 
     assert finished.outcome == "succeeded", finished.detail
-    matches = [match for match in referee.matches if match.rated]
+    matches = [match for match in match_recorder.matches if match.rated]
     assert len(matches) > 0.9 * MATCHES, "a game of one move is over before its opponent can change"
     outcomes = {ROCK: "draw", PAPER: "loss", SCISSORS: "win"}
     moves = opponents_of(matches)
@@ -100,7 +100,7 @@ def test_rock_meets_whom_the_selection_prefers_and_the_ladder_shows_who_beats_wh
     assert shares == {move: pytest.approx(share, abs=0.12) for move, share in expected.items()}
 
     run = make_run(database, config={"behaviors": {"Roshambo": document}})
-    AttemptLedger(database, make_claim(database)).matches.append(referee.matches)
+    AttemptLedger(database, make_claim(database)).matches.append(match_recorder.matches)
     rate_all(database)
     with database.read() as session:
         ladder = LadderRepository(session).get(run.id)
@@ -121,7 +121,7 @@ def test_rock_meets_whom_the_selection_prefers_and_the_ladder_shows_who_beats_wh
 @pytest.mark.learning
 @pytest.mark.timeout(120)
 def test_hard_opponents_drive_a_policy_that_learns_round_the_circle(pure: dict[str, str], tmp_path: Path) -> None:
-    # Whatever it prefers, it meets what beats that until it has learnt the answer to it: no pure policy stays.
+    # Whatever it prefers, it meets what beats that until it has learned the answer to it: no pure policy stays.
     learning = {**HYPERPARAMETERS["ppo"], "learning_rate": 3e-2, "buffer_size": 64, "batch_size": 64, "beta": 1e-4}
     document = section(
         hyperparameters={**learning, "learning_rate_schedule": "constant"},
@@ -129,10 +129,12 @@ def test_hard_opponents_drive_a_policy_that_learns_round_the_circle(pure: dict[s
         self_play={"opponents": list(MOVES.values()), "opponent_selection": "pfsp_hard"},
     )
 
-    _, referee = train({"Roshambo": document}, [Roshambo()], tmp_path, checkpoints=pure)
+    _, match_recorder = train({"Roshambo": document}, [Roshambo()], tmp_path, checkpoints=pure)
 
     moves = [
-        MOVE_OF[one.participants[1].checkpoint] for one in referee.matches if one.participants[1].checkpoint is not None
+        MOVE_OF[one.participants[1].checkpoint]
+        for one in match_recorder.matches
+        if one.participants[1].checkpoint is not None
     ]
     windows = [Counter(moves[start : start + 200]) for start in range(400, len(moves) - 200, 200)]
     hardest = {window.most_common(1)[0][0] for window in windows}

@@ -18,7 +18,7 @@ from server.ladders.refs import PlayedMatch
 from tests.e2e.stack import environment
 from tests.toys.brawl import Brawl
 from tests.toys.walk import HYPERPARAMETERS
-from tests.worker.selfplay.match_day import Referee, train
+from tests.worker.selfplay.match_day import Recorder, train
 from tests.worker.trainer.conftest import start
 from worker.trainer import checkpoint
 from worker.trainer.messages import EventRecord, SelfPlayStatus
@@ -43,13 +43,13 @@ def section(trainer: str = "ppo", **overrides: Any) -> dict[str, Any]:
     }
 
 
-def told(referee: Referee, name: str) -> list[EventRecord]:
+def told(match_recorder: Recorder, name: str) -> list[EventRecord]:
     """Return the events of this name."""
-    return [message for message in referee.told if isinstance(message, EventRecord) and message.name == name]
+    return [message for message in match_recorder.told if isinstance(message, EventRecord) and message.name == name]
 
 
 def learners(matches: list[PlayedMatch]) -> list[int]:
-    """Return the teams that learnt, in the order of their turns."""
+    """Return the teams that learned, in the order of their turns."""
     return [team for team, _ in groupby(match.participants[0].team for match in matches)]
 
 
@@ -72,57 +72,60 @@ def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, A
     game = Brawl({RED: 1, BLUE: 3, GREEN: 2})
     document = section(trainer, hyperparameters=hyperparameters, network_settings={**NETWORK, **network})
 
-    finished, referee = train({"Brawler": document}, [game], tmp_path)
+    finished, match_recorder = train({"Brawler": document}, [game], tmp_path)
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
-    assert referee.checkpoints[-1].steps == {"Brawler": 600}, "steps of teams that do not learn are none"
-    assert learners(referee.matches) == [0, 1, 2, 0]
+    assert match_recorder.checkpoints[-1].steps == {"Brawler": 600}, "steps of teams that do not learn are none"
+    assert learners(match_recorder.matches) == [0, 1, 2, 0]
     assert len(game.starts) == 4, "each turn begins with a reset"
-    assert [event.data["team"] for event in told(referee, "self_play_turn_began")] == [0, 1, 2, 0]
-    assert [team for team, _ in groupby(referee.points("Self-play/Learning Team", "Brawler"))] == [0, 1, 2, 0]
-    statuses = [message for message in referee.told if isinstance(message, SelfPlayStatus)]
+    assert [event.data["team"] for event in told(match_recorder, "self_play_turn_began")] == [0, 1, 2, 0]
+    assert [team for team, _ in groupby(match_recorder.points("Self-play/Learning Team", "Brawler"))] == [0, 1, 2, 0]
+    statuses = [message for message in match_recorder.told if isinstance(message, SelfPlayStatus)]
     assert [team for team, _ in groupby(status.learning_team for status in statuses)] == [0, 1, 2, 0]
-    state = checkpoint.load(Path(referee.checkpoints[-1].folder))["Brawler"]["self_play"]
+    state = checkpoint.load(Path(match_recorder.checkpoints[-1].folder))["Brawler"]["self_play"]
     assert statuses[-1].elo == {"Brawler": state["ghost"]["ratings"]["current"]}, "the present rating, not a mean"
-    assert {event.data["name"] for event in told(referee, "team_announced")} == {BLUE, GREEN}
-    (admitted,) = told(referee, "behavior_admitted")
+    assert {event.data["name"] for event in told(match_recorder, "team_announced")} == {BLUE, GREEN}
+    (admitted,) = told(match_recorder, "behavior_admitted")
     assert admitted.data["name"] == RED
-    assert [match.number for match in referee.matches] == list(range(1, len(referee.matches) + 1))
-    for match in referee.matches:
+    assert [match.number for match in match_recorder.matches] == list(range(1, len(match_recorder.matches) + 1))
+    for match in match_recorder.matches:
         assert {participant.team for participant in match.participants} == {0, 1, 2}
         assert all(participant.snapshot is None or participant.snapshot >= 0 for participant in match.participants[1:])
-    assert {participant.snapshot for match in referee.matches for participant in match.participants[1:]} > {None, 0}
-    assert referee.points("Self-play/Opponent ELO Std", "Brawler")[-1] > 0
-    assert Path(referee.checkpoints[-1].folder, "Brawler.onnx").exists()
+    assert {participant.snapshot for match in match_recorder.matches for participant in match.participants[1:]} > {
+        None,
+        0,
+    }
+    assert match_recorder.points("Self-play/Opponent ELO Std", "Brawler")[-1] > 0
+    assert Path(match_recorder.checkpoints[-1].folder, "Brawler.onnx").exists()
 
 
 def test_simulators_at_several_collectors_play_opponents_of_their_own(tmp_path: Path) -> None:
     games = [Brawl({RED: 2, BLUE: 2}) for _ in range(4)]
     ratio = {"play_against_latest_model_ratio": 0.0}
 
-    _, referee = train({"Brawler": section(max_steps=1500, self_play=ratio)}, games, tmp_path, collectors=2)
+    _, match_recorder = train({"Brawler": section(max_steps=1500, self_play=ratio)}, games, tmp_path, collectors=2)
 
     assert all(game.games for game in games)
-    assert {match.simulator for match in referee.matches} == {0, 1, 2, 3}
-    late = [match for match in referee.matches if match.participants[0].step > 1000]
+    assert {match.simulator for match in match_recorder.matches} == {0, 1, 2, 3}
+    late = [match for match in match_recorder.matches if match.participants[0].step > 1000]
     assert len({match.participants[1].snapshot for match in late}) > 1
-    assert all(match.rated for match in late if match.elo != referee.matches[match.number - 2].elo)
+    assert all(match.rated for match in late if match.elo != match_recorder.matches[match.number - 2].elo)
 
 
 def test_behaviors_learn_in_turns_and_the_run_ends_when_all_are_done(tmp_path: Path) -> None:
     game = Brawl({"Hunter?team=0": 1, "Hare?team=1": 2})
     document = {"Hunter": section(max_steps=300), "Hare": section(max_steps=600, threaded=True)}
 
-    finished, referee = train(document, [game], tmp_path)
+    finished, match_recorder = train(document, [game], tmp_path)
 
     assert finished.reason == "completed"
-    assert referee.checkpoints[-1].steps == {"Hunter": 300, "Hare": 600}
-    turns = [behavior for behavior, _ in groupby(match.behavior for match in referee.matches)]
+    assert match_recorder.checkpoints[-1].steps == {"Hunter": 300, "Hare": 600}
+    turns = [behavior for behavior, _ in groupby(match.behavior for match in match_recorder.matches)]
     assert turns == ["Hunter", "Hare", "Hunter", "Hare"]
-    for match in referee.matches:
+    for match in match_recorder.matches:
         assert {participant.behavior for participant in match.participants} == {"Hunter", "Hare"}
     # All that one side wins the other loses.
-    state = checkpoint.load(Path(referee.checkpoints[-1].folder))
+    state = checkpoint.load(Path(match_recorder.checkpoints[-1].folder))
     hunter, hare = (state[name]["self_play"]["ghost"]["ratings"]["current"] for name in ("Hunter", "Hare"))
     assert hunter != 1200.0
     assert hare != 1200.0
@@ -145,20 +148,20 @@ def test_teams_without_self_play_train_together_and_somebody_is_told(tmp_path: P
     document = section(max_steps=128)
     del document["self_play"]
 
-    finished, referee = train({"Brawler": document}, [Alone()], tmp_path)
+    finished, match_recorder = train({"Brawler": document}, [Alone()], tmp_path)
 
     assert finished.reason == "completed"
-    assert referee.events["teams_train_together"].level == "warning"
-    assert "self_play" in referee.events["teams_train_together"].message
-    assert referee.matches == []
+    assert match_recorder.events["teams_train_together"].level == "warning"
+    assert "self_play" in match_recorder.events["teams_train_together"].message
+    assert match_recorder.matches == []
 
 
 def test_one_team_alone_learns_without_opponents_and_somebody_is_told(tmp_path: Path) -> None:
-    finished, referee = train({"Brawler": section(max_steps=256)}, [Brawl({BLUE: 2})], tmp_path)
+    finished, match_recorder = train({"Brawler": section(max_steps=256)}, [Brawl({BLUE: 2})], tmp_path)
 
     assert finished.reason == "completed"
-    assert "team 1" in referee.events["self_play_without_opponents"].message
-    assert referee.matches == []
+    assert "team 1" in match_recorder.events["self_play_without_opponents"].message
+    assert match_recorder.matches == []
 
 
 class Leaving(Brawl):
@@ -173,11 +176,13 @@ class Leaving(Brawl):
 def test_a_team_whose_only_simulator_has_left_does_not_keep_the_other_from_learning(tmp_path: Path) -> None:
     games = [Leaving({RED: 2}), Brawl({BLUE: 2})]  # each team comes with a simulator of its own
 
-    finished, referee = train({"Brawler": section(max_steps=400)}, games, tmp_path, simulators={"grace_seconds": 1.0})
+    finished, match_recorder = train(
+        {"Brawler": section(max_steps=400)}, games, tmp_path, simulators={"grace_seconds": 1.0}
+    )
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
-    assert referee.events["self_play_turn_passed"].data == {"team": 0}
-    state = checkpoint.load(Path(referee.checkpoints[-1].folder))
+    assert match_recorder.events["self_play_turn_passed"].data == {"team": 0}
+    state = checkpoint.load(Path(match_recorder.checkpoints[-1].folder))
     assert state["Brawler"]["self_play"]["learning"] == 1
 
 
@@ -211,20 +216,20 @@ def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
     ghost = saved["self_play"]["ghost"]
     step = saved["progress"]["step"]
 
-    _, referee = train(
+    _, match_recorder = train(
         {"Brawler": {**document, "max_steps": step + 64}},
         [Brawl({RED: 1, BLUE: 3})],
         tmp_path / "again",
         resume_from=str(folder),
     )
 
-    first = referee.matches[0]
+    first = match_recorder.matches[0]
     assert first.number == ghost["counters"]["matches"] + 1
     assert first.participants[0].team == saved["self_play"]["learning"] == 1
     drawn = {key if key >= 0 else None for keys in ghost["teams"].values() for key in keys}
     assert {participant.snapshot for participant in first.participants[1:]} <= drawn
     assert abs(first.elo - ghost["ratings"]["current"]) <= 1.0
-    after = checkpoint.load(Path(referee.checkpoints[-1].folder))["Brawler"]["self_play"]["ghost"]
+    after = checkpoint.load(Path(match_recorder.checkpoints[-1].folder))["Brawler"]["self_play"]["ghost"]
     kept = {one["number"]: one["weights"] for one in ghost["pool"]["snapshots"]}
     assert len(kept) == 4
     again = {one["number"]: one["weights"] for one in after["pool"]["snapshots"]}
@@ -236,4 +241,4 @@ def test_a_run_killed_in_the_middle_goes_on_with_its_opponents_team_and_ratings(
 
 def _play(game: Simulation, address: str) -> None:
     with suppress(SimulatorError):  # its trainer has ended
-        connect(game, run="alone", server=address, patience_seconds=1.0)
+        connect(game, run="alone", server=address, connect_timeout_seconds=1.0)

@@ -26,13 +26,13 @@ from worker.trainer.messages import (
     Order,
 )
 
-PATIENCE_SECONDS = 120.0
+LOCK_TIMEOUT_SECONDS = 120.0
 """How long a game waits for the next attempt, whose processes take long to start on a busy machine."""
 CLOCKED = ("Performance/",)
 """Metrics that depend on the clock."""
 
 
-class Keeper:
+class Listener:
     """A supervisor that acknowledges checkpoints, and releases the run after so many of them."""
 
     def __init__(self, release_after: int | None = None, release_when: Callable[[], bool] | None = None) -> None:
@@ -106,13 +106,13 @@ class Run:
         *,
         release_after: int | None = None,
         release_when: Callable[[], bool] | None = None,
-    ) -> Keeper:
+    ) -> Listener:
         """Train to the end, or until the run is released."""
-        keeper = Keeper(release_after, release_when)
-        finished = Trainer(self.job(resume_from), keeper, []).run()
+        listener = Listener(release_after, release_when)
+        finished = Trainer(self.job(resume_from), listener, []).run()
         expected = "succeeded" if release_after is None and release_when is None else "released"
         assert finished.outcome == expected, finished
-        return keeper
+        return listener
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def playing(game: Wanderers, run: Run) -> Iterator[None]:
 
     def play() -> None:
         with suppress(SimulatorError):
-            connect(game, run="run", server=f"127.0.0.1:{run.port}", patience_seconds=PATIENCE_SECONDS)
+            connect(game, run="run", server=f"127.0.0.1:{run.port}", connect_timeout_seconds=LOCK_TIMEOUT_SECONDS)
 
     thread = threading.Thread(target=play, daemon=True)
     thread.start()
@@ -130,9 +130,9 @@ def playing(game: Wanderers, run: Run) -> Iterator[None]:
     assert not thread.is_alive(), "the game was told that the run is over"
 
 
-def final_state(keeper: Keeper) -> dict[str, Any]:
+def final_state(listener: Listener) -> dict[str, Any]:
     """Return what the last checkpoint holds."""
-    return checkpoint.load(keeper.folders[-1])
+    return checkpoint.load(listener.folders[-1])
 
 
 def start_process(run: Run) -> "subprocess.Popen[bytes]":
@@ -146,4 +146,4 @@ def start_process(run: Run) -> "subprocess.Popen[bytes]":
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    Trainer(Job.model_validate_json(Path(sys.argv[1]).read_bytes()), Keeper(), []).run()
+    Trainer(Job.model_validate_json(Path(sys.argv[1]).read_bytes()), Listener(), []).run()

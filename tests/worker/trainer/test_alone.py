@@ -206,7 +206,7 @@ def test_a_port_that_is_taken_is_said_without_a_traceback(
 
 @dataclass
 class Interrupted:
-    """What is left of a trainer that was a process of its own, and got a Ctrl-C while it learnt."""
+    """What is left of a trainer that was a process of its own, and got a Ctrl-C while it learned."""
 
     exit_code: int
     finished: dict[str, Any]
@@ -218,7 +218,7 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    """Run a clone, which would learn for hours, until it has learnt something."""
+    """Run a clone, which would learn for hours, until it has learned something."""
     folder = tmp_path_factory.mktemp("interrupted")
     config = folder / "config.yaml"
     clone = document(show(folder / "expert.npz"), max_steps=10_000_000, evaluation_episodes=0)

@@ -89,7 +89,7 @@ class Supervisor:
 
     def _play(self, address: str) -> None:
         with suppress(SimulatorError):
-            connect(self.game, run="alone", server=address, patience_seconds=0.1)
+            connect(self.game, run="alone", server=address, connect_timeout_seconds=0.1)
 
 
 def attempt(
@@ -187,7 +187,7 @@ def test_a_checkpoint_on_request_and_then_a_pause(tmp_path: Path, caplog: pytest
     assert (finished.outcome, finished.reason) == ("paused", "user")
     written = supervisor.of(CheckpointWritten)
     assert [(each.reason, each.request) for each in written[:3]] == [
-        ("requested", 1),  # nothing was learnt when it was asked for: it waited for the behavior, and no longer
+        ("requested", 1),  # nothing was learned when it was asked for: it waited for the behavior, and no longer
         ("interval", None),
         ("requested", 2),
     ]

@@ -81,7 +81,7 @@ def show(path: Path, *, size: int = 1, steps: int = 64) -> str:
 def play(address: str) -> None:
     """Play until the trainer has no more use for it, or refuses it."""
     with suppress(SimulatorError):
-        connect(Echo(), run="alone", server=address, patience_seconds=5.0)
+        connect(Echo(), run="alone", server=address, connect_timeout_seconds=5.0)
 
 
 def document(demonstration: str, grace: float = 1.0, **overrides: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def log_of(tmp_path: Path, capfd: pytest.CaptureFixture[str], alone: TrainAlone)
 
         def play() -> None:
             with suppress(SimulatorError):
-                connect(Echo(), run="alone", server=f"127.0.0.1:{port}", patience_seconds=60.0)
+                connect(Echo(), run="alone", server=f"127.0.0.1:{port}", connect_timeout_seconds=60.0)
 
         player = threading.Thread(target=play, daemon=True)
         player.start()

@@ -49,7 +49,7 @@ def test_rewards_that_no_critic_can_learn_fail_the_run_and_leave_what_was_learnt
 
     def play(address: str) -> None:
         with suppress(SimulatorError):
-            connect(Overpaid(), run="alone", server=address, patience_seconds=5.0)
+            connect(Overpaid(), run="alone", server=address, connect_timeout_seconds=5.0)
 
     for message in reports(trainer):
         messages.append(message)
@@ -67,7 +67,7 @@ def test_rewards_that_no_critic_can_learn_fail_the_run_and_leave_what_was_learnt
     assert written["reason"] == "final"
     assert (Path(written["folder"]) / "Echo.onnx").exists()
     state = checkpoint.load(Path(written["folder"]))["Echo"]
-    assert state["algorithm"]["version"] == 3, "200 decisions are three rounds of 64, and all were learnt from"
+    assert state["algorithm"]["version"] == 3, "200 decisions are three rounds of 64, and all were learned from"
     assert all(tensor.isfinite().all() for tensor in tensors_of(state))
 
 

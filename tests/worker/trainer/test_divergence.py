@@ -15,7 +15,7 @@ from server.config.config import BehaviorConfig, ReinforcementConfig
 from tests.worker.test_variants import demonstrate
 from worker.trainer.divergence import CALM, DivergenceMonitor, LimitCrossed, whole_lengths
 
-SHOWN = {"demonstrations": ["dem_" + "0" * 26]}
+DEMONSTRATION = {"demonstrations": ["dem_" + "0" * 26]}
 CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)
 
 
@@ -218,7 +218,7 @@ def test_a_resumed_run_repeats_no_warning_and_goes_on_counting() -> None:
 
 
 def gail(**more: Any) -> dict[str, Any]:
-    return {"reward_signals": {"extrinsic": {}, "gail": {**SHOWN, **more}}}
+    return {"reward_signals": {"extrinsic": {}, "gail": {**DEMONSTRATION, **more}}}
 
 
 def test_gail_on_episodes_of_different_length_is_told_once() -> None:

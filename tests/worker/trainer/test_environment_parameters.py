@@ -127,7 +127,7 @@ class Supervisor:
 
 def play(game: Graded, address: str) -> None:
     with suppress(SimulatorError):
-        connect(game, run="alone", server=address, patience_seconds=5.0)
+        connect(game, run="alone", server=address, connect_timeout_seconds=5.0)
 
 
 def lesson(value: float, **criteria: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from worker.learning.build import Demonstrations, build_clone
 from worker.trainer.clone import CloneLearner
 from worker.trainer.recorder import EVALUATION_REWARD, Recorder
 
-SHOWN = "dem_" + "0" * 26
+DEMONSTRATION = "dem_" + "0" * 26
 
 
 class World:
@@ -36,7 +36,7 @@ class World:
         self.played = False
         config = CloneConfig.model_validate(
             {
-                "demonstrations": [SHOWN],
+                "demonstrations": [DEMONSTRATION],
                 "hyperparameters": {"batch_size": 16},
                 "network_settings": {"hidden_units": 4, "num_layers": 1},
                 "max_steps": 25,
@@ -45,7 +45,7 @@ class World:
                 "evaluation_episodes": episodes,
             }
         )
-        paths = Demonstrations({SHOWN: show(folder / "shown.npz")})
+        paths = Demonstrations({DEMONSTRATION: show(folder / "shown.npz")})
         algorithm, spec, shown = build_clone(config, "Echo", torch.device("cpu"), 1, paths)
         self.learner = CloneLearner(
             spec,

@@ -44,7 +44,7 @@ def play_through(start: StartTrainer, game: Tempting, **section: Any) -> list[di
 
     def play(address: str) -> None:
         with suppress(SimulatorError):
-            connect(game, run="alone", server=address, patience_seconds=5.0)
+            connect(game, run="alone", server=address, connect_timeout_seconds=5.0)
 
     for message in reports(start({"seed": 1, "behaviors": {"Echo": {**SECTION, **section}}})):
         messages.append(message)

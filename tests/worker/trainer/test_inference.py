@@ -63,7 +63,7 @@ def spec() -> BehaviorSpec:
 
 def play(address: str, spec: BehaviorSpec, episodes: int) -> None:
     with suppress(SimulatorError, Left):
-        connect(Game(spec, episodes), run="alone", server=address, patience_seconds=5.0)
+        connect(Game(spec, episodes), run="alone", server=address, connect_timeout_seconds=5.0)
 
 
 def run(start: StartTrainer, spec: BehaviorSpec, **settings: Any) -> list[dict[str, Any]]:
@@ -144,7 +144,7 @@ def test_a_run_goes_on_at_the_step_and_with_the_weights_of_another_ones_checkpoi
         learner = trainer._attempt.learners["A"]
         found: Any = learner.state()
 
-    assert learner.learnt == 32
+    assert learner.learned == 32
     assert found["algorithm"]["optimizer"].keys() == state["algorithm"]["optimizer"].keys()
     for key, weights in state["algorithm"]["model"].items():
         assert torch.equal(found["algorithm"]["model"][key], weights), key

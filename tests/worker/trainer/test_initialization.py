@@ -56,7 +56,7 @@ def train(start: StartTrainer, spec: BehaviorSpec, **changes: Any) -> list[dict[
 
     def play(address: str) -> None:
         with suppress(SimulatorError):
-            connect(Game(spec), run="alone", server=address, patience_seconds=5.0)
+            connect(Game(spec), run="alone", server=address, connect_timeout_seconds=5.0)
 
     for message in reports(start({"seed": 1, "behaviors": {"A": section}})):
         messages.append(message)
@@ -76,8 +76,8 @@ def test_it_learns_on_from_step_0_with_the_statistics_and_moments_of_the_checkpo
     assert messages[-1]["outcome"] == "succeeded", messages[-1]
     (began,) = [message for message in messages if message.get("name") == "behavior_initialized"]
     assert began["message"] == (
-        f"Behavior A begins with checkpoint {RESULT.checkpoint}, which had learnt for 720 steps; new are the optimizer "
-        "of curiosity, the optimizer of rnd"
+        f"Behavior A begins with checkpoint {RESULT.checkpoint}, which had learned for 720 steps; new are the "
+        "optimizer of curiosity, the optimizer of rnd"
     )
     assert began["data"]["fresh"] == ["the optimizer of curiosity", "the optimizer of rnd"]
     written = [message for message in messages if message["type"] == "checkpoint_written"][-1]
@@ -136,5 +136,5 @@ def test_a_run_that_goes_on_from_its_own_checkpoint_does_not_begin_again(tmp_pat
 
     assert "behavior_initialized" in first.events()
     assert "behavior_initialized" not in again.events()
-    assert (weights[0] != weights[1]).any(), "it learnt on from the first one's weights"
+    assert (weights[0] != weights[1]).any(), "it learned on from the first one's weights"
     assert learner.step == 100

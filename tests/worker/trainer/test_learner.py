@@ -90,7 +90,7 @@ def world_of(worlds: list[World], script: Sequence[str], **overrides: Any) -> Wo
 def test_a_round_has_the_size_that_the_algorithm_asks_for_and_the_next_waits_for_its_update(
     worlds: list[World],
 ) -> None:
-    world = world_of(worlds, ["learnt"])
+    world = world_of(worlds, ["learned"])
     world.learner.start()
     assert world.collection.take() == [("publish", 0), ("grant", 1, 10)]
     assert not world.learner.ready
@@ -104,7 +104,7 @@ def test_a_round_has_the_size_that_the_algorithm_asks_for_and_the_next_waits_for
 
 
 def test_a_threaded_behavior_collects_the_next_round_while_it_learns(worlds: list[World]) -> None:
-    world = world_of(worlds, ["learnt"], threaded=True)
+    world = world_of(worlds, ["learned"], threaded=True)
     world.learner.start()
     world.collect(1)
     world.collection.take()
@@ -115,7 +115,7 @@ def test_a_threaded_behavior_collects_the_next_round_while_it_learns(worlds: lis
 
 
 def test_nothing_is_published_where_nothing_was_learnt_and_collection_goes_on(worlds: list[World]) -> None:
-    world = world_of(worlds, ["nothing", "learnt"])
+    world = world_of(worlds, ["nothing", "learned"])
     world.learner.start()
     world.collect(1)
     world.collection.take()
@@ -129,7 +129,7 @@ def test_nothing_is_published_where_nothing_was_learnt_and_collection_goes_on(wo
 
 
 def test_the_last_round_is_shorter_and_then_the_behavior_only_answers(worlds: list[World]) -> None:
-    world = world_of(worlds, ["learnt", "learnt"], max_steps=14)
+    world = world_of(worlds, ["learned", "learned"], max_steps=14)
     world.learner.start()
     world.collect(1)
     world.learner.learn()
@@ -139,7 +139,7 @@ def test_the_last_round_is_shorter_and_then_the_behavior_only_answers(worlds: li
     world.learner.learn()
 
     assert world.learner.done
-    assert world.learner.learnt == 14
+    assert world.learner.learned == 14
     assert world.collection.take()[-1] == ("unrecorded",)
 
 
@@ -157,7 +157,7 @@ def test_an_update_that_was_taken_back_is_told_and_not_published(worlds: list[Wo
 
 
 def test_three_rollbacks_in_a_row_end_the_run_and_a_good_update_begins_a_new_count(worlds: list[World]) -> None:
-    script = ["diverged", "diverged", "learnt", "diverged", "diverged", "diverged"]
+    script = ["diverged", "diverged", "learned", "diverged", "diverged", "diverged"]
     world = world_of(worlds, script)
     world.learner.start()
     told = []
@@ -172,7 +172,7 @@ def test_three_rollbacks_in_a_row_end_the_run_and_a_good_update_begins_a_new_cou
 
 
 def test_a_resumed_behavior_goes_on_with_its_round_and_its_checkpoints(worlds: list[World]) -> None:
-    world = world_of(worlds, ["learnt"], progress=Progress(step=20, round=3))
+    world = world_of(worlds, ["learned"], progress=Progress(step=20, round=3))
 
     world.learner.start()
 
@@ -188,7 +188,7 @@ def test_a_resumed_behavior_goes_on_with_its_round_and_its_checkpoints(worlds: l
 
 
 def test_learning_goes_on_to_a_later_end(worlds: list[World]) -> None:
-    world = world_of(worlds, ["learnt"] * 3, max_steps=20)
+    world = world_of(worlds, ["learned"] * 3, max_steps=20)
     world.learner.start()
     world.collect(1)
     world.learner.learn()  # the last round is granted
@@ -198,7 +198,7 @@ def test_learning_goes_on_to_a_later_end(worlds: list[World]) -> None:
         world.collect(round_number)
         world.learner.learn()
 
-    assert (world.learner.done, world.learner.learnt) == (True, 30)
+    assert (world.learner.done, world.learner.learned) == (True, 30)
     assert world.algorithm.config.max_steps == 30
     assert [order for order in world.collection.take() if order[0] == "grant"] == [
         ("grant", 1, 10),
@@ -211,7 +211,7 @@ def test_learning_goes_on_to_a_later_end(worlds: list[World]) -> None:
 def test_an_earlier_end_comes_with_the_rounds_that_are_under_way(
     worlds: list[World], end: int, *, threaded: bool
 ) -> None:
-    world = world_of(worlds, ["learnt"] * 3, threaded=threaded)
+    world = world_of(worlds, ["learned"] * 3, threaded=threaded)
     world.learner.start()
     world.collect(1)
     world.learner.learn()
@@ -224,12 +224,12 @@ def test_an_earlier_end_comes_with_the_rounds_that_are_under_way(
     world.collect(end // 10)
     world.learner.learn()
 
-    assert (world.learner.done, world.learner.learnt) == (True, end)
+    assert (world.learner.done, world.learner.learned) == (True, end)
     assert world.collection.take()[-1] == ("unrecorded",), "its agents are answered on"
 
 
 def test_a_behavior_that_was_done_needs_a_new_attempt_to_learn_on(worlds: list[World]) -> None:
-    world = world_of(worlds, ["learnt"], max_steps=10)
+    world = world_of(worlds, ["learned"], max_steps=10)
     world.learner.start()
     world.collect(1)
     world.learner.learn()
@@ -242,7 +242,7 @@ def test_a_behavior_that_was_done_needs_a_new_attempt_to_learn_on(worlds: list[W
 
 
 def test_a_new_interval_counts_from_the_present_step(worlds: list[World]) -> None:
-    world = world_of(worlds, ["learnt"] * 2, checkpoint_interval=1000)
+    world = world_of(worlds, ["learned"] * 2, checkpoint_interval=1000)
     world.learner.start()
     world.collect(1)
     world.learner.learn()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ludus.sdk import SimulatorError, connect
 from tests.waiting import eventually
-from tests.worker.trainer.attempts import Keeper, Run
+from tests.worker.trainer.attempts import Listener, Run
 from tests.worker.trainer.test_turn_based import NETWORK, TRAINERS, Board
 from worker.trainer.loop import Trainer
 from worker.trainer.messages import CheckpointWritten, Command, EventRecord, Finished, Message
@@ -21,10 +21,10 @@ SECTION = {
     "time_horizon": 8,
 }
 CONFIG = {"behaviors": {"Black": SECTION, "White": SECTION}}
-WAITS = "No simulator plays White; all else has been learnt. The run waits for one that does, "
+WAITS = "No simulator plays White; all else has been learned. The run waits for one that does, "
 
 
-class Stopper(Keeper):
+class Stopper(Listener):
     """Wants the run to stop when it hears that a behavior is missing."""
 
     def post(self, message: Message) -> None:
@@ -33,7 +33,7 @@ class Stopper(Keeper):
             self._inbox.append(Command(action="stop"))
 
 
-def end_of(folder: Path, keeper: Keeper, players: tuple[str, ...], grace: float | None) -> Finished:
+def end_of(folder: Path, listener: Listener, players: tuple[str, ...], grace: float | None) -> Finished:
     """Train until the end with one simulator, in which these behaviors move in turn."""
     run = Run({**CONFIG, "simulators": {"startup_grace_seconds": grace}}, folder)
 
@@ -45,47 +45,47 @@ def end_of(folder: Path, keeper: Keeper, players: tuple[str, ...], grace: float 
     def play() -> None:
         eventually(listens, "the trainer listens")  # which takes longer than patience on a busy machine
         with suppress(SimulatorError):  # a run that has paused is waited for in vain
-            connect(Board(players, 1), run="run", server=f"127.0.0.1:{run.port}", patience_seconds=1.0)
+            connect(Board(players, 1), run="run", server=f"127.0.0.1:{run.port}", connect_timeout_seconds=1.0)
 
     thread = threading.Thread(target=play, daemon=True)
     thread.start()
-    finished = Trainer(run.job(), keeper, []).run()
+    finished = Trainer(run.job(), listener, []).run()
     thread.join(20)
     return finished
 
 
 def test_a_run_pauses_when_no_simulator_plays_the_last_behavior_within_the_startup_grace(tmp_path: Path) -> None:
-    keeper = Keeper()
+    listener = Listener()
 
-    finished = end_of(tmp_path, keeper, ("Black",), 3.0)
+    finished = end_of(tmp_path, listener, ("Black",), 3.0)
 
     assert (finished.outcome, finished.reason) == ("paused", "behavior_missing")
     assert finished.detail == (
-        "no simulator has played White for 3 s (simulators.startup_grace_seconds), and all else has been learnt; "
+        "no simulator has played White for 3 s (simulators.startup_grace_seconds), and all else has been learned; "
         "resume the run (`ludus run resume run`) and start a simulator that plays it, or end it with what it has "
-        "learnt: `ludus run stop run`"
+        "learned: `ludus run stop run`"
     )
-    (event,) = [event for event in keeper.events if event.name == "behavior_missing"]
+    (event,) = [event for event in listener.events if event.name == "behavior_missing"]
     assert event.message == f"{WAITS}for 3 s, and then pauses (simulators.startup_grace_seconds)"
     assert event.data == {"behaviors": ["White"]}
-    written = [message for message in keeper.told if isinstance(message, CheckpointWritten)]
-    assert written[-1].steps == {"Black": MAX_STEPS}, "what was learnt is kept"
+    written = [message for message in listener.told if isinstance(message, CheckpointWritten)]
+    assert written[-1].steps == {"Black": MAX_STEPS}, "what was learned is kept"
 
 
 def test_a_run_whose_startup_grace_is_null_says_that_it_waits_without_limit(tmp_path: Path) -> None:
-    keeper = Stopper()
+    listener = Stopper()
 
-    finished = end_of(tmp_path, keeper, ("Black",), None)
+    finished = end_of(tmp_path, listener, ("Black",), None)
 
     assert (finished.outcome, finished.reason) == ("succeeded", "user")
-    (event,) = [event for event in keeper.events if event.name == "behavior_missing"]
+    (event,) = [event for event in listener.events if event.name == "behavior_missing"]
     assert event.message == f"{WAITS}without limit (simulators.startup_grace_seconds)"
 
 
 def test_a_run_whose_behaviors_are_all_played_misses_none(tmp_path: Path) -> None:
-    keeper = Keeper()
+    listener = Listener()
 
-    finished = end_of(tmp_path, keeper, ("Black", "White"), 600.0)
+    finished = end_of(tmp_path, listener, ("Black", "White"), 600.0)
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed")
-    assert "behavior_missing" not in {event.name for event in keeper.events}
+    assert "behavior_missing" not in {event.name for event in listener.events}

@@ -89,6 +89,6 @@ def test_a_last_checkpoint_is_waited_for_however_long_it_takes_to_be_stored(
     with resumed(tmp_path, supervisor) as trainer:
         trainer._registry.begin_clones()
 
-        finished = trainer._checkpoints.finish("succeeded", StopReason.COMPLETED, "all is learnt")
+        finished = trainer._checkpoints.finish("succeeded", StopReason.COMPLETED, "all is learned")
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed")

@@ -1,7 +1,7 @@
 """Every entry of an algorithm's state counts: the rows of docs/resume.md, trainer by trainer.
 
 Each trainer learns two rounds, and is saved. Going on from there twice ends alike; going on without one entry (as it is
-in an algorithm that has not learnt) does not. An entry that nobody would miss here has no test, and no row.
+in an algorithm that has not learned) does not. An entry that nobody would miss here has no test, and no row.
 """
 
 import copy
@@ -40,7 +40,7 @@ GUARDS = {"values_before": [7.0], "losses_before": {"Losses/Pretraining Loss": 7
 
 
 class World:
-    """A trainer that has learnt two rounds."""
+    """A trainer that has learned two rounds."""
 
     def __init__(self, name: str, folder: Path) -> None:
         shown = show(folder / "shown.npz")
@@ -115,7 +115,7 @@ def test_going_on_twice_from_a_saved_trainer_ends_alike(worlds: dict[str, World]
     again = world.end(world.saved["algorithm"])
 
     assert differences(world.uncut, again) == []
-    assert differences(again["algorithm"], world.saved["algorithm"]), "it has learnt meanwhile"
+    assert differences(again["algorithm"], world.saved["algorithm"]), "it has learned meanwhile"
 
 
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows])

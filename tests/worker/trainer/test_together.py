@@ -18,7 +18,7 @@ SAC = {"batch_size": 16, "buffer_size": 256, "steps_per_update": 8}
 
 def play(address: str) -> None:
     with suppress(SimulatorError):
-        connect(HideAndSeek(), run="alone", server=address, patience_seconds=1.0)
+        connect(HideAndSeek(), run="alone", server=address, connect_timeout_seconds=1.0)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

@@ -18,7 +18,7 @@ from ludus.sdk import (
     StepBuilder,
     connect,
 )
-from tests.worker.trainer.attempts import Keeper, Run
+from tests.worker.trainer.attempts import Listener, Run
 from worker.trainer.loop import Trainer
 from worker.trainer.messages import CheckpointWritten
 
@@ -95,12 +95,12 @@ def test_a_turn_based_run_ends_at_its_max_steps(
     }
     behaviors = sorted({name.partition("?")[0] for name in players})
     run = Run({"behaviors": dict.fromkeys(behaviors, section)}, tmp_path)
-    keeper = Keeper()
+    listener = Listener()
     endings: list[ConnectionSummary] = []
     done = threading.Event()
 
     def train() -> None:
-        Trainer(run.job(), keeper, []).run()
+        Trainer(run.job(), listener, []).run()
         done.set()
 
     def play() -> None:
@@ -114,5 +114,5 @@ def test_a_turn_based_run_ends_at_its_max_steps(
     threads[1].join(10)
 
     assert [(end.code, end.sessions) for end in endings] == [(CloseCode.RUN_FINISHED, 1)]
-    written = [message for message in keeper.told if isinstance(message, CheckpointWritten)]
+    written = [message for message in listener.told if isinstance(message, CheckpointWritten)]
     assert written[-1].steps == dict.fromkeys(behaviors, MAX_STEPS)

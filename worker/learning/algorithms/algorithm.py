@@ -31,7 +31,7 @@ class Algorithm(Protocol):
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         """Learn from one round; `step` is the policy's step, its own steps included, at which schedules are read.
 
-        Return what was measured, by metric name; None when nothing was learnt (a replay buffer that is not full enough
+        Return what was measured, by metric name; None when nothing was learned (a replay buffer that is not full enough
         yet): the weights and their version are then those from before. Raise `Diverged`, with everything as before the
         update, if any value on the way is not finite.
         """

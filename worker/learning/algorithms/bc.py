@@ -31,7 +31,7 @@ Deviations from ML-Agents, on purpose:
     117 minibatches. A minibatch each is too few: where SAC's own rewards say nothing its steps, which Adam makes as
     large, undo the imitation (a walk, 500 steps, GAIL that cannot tell: 9 of 16 seeds succeed). With 3 all 16 do.
  g. An update that meets a value that is not finite, or whose loss explodes (`algorithms.guards`), is taken back and
-    raises `Diverged`. The last minibatch's loss is measured once more behind the last step, so that this step is judged
+    raises `Diverged`. The last minibatch's loss is measured once more behind the last step, so that this step counts,
     too: however few minibatches an update has, it never leaves weights that exploded.
 
 Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps, others as in
@@ -136,17 +136,17 @@ class Imitator:
         trace = NumericCheck()
         for loss in judged:
             trace.add({LOSS: loss})
-        sane = trace.is_sane() & self.optimizer.all_finite()
-        well, mean = torch.stack([sane.float(), judged[:-1].mean()]).tolist()
+        valid = trace.is_valid() & self.optimizer.all_finite()
+        well, mean = torch.stack([valid.float(), judged[:-1].mean()]).tolist()
         if not well:
             raise self._diagnosis(trace)
         return float(mean)
 
     def loss(self, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """Return the loss on some sequences; that on its own share of them, where processes learn as one."""
-        shown = self._shown(own_rows(chosen))
+        expert = self._expert(own_rows(chosen))
         actor, layout = self.actor, self.actor.layout
-        head, _ = actor(shown.encoded, length=self._length)
+        head, _ = actor(expert.encoded, length=self._length)
         parts = actor.parts(head)
         losses = head.new_zeros(len(head))
         if layout.continuous_size:
@@ -154,10 +154,10 @@ class Imitator:
             if layout.squashed:
                 drawn = torch.randn(len(chosen) * self._length, layout.continuous_size, generator=self._generator)
                 noise = own_rows(drawn, self._length).to(head.device)
-            losses = losses + continuous_error(parts.means, parts.log_sigmas, shown.continuous, noise)
+            losses = losses + continuous_error(parts.means, parts.log_sigmas, expert.continuous, noise)
         if layout.discrete_branches:
-            losses = losses + cross_entropy(parts.logits, shown.discrete, shown.masks, layout.discrete_branches)
-        return torch.sum(losses * shown.weights)
+            losses = losses + cross_entropy(parts.logits, expert.discrete, expert.masks, layout.discrete_branches)
+        return torch.sum(losses * expert.weights)
 
     def _diagnosis(self, trace: NumericCheck) -> Diverged:
         """Return an error that names what was wrong first; what the last step did is the last minibatch's doing."""
@@ -167,14 +167,14 @@ class Imitator:
             return Diverged("weights by imitation", last)
         return Diverged(LOSS, min(found.minibatch or 0, last), grown=found.grown)
 
-    def _shown(self, chosen: Int[Tensor, " B"]) -> ExpertBatch:
+    def _expert(self, chosen: Int[Tensor, " B"]) -> ExpertBatch:
         sequences = self._sequences.select(chosen.to(self._sequences.rows.device))
         rows = sequences.rows.reshape(-1)
-        shown, masks = self._demonstrations.transitions, self._demonstrations.masks
+        expert, masks = self._demonstrations.transitions, self._demonstrations.masks
         return ExpertBatch(
             encoded=self.actor.encode(self._demonstrations.observations(rows)),
-            continuous=shown.continuous[rows],
-            discrete=shown.discrete[rows],
+            continuous=expert.continuous[rows],
+            discrete=expert.discrete[rows],
             masks=None if masks is None else masks[rows],
             weights=mean_weights(sequences.mask.reshape(-1)),
         )
@@ -281,17 +281,17 @@ class BehavioralCloning:
 
 
 def cloning_of(
-    config: ReinforcementConfig, actor: Actor, shown: DemonstrationBuffer | None, sequence_length: int, seed: int
+    config: ReinforcementConfig, actor: Actor, expert: DemonstrationBuffer | None, sequence_length: int, seed: int
 ) -> BehavioralCloning | None:
     """Return the imitation that a behavior's configuration asks for, with the trainer's numbers; None without."""
     if config.behavioral_cloning is None:
         return None
-    assert shown is not None, "build_algorithm gives the demonstrations of this section"
+    assert expert is not None, "build_algorithm gives the demonstrations of this section"
     hyper = config.hyperparameters
     return BehavioralCloning(
         config.behavioral_cloning,
         actor,
-        shown,
+        expert,
         learning_rate=hyper.learning_rate,
         batch_size=hyper.batch_size,
         sequence_length=sequence_length,

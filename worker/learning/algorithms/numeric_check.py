@@ -64,17 +64,17 @@ class NumericCheck:
         """Return each term's mean over the minibatches, on the device."""
         return dict(zip(self._names, self._table().mean(0).unbind(), strict=True))
 
-    def is_sane(self) -> Bool[Tensor, ""]:
+    def is_valid(self) -> Bool[Tensor, ""]:
         """Return whether every term is finite and none explodes, on the device."""
-        return self._sane().all()
+        return self._valid().all()
 
     def diagnosis(self) -> Diverged | None:
         """Return an error that names the first term that was wrong, None if none was. Waits for the device."""
-        table, sane = self._table(), self._sane()
-        if bool(sane.all()):
+        table, valid = self._table(), self._valid()
+        if bool(valid.all()):
             return None
-        minibatch = int((~sane.all(1)).nonzero()[0])
-        column = int((~sane[minibatch]).nonzero()[0])
+        minibatch = int((~valid.all(1)).nonzero()[0])
+        column = int((~valid[minibatch]).nonzero()[0])
         value, first = float(table[minibatch, column]), float(table[0, column])
         grown = (first, value) if torch.isfinite(table[minibatch, column]) else None
         return Diverged(self._names[column], minibatch, grown=grown)
@@ -82,7 +82,7 @@ class NumericCheck:
     def _table(self) -> Float[Tensor, "minibatches terms"]:
         return torch.stack(self._terms).view(-1, len(self._names))
 
-    def _sane(self) -> Bool[Tensor, "minibatches terms"]:
+    def _valid(self) -> Bool[Tensor, "minibatches terms"]:
         table = self._table().abs()
         return table.isfinite() & (table <= GROWTH * table[0].clamp(min=1.0))
 

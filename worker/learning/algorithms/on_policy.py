@@ -116,7 +116,7 @@ class OnPolicy(ABC, Generic[E, M]):
         device: torch.device,
         seed: int,
         signals: SignalSet | None = None,
-        shown: DemonstrationBuffer | None = None,
+        expert: DemonstrationBuffer | None = None,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior.
 
@@ -133,7 +133,7 @@ class OnPolicy(ABC, Generic[E, M]):
         self._length = 0 if memory is None else memory.sequence_length
         self._memories = CriticMemories(self.critic_memory_size, device)
         self._episodes = EpisodeReturns(len(self._signals))
-        self._cloning = cloning_of(config, self.actor, shown, max(self._length, 1), seed)
+        self._cloning = cloning_of(config, self.actor, expert, max(self._length, 1), seed)
         self._state = TrainingState(
             {
                 "generator": self._generator,
@@ -280,10 +280,10 @@ class OnPolicy(ABC, Generic[E, M]):
 
     def _diagnosis(self, experience: E, check: PolicyCheck) -> Diverged:
         """Return an error that names what was wrong first."""
-        spoiled = self._signals.spoiled()
+        invalid_signal = self._signals.invalid_signal()
         return (
             first_infinite(experience.columns())
             or check.diagnosis()
             or first_infinite((f"weights of {name}", weight) for name, weight in self._model.named_parameters())
-            or Diverged("optimizer" if spoiled is None else f"weights of {spoiled}", len(check) - 1)
+            or Diverged("optimizer" if invalid_signal is None else f"weights of {invalid_signal}", len(check) - 1)
         )

@@ -36,14 +36,14 @@ Deviations from ML-Agents, on purpose:
     and critic share one normalizer, and it merges once also with `shared_critic`.
  d. No `1e-7` inside logarithms (see `functional.distributions`).
  e. `Losses/Policy Loss` keeps its sign; ML-Agents reports its absolute value.
- f. A rollout smaller than `batch_size` is learnt from as one minibatch; ML-Agents would silently skip it.
+ f. A rollout smaller than `batch_size` is learned from as one minibatch; ML-Agents would silently skip it.
  g. An update that meets a value that is not finite or explodes is taken back as a whole, signals and cloning included,
     and raises `Diverged` (`algorithms.guards`).
  h. `critic_learning_rate` (Ludus' own key) is the step size of the critic's parameters, on the actor's schedule.
  i. The critic's memory is each agent's own; in ML-Agents all agents share one (see `algorithms.recurrent_critic`).
  j. Advantages are normalised over the steps, not over padding.
  k. What stands behind a termination for signals that go on beyond it is the mean value of the rollout's first steps of
-    episodes. ML-Agents takes the value of the terminal observation, which is never learnt. On MountainCar-v0 with RND,
+    episodes. ML-Agents takes the value of the terminal observation, which is never learned. On MountainCar-v0 with RND,
     whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000; with the
     same seed the last 100 episodes are worth -143 so, and -120 as it is here.
 
@@ -179,7 +179,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         """Let `torch.compile` fuse the operations: faster updates, after some 20 s once. Needs a C++ compiler."""
         if self._by_hand:
             compiled = torch.compile(self._differentiate_by_hand)
-            # As a number epsilon would be compiled in, anew for each value of its schedule.
+            # As a number epsilon would be compiled in, again for each value of its schedule.
             self._differentiate_by_hand = lambda minibatch, epsilon, beta: compiled(  # type: ignore[method-assign]
                 minibatch, torch.tensor(epsilon, device=self.device), beta
             )
@@ -188,7 +188,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
 
     def prepare(self, rollout: Rollout) -> PPOExperience:
         """Return the batch with its targets: values, rewards and advantages by the weights of before."""
-        transitions = transitions_of(rollout, self.device, squashed=False)
+        transitions = transitions_of(rollout, self.device, self.actor.layout.kind)
         pool = self.actor.encode(transitions.observations)  # all steps, then the segments' successors
         values, bootstrap, recurrence = self._values(rollout, pool)
         terminated = rollout.endings == SegmentEnd.TERMINATED

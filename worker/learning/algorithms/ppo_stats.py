@@ -124,8 +124,8 @@ class PolicyCheck(NumericCheck):
         terms = self.means()
         own |= {name: terms.pop(term) for term, name in FIELDS.items()}
         others = {**dict(zip(estimates, batch.values.mean(0).unbind(), strict=True)), **terms}
-        sane = self.is_sane() & finite & kl.isfinite()
-        scalars = torch.stack([sane.float(), *own.values(), *others.values()]).double()
+        valid = self.is_valid() & finite & kl.isfinite()
+        scalars = torch.stack([valid.float(), *own.values(), *others.values()]).double()
         copied = torch.cat([scalars, episodes.reshape(-1)]).cpu().numpy()
         if not copied[0]:
             return None

@@ -13,7 +13,7 @@ expect of the policy's action, plus `alpha` times its entropy; for columns, bran
 
 Details, as in ML-Agents 1.1.0 (`sac/optimizer_torch.py`, `sac/trainer.py`, `off_policy_trainer.py`) unless marked:
  1. Twin Q networks, a value network and its target; heads for each reward signal with its own gamma. The policy ascends
-    the mean over signals. Rewards of a batch are computed anew with the signals' networks of that moment.
+    the mean over signals. Rewards of a batch are computed again with the signals' networks of that moment.
  2. One entropy coefficient for all continuous columns and one for each branch, from `init_entcoef` on. Target entropies
     are -C nats for the columns together and 0.2 ln(choices) for each branch.
  3. All losses are taken at the same weights; then policy, critics and coefficients step together. ML-Agents has three
@@ -22,7 +22,7 @@ Details, as in ML-Agents 1.1.0 (`sac/optimizer_torch.py`, `sac/trainer.py`, `off
     gradient steps than agent steps. Steps that came in before the buffer held a batch are made up for. The signals' own
     networks have their own rate and draw batches of their own. Behavioral cloning does one of its updates for each
     gradient step.
- 5. Observations are normalised by statistics that merge every round before it is learnt from; the critics see what the
+ 5. Observations are normalised by statistics that merge every round before it is learned from; the critics see what the
     actor has encoded.
  6. Recurrent: batches of `batch_size // sequence_length` sequences, at least one; the actor begins with the memory that
     it had when it acted, the critics with none.
@@ -40,7 +40,7 @@ Deviations from ML-Agents, on purpose:
  g. The oldest transition leaves when a new one needs its place: the buffer holds `buffer_size`. ML-Agents drops a fifth
     of it whenever it is full.
  h. Entropy coefficients, the optimizers, counters and random generators are in checkpoints; ML-Agents starts all
-    coefficients anew on resume.
+    coefficients again on resume.
  i. No `1e-7` inside logarithms (`functional.squashed`, `functional.distributions`).
  j. The coefficient of a kind of action that a behavior does not have is not reported; ML-Agents reports NaN.
  k. `n` intervals are `n` gradient steps. ML-Agents counts from 1 and is always one behind.
@@ -104,7 +104,7 @@ class SAC:
         device: torch.device,
         seed: int,
         signals: SignalSet,
-        shown: DemonstrationBuffer | None = None,
+        expert: DemonstrationBuffer | None = None,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         self.config, self.device, self.version = config, device, 0
@@ -116,7 +116,7 @@ class SAC:
         sizes = [sum(part.numel() for _, part in group) for group in groups]
         self._actor_gradient, self._critic_gradient, _ = torch.split(self._optimizer.gradient, sizes)
         self._experience = ReplayedExperience(config, spec, device, model.actor, signals, self._generator)
-        self._cloning = cloning_of(config, model.actor, shown, self._experience.length, seed)
+        self._cloning = cloning_of(config, model.actor, expert, self._experience.length, seed)
         self._by_hand = covers(Case.SAC, model.actor.layout)
         # Where nothing is differentiated automatically torch need not keep books for it: a fifth of an update's time.
         automatic = not self._by_hand or self._experience.signals_learn or config.behavioral_cloning
@@ -290,8 +290,8 @@ class SAC:
         noted, all_finite = Notes.copied(self._heads, terms, losses, finite)
         diagnosis = noted.diagnosis(self._values_before, self._losses_before)
         if diagnosis is None and not all_finite:
-            spoiled = self._signals.spoiled() if self._experience.signals_learn else None
-            diagnosis = Diverged("weights by imitation" if spoiled is None else f"weights of {spoiled}")
+            invalid_signal = self._signals.invalid_signal() if self._experience.signals_learn else None
+            diagnosis = Diverged("weights by imitation" if invalid_signal is None else f"weights of {invalid_signal}")
         if diagnosis is not None:
             raise diagnosis
         self._values_before = noted.values() or self._values_before

@@ -8,16 +8,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ludus.collector.heads.gaussian import LIMIT
 from worker.learning.functional.distributions import branch_bounds, masked_logits
-
-SAMPLE_RANGE = 3.0
-"""The environment gets `clip(sample, -3, 3) / 3` of a policy that is not squashed."""
 
 
 def continuous_error(
     means: Float[Tensor, "R C"],
     log_sigmas: Float[Tensor, "R C"],
-    shown: Float[Tensor, "R C"],
+    expert: Float[Tensor, "R C"],
     noise: Float[Tensor, "R C"] | None,
 ) -> Float[Tensor, " R"]:
     """Return the (expected) squared error of the action that the environment gets, mean over columns.
@@ -26,22 +24,22 @@ def continuous_error(
     """
     sigma = log_sigmas.exp()
     if noise is None:
-        error = (means / SAMPLE_RANGE - shown).square() + (sigma / SAMPLE_RANGE).square()
+        error = (means / LIMIT - expert).square() + (sigma / LIMIT).square()
     else:
-        error = ((means + sigma * noise).tanh() - shown).square()
+        error = ((means + sigma * noise).tanh() - expert).square()
     return error.mean(1)
 
 
 def cross_entropy(
     logits: Float[Tensor, "R M"],
-    shown: Int[Tensor, "R D"],
+    expert: Int[Tensor, "R D"],
     masks: Bool[Tensor, "R M"] | None,
     sizes: tuple[int, ...],
 ) -> Float[Tensor, " R"]:
     """Return minus the log-probability of the shown choices, mean over branches."""
     masked = masked_logits(logits, masks)
     log_probs = [
-        masked[:, start:stop].log_softmax(1).gather(1, shown[:, branch : branch + 1])
+        masked[:, start:stop].log_softmax(1).gather(1, expert[:, branch : branch + 1])
         for branch, (start, stop) in enumerate(branch_bounds(sizes))
     ]
     return -torch.cat(log_probs, 1).mean(1)

@@ -56,7 +56,7 @@ def beyond_termination(
 ) -> Float[Tensor, "B S"]:
     """Return `bootstrap` with the mean value of `E` episodes' beginnings where a signal goes on beyond termination.
 
-    The value of the terminal observation itself would do harm: no step begins there, so it is never learnt, and what
+    The value of the terminal observation itself would do harm: no step begins there, so it is never learned, and what
     it is wrong by is what all values before it are pulled to, and it with them. Without beginnings nothing changes.
     """
     if not len(beginnings):

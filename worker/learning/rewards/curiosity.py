@@ -1,6 +1,6 @@
 """Curiosity (ICM, Pathak et al. 2017, https://arxiv.org/abs/1705.05363): reward for prediction errors.
 
-Features `phi` of observations are learnt so that the action between two observations can be told (inverse model, which
+Features `phi` of observations are learned so that the action between two observations can be told (inverse model, which
 makes them ignore what the agent has no part in); a forward model predicts the next features:
 
     reward = 0.5 * |phi(s') - forward(phi(s), a)|^2

@@ -1,7 +1,7 @@
 """The game's own rewards: the agent's, and its group's.
 
 As in ML-Agents 1.1.0 (`torch_entities/components/reward_providers/extrinsic_reward_provider.py`) their sum is what PPO
-and SAC learn from; POCA adds the mates' rewards. Cumulative rewards, by which episodes are judged, are without groups'.
+and SAC learn from; POCA adds the mates' rewards. Cumulative rewards, as the metrics show them, are without groups'.
 
 Deviation: ML-Agents logs a warning when PPO or SAC first sees a group reward. Nothing is lost, it counts in full for
 whoever got it, so nothing is said here.

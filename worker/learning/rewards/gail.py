@@ -107,7 +107,7 @@ class Discriminator(nn.Module):
 
     @torch.no_grad()
     def inputs(self, transitions: Transitions) -> list[Tensor]:
-        """Return what is judged of some steps, as floats: encoded observations, then action and flag if they count."""
+        """Return the discriminator's inputs: encoded observations as floats, then action and flag if they count."""
         encoded = self.body.encode(observed(transitions, transitions.index))
         inputs = [scaled(part) for part in encoded]
         if self._use_actions:
@@ -135,7 +135,7 @@ class GAILReward(TrainedSignal):
         spec: BehaviorSpec,
         device: torch.device,
         generator: torch.Generator,
-        shown: ExpertBatch,
+        expert: ExpertBatch,
         name: str = "gail",
     ) -> None:
         """`name` is the configuration's (`gail_2` if it is the second one): metrics tell several signals apart by it.
@@ -144,7 +144,7 @@ class GAILReward(TrainedSignal):
         """
         self.ignores_termination = config.ignore_done
         self._label = name.replace("_", " ").replace("gail", "GAIL")
-        self._shown = shown
+        self._expert = expert
         self._vail = config.use_vail
         self._network = Discriminator(config, spec, generator).to(device)
         super().__init__(self._network, config.learning_rate)
@@ -163,7 +163,7 @@ class GAILReward(TrainedSignal):
         """Let the discriminator learn from as many demonstrated steps as there are steps of the policy."""
         network = self._network
         part = shard(transitions.steps)
-        drawn = self._shown.sample(part.whole, self._draws)
+        drawn = self._expert.sample(part.whole, self._draws)
         demonstrated = Transitions(drawn.observations, *(part.of(column) for column in drawn[1:]))
         merge(network.body, observed(demonstrated, demonstrated.index))
         expert_inputs, policy_inputs = network.inputs(demonstrated), network.inputs(transitions)
@@ -214,8 +214,8 @@ class GAILReward(TrainedSignal):
     def _penalty(self, expert: list[Tensor], policy: list[Tensor], part: Shard) -> Float[Tensor, ""]:
         """Return the gradient penalty at points between expert and policy, without its weight."""
         between = []
-        for shown, acted in zip(expert, policy, strict=True):
-            weight = torch.rand((part.whole, *shown.shape[1:]), generator=self._noise, device=shown.device)
-            between.append(torch.lerp(acted, shown, part.of(weight)).requires_grad_())
+        for theirs, own in zip(expert, policy, strict=True):
+            weight = torch.rand((part.whole, *theirs.shape[1:]), generator=self._noise, device=theirs.device)
+            between.append(torch.lerp(own, theirs, part.of(weight)).requires_grad_())
         estimate = self._network(between, self._bottleneck_noise(part)).logit.sigmoid().sum()
         return gradient_penalty(torch.autograd.grad(estimate, between, create_graph=True))

@@ -3,7 +3,7 @@ https://arxiv.org/abs/1611.04717): reward for observations that were seldom seen
 
     reward = 1 / sqrt(1 + n(s))
 
-where `n(s)` counts how often the signal has learnt from an observation. It is meant for discrete observations: grids,
+where `n(s)` counts how often the signal has learned from an observation. It is meant for discrete observations: grids,
 boards, one-hot vectors, counters. Two observations are the same where all their numbers are, rounded to multiples of
 `resolution`. Counts lie in a table of `table_size` places; an observation's place is a hash of it (Tang et al., section
 2), so that of n different ones a share of about n / table_size has a count that is too high.

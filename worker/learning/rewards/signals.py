@@ -99,7 +99,7 @@ class SignalSet:
         """Return whether all weights of all signals are finite, as a tensor on the device."""
         return torch.stack([item.signal.is_finite().to(self.gamma.device) for item in self._signals]).all()
 
-    def spoiled(self) -> str | None:
+    def invalid_signal(self) -> str | None:
         """Return the name of the first signal with a weight that is not finite. Waits for the device."""
         return next((item.name for item in self._signals if not bool(item.signal.is_finite())), None)
 

@@ -24,9 +24,9 @@ ARRIVAL_SECONDS = 20.0
 """How long segments may take to the learner."""
 
 
-def port_of(desk: Learner, collector: int = 0) -> int:
+def port_of(trainer: Learner, collector: int = 0) -> int:
     """Return where a collector listens."""
-    return desk.endpoints[collector].port
+    return trainer.endpoints[collector].port
 
 
 class Participant:
@@ -38,9 +38,9 @@ class Participant:
         self._thread.start()
 
     @classmethod
-    def at(cls, desk: Learner, behaviors: Sequence[Behavior], steps: int | None = None, **options: Any) -> Self:
-        """Let a player of these behaviors play at a desk's collector; its transcript is kept."""
-        return cls(Player(port_of(desk), behaviors, record=True, **options), steps)
+    def at(cls, trainer: Learner, behaviors: Sequence[Behavior], steps: int | None = None, **options: Any) -> Self:
+        """Let a player of these behaviors play at a service's collector; its transcript is kept."""
+        return cls(Player(port_of(trainer), behaviors, record=True, **options), steps)
 
     @property
     def agent_steps(self) -> int:
@@ -74,51 +74,51 @@ def number_of(summary: Summary) -> int:
     return summary.seed - SEED
 
 
-def collected(desk: Learner, behavior: str, number: int) -> None:
+def collected(trainer: Learner, behavior: str, number: int) -> None:
     """Wait until every step of a round has come back."""
-    desk.wait_for(RoundCollected, lambda notice: (notice.behavior, notice.round) == (behavior, number))
+    trainer.wait_for(RoundCollected, lambda notice: (notice.behavior, notice.round) == (behavior, number))
 
 
-def left(desk: Learner, number: int) -> SimulatorLeft:
+def left(trainer: Learner, number: int) -> SimulatorLeft:
     """Wait until a simulator's session is over, and return how."""
-    return desk.wait_for(SimulatorLeft, lambda notice: notice.number == number)
+    return trainer.wait_for(SimulatorLeft, lambda notice: notice.number == number)
 
 
-def trouble(desk: Learner, code: str, number: int) -> SimulatorProblem:
+def trouble(trainer: Learner, code: str, number: int) -> SimulatorProblem:
     """Wait until a trouble of this simulator is told of."""
-    return desk.wait_for(SimulatorProblem, lambda notice: notice.code == code and notice.number == number)
+    return trainer.wait_for(SimulatorProblem, lambda notice: notice.code == code and notice.number == number)
 
 
-def converse(desk: Learner, behaviors: Sequence[Behavior], steps: int, **options: Any) -> "Conversation":
+def converse(trainer: Learner, behaviors: Sequence[Behavior], steps: int, **options: Any) -> "Conversation":
     """Play so many steps of a game, say goodbye, and check what came of it at both ends."""
-    participant = Participant.at(desk, behaviors, steps, **options)
+    participant = Participant.at(trainer, behaviors, steps, **options)
     assert participant.end().ending == "left"
-    return Conversation(desk, participant.player)
+    return Conversation(trainer, participant.player)
 
 
 class Conversation:
     """A conversation that is over. It kept the rules, and all that was said in it arrived at the learner."""
 
-    def __init__(self, desk: Learner, player: Player) -> None:
+    def __init__(self, trainer: Learner, player: Player) -> None:
         self.summary = player.summary
         self.transcript = player.transcript
         self.number = number_of(self.summary)
         assert check_transcript(self.transcript, seed=SEED + self.number) == []
         self.lives: Lives = lives_of(self.transcript)
         with suppress(AssertionError):
-            eventually(lambda: self._is_right(desk), "everything arrives", ARRIVAL_SECONDS)
-        self.delivered_steps = self._check(desk)
+            eventually(lambda: self._is_right(trainer), "everything arrives", ARRIVAL_SECONDS)
+        self.delivered_steps = self._check(trainer)
 
-    def _is_right(self, desk: Learner) -> bool:
+    def _is_right(self, trainer: Learner) -> bool:
         with suppress(AssertionError):
-            self._check(desk)
+            self._check(trainer)
             return True
         return False
 
-    def _check(self, desk: Learner) -> int:
+    def _check(self, trainer: Learner) -> int:
         told = [
             (notice.behavior, int(agent), round(value, 4), round(group, 4), int(length), bool(truncated))
-            for notice in desk.heard(EpisodesEnded)
+            for notice in trainer.heard(EpisodesEnded)
             for simulator, agent, value, group, length, truncated in zip(
                 notice.simulators,
                 notice.agents,
@@ -144,7 +144,7 @@ class Conversation:
             if life.ending is not SegmentEnd.CUT
         ]
         assert sorted(told) == sorted(lived)
-        return check_delivered(self.lives, desk.delivered, self.number)
+        return check_delivered(self.lives, trainer.delivered, self.number)
 
     def infos(self, name: str) -> list[list[agent_pb2.AgentInfoProto]]:
         """Return what a behavior's agents said, message by message; without the handshake and the goodbye."""

@@ -40,9 +40,10 @@ class Pending:
 class Raw:
     """A connection of a player that says whatever a test wants."""
 
-    def __init__(self, desk: Learner, *metadata: tuple[str, str]) -> None:
+    def __init__(self, trainer: Learner, *metadata: tuple[str, str]) -> None:
         self._channel = grpc.insecure_channel(
-            f"localhost:{port_of(desk)}", [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+            f"localhost:{port_of(trainer)}",
+            [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)],
         )
         self._exchange: Any = self._channel.unary_unary(EXCHANGE)  # type: ignore[call-arg]  # bytes, as they are
         self._metadata = metadata

@@ -33,7 +33,7 @@ ENGINE_CONFIGURATION = (
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Learner]:
+def trainer() -> Iterator[Learner]:
     parameters = {
         "gravity": Uniform(1.0, 2.0, seed=1),
         "size": Constant(1.5),
@@ -54,8 +54,8 @@ def said(reply: unity_pb2.UnityMessageProto) -> bytes:
     return bytes(reply.unity_input.rl_input.side_channel)
 
 
-def test_the_first_reset_brings_parameters_and_then_the_engine_configuration(desk: Learner) -> None:
-    raw = Raw(desk)
+def test_the_first_reset_brings_parameters_and_then_the_engine_configuration(trainer: Learner) -> None:
+    raw = Raw(trainer)
     welcome = raw.call(introduction())
 
     opening = said(raw.call(SECOND_CALL))
@@ -66,12 +66,12 @@ def test_the_first_reset_brings_parameters_and_then_the_engine_configuration(des
 
 
 def test_new_parameters_come_once_with_the_next_step_and_reset_nothing() -> None:
-    with learner(size=96, environment_parameters={"size": Constant(1.0)}) as desk:
-        raw = Raw(desk)
+    with learner(size=96, environment_parameters={"size": Constant(1.0)}) as trainer:
+        raw = Raw(trainer)
         raw.shake_hands()
         raw.call(agents(0))
 
-        desk.pool.tell_parameters(
+        trainer.pool.tell_parameters(
             {"load": MultiRangeUniform(((1.0, 2.0), (3.0, 4.0)), seed=3), "size": Constant(1.5)}, 1
         )
 
@@ -87,10 +87,10 @@ def test_new_parameters_come_once_with_the_next_step_and_reset_nothing() -> None
 
 
 def test_a_player_that_comes_later_is_told_the_newest_parameters_at_once() -> None:
-    with learner(size=96, environment_parameters={"gravity": Constant(1.0)}) as desk:
-        early, late = Raw(desk), Raw(desk)
+    with learner(size=96, environment_parameters={"gravity": Constant(1.0)}) as trainer:
+        early, late = Raw(trainer), Raw(trainer)
         early.shake_hands()
-        desk.pool.tell_parameters({"size": Constant(1.5)}, 1)
+        trainer.pool.tell_parameters({"size": Constant(1.5)}, 1)
         while not said(early.call(agents(0))):
             pass
 
@@ -103,14 +103,14 @@ def test_a_player_that_comes_later_is_told_the_newest_parameters_at_once() -> No
 
 
 def test_episodes_of_a_player_carry_the_parameters_that_it_was_told() -> None:
-    with learner(size=96, environment_parameters={"size": Constant(1.0)}) as desk:
-        participant = Participant.at(desk, [Behavior("Told?team=0", continuous=1, episode_length=5)])
-        desk.wait_for(EpisodesEnded)
-        desk.pool.tell_parameters({"size": Constant(1.5)}, 1)
-        desk.wait_for(EpisodesEnded, lambda notice: 1 in notice.parameter_sets)
+    with learner(size=96, environment_parameters={"size": Constant(1.0)}) as trainer:
+        participant = Participant.at(trainer, [Behavior("Told?team=0", continuous=1, episode_length=5)])
+        trainer.wait_for(EpisodesEnded)
+        trainer.pool.tell_parameters({"size": Constant(1.5)}, 1)
+        trainer.wait_for(EpisodesEnded, lambda notice: 1 in notice.parameter_sets)
         summary = participant.leave()
 
-        numbers = [number for notice in desk.heard(EpisodesEnded) for number in notice.parameter_sets.tolist()]
+        numbers = [number for notice in trainer.heard(EpisodesEnded) for number in notice.parameter_sets.tolist()]
         assert numbers == sorted(numbers)
         assert set(numbers) == {0, 1}
         assert summary.resets == 0
@@ -118,14 +118,14 @@ def test_episodes_of_a_player_carry_the_parameters_that_it_was_told() -> None:
 
 
 def test_later_resets_bring_their_parameters_alone() -> None:
-    with learner(size=96, engine=EngineConfiguration()) as desk:  # later sessions are told what a reset brought
-        desk.held.add("Later")
-        raw = Raw(desk)
+    with learner(size=96, engine=EngineConfiguration()) as trainer:  # later sessions are told what a reset brought
+        trainer.held.add("Later")
+        raw = Raw(trainer)
         raw.shake_hands()
         waiting = raw.later(agents(0, behavior="Later?team=0"))
-        desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Later?team=0",))
+        trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Later?team=0",))
 
-        desk.pool.reset({"load": MultiRangeUniform(((1.0, 2.0), (3.0, 4.0)), seed=3), "size": Constant(1.5)})
+        trainer.pool.reset({"load": MultiRangeUniform(((1.0, 2.0), (3.0, 4.0)), seed=3), "size": Constant(1.5)})
 
         reply = waiting.reply().unity_input.rl_input
         assert reply.command == unity_pb2.RESET
@@ -135,15 +135,15 @@ def test_later_resets_bring_their_parameters_alone() -> None:
 
 
 def test_a_reset_before_the_second_call_changes_what_that_call_brings() -> None:
-    with learner(size=96, engine=EngineConfiguration()) as desk:  # later sessions are told what a reset brought
-        desk.held.add("Witness")
-        witness, raw = Raw(desk), Raw(desk)
+    with learner(size=96, engine=EngineConfiguration()) as trainer:  # later sessions are told what a reset brought
+        trainer.held.add("Witness")
+        witness, raw = Raw(trainer), Raw(trainer)
         witness.shake_hands()
         waiting = witness.later(agents(0, behavior="Witness?team=0"))
-        desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Witness?team=0",))
+        trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Witness?team=0",))
         raw.call(introduction())
 
-        desk.pool.reset({"size": Constant(1.5)})
+        trainer.pool.reset({"size": Constant(1.5)})
         waiting.reply()
 
         assert said(raw.call(SECOND_CALL)) == framed(PARAMETERS, SIZE) + framed(ENGINE, *ENGINE_CONFIGURATION)
@@ -151,8 +151,8 @@ def test_a_reset_before_the_second_call_changes_what_that_call_brings() -> None:
             each.close()
 
 
-def test_stats_of_all_four_aggregations_become_the_run_s(desk: Learner) -> None:
-    participant = Participant.at(desk, [Behavior("Reporter?team=0", continuous=1)], 10, stats=True)
+def test_stats_of_all_four_aggregations_become_the_run_s(trainer: Learner) -> None:
+    participant = Participant.at(trainer, [Behavior("Reporter?team=0", continuous=1)], 10, stats=True)
     assert participant.end().ending == "left"
 
     # The player reports how many messages it has sent: 2 to 11.
@@ -163,20 +163,20 @@ def test_stats_of_all_four_aggregations_become_the_run_s(desk: Learner) -> None:
         "Player/Histogram": (Aggregation.HISTOGRAM, tuple(map(float, range(2, 12)))),
     }
     for key, (aggregation, values) in expected.items():
-        desk.until(lambda key=key: sum(notice.count for notice in reported(desk, key)) == 10)  # type: ignore[misc]
-        notices = reported(desk, key)
-        assert {notice.aggregation for notice in notices} == {aggregation}
-        assert sum(notice.total for notice in notices) == sum(range(2, 12))
-        assert notices[-1].last == 11
-        assert sum((notice.values for notice in notices), ()) == values
+        trainer.until(lambda key=key: sum(notice.count for notice in reported(trainer, key)) == 10)  # type: ignore[misc]
+        events = reported(trainer, key)
+        assert {notice.aggregation for notice in events} == {aggregation}
+        assert sum(notice.total for notice in events) == sum(range(2, 12))
+        assert events[-1].last == 11
+        assert sum((notice.values for notice in events), ()) == values
 
 
-def reported(desk: Learner, key: str) -> list[StatsReported]:
-    return [notice for notice in desk.heard(StatsReported) if notice.key == key]
+def reported(trainer: Learner, key: str) -> list[StatsReported]:
+    return [notice for notice in trainer.heard(StatsReported) if notice.key == key]
 
 
-def test_float_properties_raw_bytes_and_training_analytics_do_no_harm(desk: Learner) -> None:
-    raw = Raw(desk)
+def test_float_properties_raw_bytes_and_training_analytics_do_no_harm(trainer: Learner) -> None:
+    raw = Raw(trainer)
     raw.shake_hands()
     speech = framed(FLOATS, "04000000 73697A65 0000C03F") + framed(UUID(int=5), "00FF") + framed(ANALYTICS, "0A00")
 
@@ -198,26 +198,26 @@ def test_float_properties_raw_bytes_and_training_analytics_do_no_harm(desk: Lear
         (framed(PARAMETERS, SIZE), "bad_side_channel", "which only the trainer writes"),
     ],
 )
-def test_damaged_frames_end_the_session_by_name(speech: bytes, code: str, reason: str, desk: Learner) -> None:
-    raw = Raw(desk)
+def test_damaged_frames_end_the_session_by_name(speech: bytes, code: str, reason: str, trainer: Learner) -> None:
+    raw = Raw(trainer)
     number = raw.shake_hands()
 
     reply = raw.call(agents(0, behavior="Damaged?team=0", side_channel=speech))
 
     assert (reply.header.status, raw.close_code) == (400, code)
     assert reason in raw.reason
-    assert left(desk, number).reason == raw.reason
+    assert left(trainer, number).reason == raw.reason
     raw.close()
 
 
-def test_stats_that_cannot_be_metrics_are_left_out_with_a_word_and_do_not_end_the_session(desk: Learner) -> None:
-    raw = Raw(desk)
+def test_stats_that_cannot_be_metrics_are_left_out_with_a_word_and_do_not_end_the_session(trainer: Learner) -> None:
+    raw = Raw(trainer)
     number = raw.shake_hands()
     nan, good = "03000000 4E614E 0000C07F 00000000", "04000000 676F6F64 0000803F 00000000"
 
     raw.call(agents(0, behavior="Sloppy?team=0", side_channel=framed(STATS, nan, good)))
 
-    desk.until(lambda: len(reported(desk, "good")) == 1)
-    assert not reported(desk, "NaN")
-    assert trouble(desk, "bad_stat", number).sentence == "stat 'NaN' is nan; it is left out"
+    trainer.until(lambda: len(reported(trainer, "good")) == 1)
+    assert not reported(trainer, "NaN")
+    assert trouble(trainer, "bad_stat", number).sentence == "stat 'NaN' is nan; it is left out"
     raw.close()

@@ -34,7 +34,7 @@ MEBI = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Learner]:
+def trainer() -> Iterator[Learner]:
     with learner(size=192, horizon=16, num_areas=3, max_message_bytes=8 * MEBI) as running:
         yield running
 
@@ -56,11 +56,11 @@ def endings(conversation: Conversation) -> set[SegmentEnd]:
 # The handshake -----------------------------------------------------------------------------------------------------
 
 
-def test_a_player_is_welcomed_with_the_run_s_seed_and_its_own_number(desk: Learner) -> None:
+def test_a_player_is_welcomed_with_the_run_s_seed_and_its_own_number(trainer: Learner) -> None:
     game = [Behavior("Guest?team=0", continuous=1)]
-    first, second = converse(desk, game, 3), converse(desk, game, 3)
+    first, second = converse(trainer, game, 3), converse(trainer, game, 3)
 
-    connected = desk.wait_for(SimulatorConnected, lambda notice: notice.number == first.number)
+    connected = trainer.wait_for(SimulatorConnected, lambda notice: notice.number == first.number)
     assert second.number == first.number + 1
     assert [each.summary.seed for each in (first, second)] == [SEED + first.number, SEED + second.number]
     assert connected.client == "Unity ML-Agents 3.0.0 (API 1.5.0)"
@@ -68,23 +68,23 @@ def test_a_player_is_welcomed_with_the_run_s_seed_and_its_own_number(desk: Learn
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.9.9", "1.5.0-preview"])
-def test_players_of_the_same_major_version_are_served(version: str, desk: Learner) -> None:
+def test_players_of_the_same_major_version_are_served(version: str, trainer: Learner) -> None:
     package = Package(communication=version)
 
-    conversation = converse(desk, [Behavior(f"Version{version}?team=0", continuous=1)], 3, package=package)
+    conversation = converse(trainer, [Behavior(f"Version{version}?team=0", continuous=1)], 3, package=package)
 
     assert conversation.summary.agent_steps == 3
 
 
-def test_a_player_waits_for_its_first_actions_as_long_as_the_run_needs(desk: Learner) -> None:
-    desk.held.add("Early")
-    participant = Participant.at(desk, [Behavior("Early?team=0", agents=2, continuous=1)])
-    started = desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Early?team=0",))
+def test_a_player_waits_for_its_first_actions_as_long_as_the_run_needs(trainer: Learner) -> None:
+    trainer.held.add("Early")
+    participant = Participant.at(trainer, [Behavior("Early?team=0", agents=2, continuous=1)])
+    started = trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Early?team=0",))
 
     answered_before = participant.agent_steps
-    desk.pool.grant("Early", 0, 8)
-    collected(desk, "Early", 0)
-    desk.pool.grant_unrecorded("Early")
+    trainer.pool.grant("Early", 0, 8)
+    collected(trainer, "Early", 0)
+    trainer.pool.grant_unrecorded("Early")
     participant.leave()
 
     assert (started.agents, answered_before) == (2, 0)
@@ -93,14 +93,14 @@ def test_a_player_waits_for_its_first_actions_as_long_as_the_run_needs(desk: Lea
 # Agents ------------------------------------------------------------------------------------------------------------
 
 
-def test_behaviors_may_be_announced_at_any_time_with_their_teams(desk: Learner) -> None:
+def test_behaviors_may_be_announced_at_any_time_with_their_teams(trainer: Learner) -> None:
     game = [
         Behavior("First?team=7", agents=2, continuous=2),
         Behavior("Late?team=0", agents=2, branches=(2,), appears_at=10),
         Behavior("Late?team=1", agents=3, branches=(2,), appears_at=25),
     ]
 
-    conversation = converse(desk, game, 60)
+    conversation = converse(trainer, game, 60)
 
     announced = {
         brain.brain_name: number
@@ -113,8 +113,8 @@ def test_behaviors_may_be_announced_at_any_time_with_their_teams(desk: Learner) 
     assert conversation.delivered_steps > 250
 
 
-def test_an_agent_may_end_and_begin_anew_in_one_message(desk: Learner) -> None:
-    conversation = converse(desk, [Behavior("Phoenix?team=0", agents=3, continuous=2, episode_length=6)], 40)
+def test_an_agent_may_end_and_begin_anew_in_one_message(trainer: Learner) -> None:
+    conversation = converse(trainer, [Behavior("Phoenix?team=0", agents=3, continuous=2, episode_length=6)], 40)
 
     both = [
         [info.id for info in message]
@@ -126,39 +126,39 @@ def test_an_agent_may_end_and_begin_anew_in_one_message(desk: Learner) -> None:
     assert endings(conversation) == {SegmentEnd.TERMINATED, SegmentEnd.CUT}
 
 
-def test_actions_go_to_those_who_asked_in_the_order_in_which_they_did(desk: Learner) -> None:
+def test_actions_go_to_those_who_asked_in_the_order_in_which_they_did(trainer: Learner) -> None:
     name = "Hybrid?team=0"
     game = Behavior(
         name, agents=5, continuous=2, branches=(3, 2), decision_period=3, staggered=True, episode_length=12, jitter=5
     )
 
-    conversation = converse(desk, [game], 90)
+    conversation = converse(trainer, [game], 90)
 
     askers = {tuple(info.id for info in message if not info.done) for message in infos(conversation, name)}
     assert len(askers) >= 3, "different agents ask at different steps"
     assert conversation.delivered_steps > 100
 
 
-def test_an_episode_that_a_limit_cuts_is_truncated_and_its_future_has_value(desk: Learner) -> None:
+def test_an_episode_that_a_limit_cuts_is_truncated_and_its_future_has_value(trainer: Learner) -> None:
     conversation = converse(
-        desk, [Behavior("Mortal?team=0", agents=4, continuous=1, episode_length=9, jitter=8, max_step=12)], 60
+        trainer, [Behavior("Mortal?team=0", agents=4, continuous=1, episode_length=9, jitter=8, max_step=12)], 60
     )
 
     assert endings(conversation) == {SegmentEnd.TERMINATED, SegmentEnd.TRUNCATED, SegmentEnd.CUT}
 
 
-def test_agents_that_are_disabled_give_way_to_others_with_new_ids(desk: Learner) -> None:
+def test_agents_that_are_disabled_give_way_to_others_with_new_ids(trainer: Learner) -> None:
     conversation = converse(
-        desk, [Behavior("Relay?team=0", agents=2, continuous=1, episode_length=5, episodes_per_life=2)], 60
+        trainer, [Behavior("Relay?team=0", agents=2, continuous=1, episode_length=5, episodes_per_life=2)], 60
     )
 
     assert len(conversation.lives) > 6
     assert max(len(lives) for lives in conversation.lives.values()) == 2
 
 
-def test_groups_arrive_with_their_rewards_and_with_members_that_die(desk: Learner) -> None:
+def test_groups_arrive_with_their_rewards_and_with_members_that_die(trainer: Learner) -> None:
     conversation = converse(
-        desk,
+        trainer,
         [Behavior("Team?team=0", agents=6, branches=(3,), group_size=3, casualties=True, episode_length=12, jitter=3)],
         60,
     )
@@ -166,12 +166,12 @@ def test_groups_arrive_with_their_rewards_and_with_members_that_die(desk: Learne
     lives = [life for lives in conversation.lives.values() for life in lives]
     assert {life.group for life in lives} == {1, 2}
     assert sum(step.group_reward for life in lives for step in life.steps) > 10
-    dead = [rollout for rollout in desk.delivered["Team"] if rollout.endings[0] and rollout.mates_alive[0]]
+    dead = [rollout for rollout in trainer.delivered["Team"] if rollout.endings[0] and rollout.mates_alive[0]]
     assert dead, "some died while their mates lived on"
 
 
-def test_masks_arrive_and_no_forbidden_choice_is_made(desk: Learner) -> None:
-    conversation = converse(desk, [Behavior("Masked?team=0", agents=4, branches=(3, 2), masked=True)], 60)
+def test_masks_arrive_and_no_forbidden_choice_is_made(trainer: Learner) -> None:
+    conversation = converse(trainer, [Behavior("Masked?team=0", agents=4, branches=(3, 2), masked=True)], 60)
 
     allowed = [step.allowed for lives in conversation.lives.values() for life in lives for step in life.steps]
     assert sum(all(row) for row in allowed) > 20
@@ -181,11 +181,11 @@ def test_masks_arrive_and_no_forbidden_choice_is_made(desk: Learner) -> None:
 
 @pytest.mark.parametrize(("continuous", "branches"), [(2, ()), (0, (3, 2))])
 def test_the_oldest_packages_are_answered_in_their_own_fields(
-    continuous: int, branches: tuple[int, ...], desk: Learner
+    continuous: int, branches: tuple[int, ...], trainer: Learner
 ) -> None:
     game = Behavior(f"Old{continuous}?team=0", agents=4, continuous=continuous, branches=branches, masked=True)
 
-    conversation = converse(desk, [game], 40, package=PACKAGES["1.0.8"])
+    conversation = converse(trainer, [game], 40, package=PACKAGES["1.0.8"])
 
     (brain,) = outputs(conversation)[0].rl_initialization_output.brain_parameters
     assert not brain.HasField("action_spec")
@@ -196,13 +196,13 @@ def test_the_oldest_packages_are_answered_in_their_own_fields(
 # Observations ------------------------------------------------------------------------------------------------------
 
 
-def announced(desk: Learner, behavior: str) -> list[tuple[tuple[int, ...], str]]:
+def announced(trainer: Learner, behavior: str) -> list[tuple[tuple[int, ...], str]]:
     """Return shape and type of each observation that the learner was told of."""
-    notice = desk.wait_for(BehaviorAnnounced, lambda notice: notice.spec.behavior == behavior)
+    notice = trainer.wait_for(BehaviorAnnounced, lambda notice: notice.spec.behavior == behavior)
     return [(observation.shape, observation.dtype) for observation in notice.spec.observations]
 
 
-def test_pictures_arrive_whole_however_many_files_they_are_made_of(desk: Learner) -> None:
+def test_pictures_arrive_whole_however_many_files_they_are_made_of(trainer: Learner) -> None:
     sensors = (
         Sensor("a color", "png", (3, 20, 20)),
         Sensor("b gray", "png", (1, 20, 20)),
@@ -212,9 +212,9 @@ def test_pictures_arrive_whole_however_many_files_they_are_made_of(desk: Learner
         Sensor("f plain", "visual", (2, 20, 20)),
     )
 
-    conversation = converse(desk, [Behavior("Watcher?team=0", agents=2, branches=(3,), sensors=sensors)], 20)
+    conversation = converse(trainer, [Behavior("Watcher?team=0", agents=2, branches=(3,), sensors=sensors)], 20)
 
-    assert announced(desk, "Watcher") == [
+    assert announced(trainer, "Watcher") == [
         ((3, 20, 20), "uint8"),
         ((1, 20, 20), "uint8"),
         ((2, 20, 20), "uint8"),
@@ -226,34 +226,34 @@ def test_pictures_arrive_whole_however_many_files_they_are_made_of(desk: Learner
 
 
 @pytest.mark.parametrize("package", ["2.3.0-exp.3", "1.0.8"])
-def test_pictures_of_old_packages_are_turned_so_that_channels_come_first(package: str, desk: Learner) -> None:
+def test_pictures_of_old_packages_are_turned_so_that_channels_come_first(package: str, trainer: Learner) -> None:
     sensors = (Sensor("a color", "png", (3, 20, 24)), Sensor("b plain", "visual", (2, 20, 24)))
     name = f"Old {package}"
 
     conversation = converse(
-        desk, [Behavior(f"{name}?team=0", continuous=2, sensors=sensors)], 15, package=PACKAGES[package]
+        trainer, [Behavior(f"{name}?team=0", continuous=2, sensors=sensors)], 15, package=PACKAGES[package]
     )
 
-    assert announced(desk, name) == [((3, 20, 24), "uint8"), ((2, 20, 24), "float32")]
+    assert announced(trainer, name) == [((3, 20, 24), "uint8"), ((2, 20, 24), "float32")]
     assert conversation.delivered_steps > 9
 
 
-def test_entities_and_goals_are_known_as_such(desk: Learner) -> None:
+def test_entities_and_goals_are_known_as_such(trainer: Learner) -> None:
     sensors = (Sensor("entities", "buffer", (4, 3)), Sensor("goal", "vector", (3,), goal=True), Sensor("vector"))
 
-    conversation = converse(desk, [Behavior("Seeker?team=0", agents=2, continuous=2, sensors=sensors)], 20)
+    conversation = converse(trainer, [Behavior("Seeker?team=0", agents=2, continuous=2, sensors=sensors)], 20)
 
-    spec = desk.wait_for(BehaviorAnnounced, lambda notice: notice.spec.behavior == "Seeker").spec
+    spec = trainer.wait_for(BehaviorAnnounced, lambda notice: notice.spec.behavior == "Seeker").spec
     entities, goal, vector = spec.observations
     assert entities.dimension_properties == (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
     assert [each.type for each in (goal, vector)] == [ObservationType.GOAL_SIGNAL, ObservationType.DEFAULT]
     assert conversation.delivered_steps >= 20
 
 
-def test_messages_may_be_larger_than_grpc_allows_by_default(desk: Learner) -> None:
+def test_messages_may_be_larger_than_grpc_allows_by_default(trainer: Learner) -> None:
     sensor = Sensor("map", shape=(20_000,))
 
-    conversation = converse(desk, [Behavior("Huge?team=0", agents=60, continuous=1, sensors=(sensor,))], 5)
+    conversation = converse(trainer, [Behavior("Huge?team=0", agents=60, continuous=1, sensors=(sensor,))], 5)
 
     assert outputs(conversation)[0].ByteSize() > 4.5 * MEBI
     assert conversation.summary.agent_steps == 300
@@ -262,61 +262,61 @@ def test_messages_may_be_larger_than_grpc_allows_by_default(desk: Learner) -> No
 # Resets and ends ---------------------------------------------------------------------------------------------------
 
 
-def test_a_reset_is_the_reply_to_the_pending_call_and_voids_what_was_under_way(desk: Learner) -> None:
-    desk.held.add("Reset")
-    participant = Participant.at(desk, [Behavior("Reset?team=0", agents=2, continuous=1, episode_length=0)])
-    desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Reset?team=0",))
+def test_a_reset_is_the_reply_to_the_pending_call_and_voids_what_was_under_way(trainer: Learner) -> None:
+    trainer.held.add("Reset")
+    participant = Participant.at(trainer, [Behavior("Reset?team=0", agents=2, continuous=1, episode_length=0)])
+    trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Reset?team=0",))
     for number in range(2):
-        desk.pool.grant("Reset", number, 20)
-        collected(desk, "Reset", number)  # the eleventh call waits
-        desk.pool.reset({"size": Constant(number)})
+        trainer.pool.grant("Reset", number, 20)
+        collected(trainer, "Reset", number)  # the eleventh call waits
+        trainer.pool.reset({"size": Constant(number)})
         eventually(lambda number=number: participant.player.summary.resets == number + 1)  # type: ignore[misc]
-    desk.pool.grant_unrecorded("Reset")
+    trainer.pool.grant_unrecorded("Reset")
     participant.leave()
 
-    conversation = Conversation(desk, participant.player)
+    conversation = Conversation(trainer, participant.player)
     assert conversation.summary.parameters["size"] == ["constant", 1.0]
     assert [[life.void for life in lives] for lives in conversation.lives.values()] == [[True, True, False]] * 2
     assert conversation.delivered_steps == 40
 
 
-def test_a_reset_reaches_a_player_that_computes_with_its_next_reply(desk: Learner) -> None:
-    thinker = Participant.at(desk, [Behavior("Thinker?team=0", continuous=1, episode_length=0)], pace=0.3)
-    desk.held.add("Witness")
-    witness = Participant.at(desk, [Behavior("Witness?team=0", continuous=1)])
-    desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Witness?team=0",))
+def test_a_reset_reaches_a_player_that_computes_with_its_next_reply(trainer: Learner) -> None:
+    thinker = Participant.at(trainer, [Behavior("Thinker?team=0", continuous=1, episode_length=0)], pace=0.3)
+    trainer.held.add("Witness")
+    witness = Participant.at(trainer, [Behavior("Witness?team=0", continuous=1)])
+    trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Witness?team=0",))
     answered = thinker.agent_steps
     eventually(lambda: thinker.agent_steps > answered)  # it has just begun to compute
 
-    desk.pool.reset({})
+    trainer.pool.reset({})
 
     eventually(lambda: witness.player.summary.resets == 1)
     assert thinker.player.summary.resets == 0
     eventually(lambda: thinker.player.summary.resets == 1)
     thinker.leave()
-    desk.pool.grant_unrecorded("Witness")
+    trainer.pool.grant_unrecorded("Witness")
     witness.leave()
-    conversation = Conversation(desk, thinker.player)
+    conversation = Conversation(trainer, thinker.player)
     assert [life.void for life in conversation.lives["Thinker", 0]] in ([True], [True, False])
 
 
-def test_a_player_that_says_goodbye_has_left_in_good_order(desk: Learner) -> None:
-    conversation = converse(desk, [Behavior("Polite?team=0", agents=2, continuous=1, episode_length=0)], 33)
+def test_a_player_that_says_goodbye_has_left_in_good_order(trainer: Learner) -> None:
+    conversation = converse(trainer, [Behavior("Polite?team=0", agents=2, continuous=1, episode_length=0)], 33)
 
-    ended = left(desk, conversation.number)
+    ended = left(trainer, conversation.number)
     assert (ended.code, ended.steps) == ("left", 64)
-    desk.until(lambda: sum(rollout.steps for rollout in desk.delivered.get("Polite", [])) == 64)
+    trainer.until(lambda: sum(rollout.steps for rollout in trainer.delivered.get("Polite", [])) == 64)
 
 
 def test_at_the_end_every_player_is_told_so_with_status_400_and_the_reason() -> None:
-    with learner() as desk:
-        desk.held.add("Waiter")
-        waiting = Participant.at(desk, [Behavior("Waiter?team=0", continuous=1)])
-        computing = Participant.at(desk, [Behavior("Worker?team=0", continuous=1)], pace=0.2)
-        desk.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Waiter?team=0",))
+    with learner() as trainer:
+        trainer.held.add("Waiter")
+        waiting = Participant.at(trainer, [Behavior("Waiter?team=0", continuous=1)])
+        computing = Participant.at(trainer, [Behavior("Worker?team=0", continuous=1)], pace=0.2)
+        trainer.wait_for(SimulatorStarted, lambda notice: notice.behaviors == ("Waiter?team=0",))
         eventually(lambda: computing.agent_steps > 0)
 
-        desk.pool.close("run_finished", "every behavior has reached its max_steps", rejoin=False)
+        trainer.pool.close("run_finished", "every behavior has reached its max_steps", rejoin=False)
 
         for participant in (waiting, computing):
             assert participant.end().ending == "ended"
@@ -327,27 +327,27 @@ def test_at_the_end_every_player_is_told_so_with_status_400_and_the_reason() -> 
 # Many --------------------------------------------------------------------------------------------------------------
 
 
-def play_together(desk: Learner, name: str, players: int, steps: int) -> list[Conversation]:
+def play_together(trainer: Learner, name: str, players: int, steps: int) -> list[Conversation]:
     """Let players of one agent each play at once on one port."""
-    participants = [Participant.at(desk, [Behavior(f"{name}?team=0", continuous=2)], steps) for _ in range(players)]
+    participants = [Participant.at(trainer, [Behavior(f"{name}?team=0", continuous=2)], steps) for _ in range(players)]
     summaries = [participant.end() for participant in participants]
     assert {summary.ending for summary in summaries} == {"left"}
     assert len({number_of(summary) for summary in summaries}) == players
-    return [Conversation(desk, participant.player) for participant in participants]
+    return [Conversation(trainer, participant.player) for participant in participants]
 
 
-def test_64_players_play_on_one_port_at_once(desk: Learner) -> None:
+def test_64_players_play_on_one_port_at_once(trainer: Learner) -> None:
     began = time.monotonic()
 
-    conversations = play_together(desk, "Crowd", 64, 12)
+    conversations = play_together(trainer, "Crowd", 64, 12)
 
     assert time.monotonic() - began < 20
     assert {conversation.summary.agent_steps for conversation in conversations} == {12}
 
 
 @pytest.mark.slow
-def test_256_players_play_on_one_port_at_once(desk: Learner) -> None:
-    conversations = play_together(desk, "Multitude", 256, 30)
+def test_256_players_play_on_one_port_at_once(trainer: Learner) -> None:
+    conversations = play_together(trainer, "Multitude", 256, 30)
 
     assert {conversation.summary.agent_steps for conversation in conversations} == {30}
 
@@ -357,11 +357,11 @@ def test_256_players_play_on_one_port_at_once(desk: Learner) -> None:
     [(True, False), (False, False), (False, True)],
     ids=["with a connection each", "sharing one", "sharing one and saying who they are"],
 )
-def test_four_players_of_one_process_are_told_apart(own_connection: bool, session_ids: bool, desk: Learner) -> None:
+def test_four_players_of_one_process_are_told_apart(own_connection: bool, session_ids: bool, trainer: Learner) -> None:
     name = f"Twin{own_connection}{session_ids}"
     participants = [
         Participant.at(
-            desk,
+            trainer,
             [Behavior(f"{name}?team=0", agents=1 + place, continuous=2)],
             60,
             own_connection=own_connection,
@@ -372,11 +372,11 @@ def test_four_players_of_one_process_are_told_apart(own_connection: bool, sessio
     for participant in participants:
         assert participant.end().ending == "left"
 
-    conversations = [Conversation(desk, participant.player) for participant in participants]
+    conversations = [Conversation(trainer, participant.player) for participant in participants]
     assert [conversation.summary.agent_steps for conversation in conversations] == [60, 120, 180, 240]
     connected = [
         notice
-        for notice in desk.heard(SimulatorConnected)
+        for notice in trainer.heard(SimulatorConnected)
         if notice.number in {conversation.number for conversation in conversations}
     ]
     assert len(connected) == 4

@@ -19,25 +19,25 @@ STEP_TIMEOUT = 0.5
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Learner]:
+def trainer() -> Iterator[Learner]:
     with learner(
         size=96,
         horizon=16,
         max_message_bytes=MEBI,
         step_timeout=STEP_TIMEOUT,
         second_call_timeout=0.5,
-        no_agents_notice=0.3,
+        no_agents_after=0.3,
         startup_timeout=1.0,
-        straggler_grace=0.2,
+        late_agents_grace=0.2,
     ) as running:
         running.refusals["Stranger"] = ("behavior_not_configured", "the run's configuration has no behavior 'Stranger'")
         yield running
 
 
 @pytest.fixture(scope="module")
-def bystander(desk: Learner) -> Iterator[Participant]:
+def bystander(trainer: Learner) -> Iterator[Participant]:
     """A player that plays through every test of this module."""
-    participant = Participant.at(desk, [Behavior("Bystander?team=0", agents=2, continuous=1)], pace=0.002)
+    participant = Participant.at(trainer, [Behavior("Bystander?team=0", agents=2, continuous=1)], pace=0.002)
     eventually(lambda: participant.agent_steps > 0)
     yield participant
     participant.leave()
@@ -45,18 +45,18 @@ def bystander(desk: Learner) -> Iterator[Participant]:
 
 
 @pytest.fixture(autouse=True)
-def goes_on(desk: Learner, bystander: Participant) -> Iterator[None]:
+def goes_on(trainer: Learner, bystander: Participant) -> Iterator[None]:
     """Check that the bystander goes on, whatever happens to others."""
     yield
     before = bystander.agent_steps
     eventually(lambda: bystander.agent_steps > before + 20)
-    assert not any(notice.number == number_of(bystander.player.summary) for notice in desk.heard(SimulatorLeft))
+    assert not any(notice.number == number_of(bystander.player.summary) for notice in trainer.heard(SimulatorLeft))
 
 
-def ended(desk: Learner, code: str) -> SimulatorLeft:
+def ended(trainer: Learner, code: str) -> SimulatorLeft:
     """Wait until a session has ended with this code, and return how, once."""
-    notice = desk.wait_for(SimulatorLeft, lambda notice: notice.code == code)
-    desk.notices.remove(notice)
+    notice = trainer.wait_for(SimulatorLeft, lambda notice: notice.code == code)
+    trainer.events.remove(notice)
     return notice
 
 
@@ -64,48 +64,48 @@ def ended(desk: Learner, code: str) -> SimulatorLeft:
 
 
 @pytest.mark.parametrize("version", ["2.0.0", "0.15.0"])
-def test_a_player_of_another_major_version_is_refused_by_name(version: str, desk: Learner) -> None:
-    participant = Participant.at(desk, GAME, package=Package("9.9.9", version))
+def test_a_player_of_another_major_version_is_refused_by_name(version: str, trainer: Learner) -> None:
+    participant = Participant.at(trainer, GAME, package=Package("9.9.9", version))
 
     assert participant.end().ending == "inference"
-    reason = ended(desk, "protocol_version").reason
+    reason = ended(trainer, "protocol_version").reason
     assert f"'{version}'" in reason
     assert "'9.9.9'" in reason
 
 
 @pytest.mark.parametrize("version", ["", "1", "1.5", "one.two.three"])
-def test_what_is_no_version_is_refused_as_one(version: str, desk: Learner) -> None:
-    raw = Raw(desk)
+def test_what_is_no_version_is_refused_as_one(version: str, trainer: Learner) -> None:
+    raw = Raw(trainer)
 
     reply = raw.call(introduction(version))
 
     assert reply.header.status == 400
-    assert ended(desk, "protocol_version").number == -1
+    assert ended(trainer, "protocol_version").number == -1
     raw.close()
 
 
-def test_a_player_that_does_not_make_its_second_call_is_missed(desk: Learner) -> None:
-    participant = Participant.at(desk, GAME, trouble=Trouble("hang", at=2))
+def test_a_player_that_does_not_make_its_second_call_is_missed(trainer: Learner) -> None:
+    participant = Participant.at(trainer, GAME, trouble=Trouble("hang", at=2))
 
-    assert "refused our protocol version" in ended(desk, "second_call_missing").reason
+    assert "refused our protocol version" in ended(trainer, "second_call_missing").reason
     participant.vanish()
 
 
-def test_a_player_without_agents_is_worth_a_word_and_ended_after_the_startup_time(desk: Learner) -> None:
-    participant = Participant.at(desk, [], pace=0.01)
+def test_a_player_without_agents_is_worth_a_word_and_ended_after_the_startup_time(trainer: Learner) -> None:
+    participant = Participant.at(trainer, [], pace=0.01)
 
-    notice = ended(desk, "no_agents")
-    told = trouble(desk, "no_agents", notice.number)
+    notice = ended(trainer, "no_agents")
+    told = trouble(trainer, "no_agents", notice.number)
 
     assert "Decision Requester" in told.sentence
     assert "Behavior Type" in notice.reason
     participant.vanish()
 
 
-def test_messages_without_agents_do_not_count_as_agents(desk: Learner) -> None:
-    participant = Participant.at(desk, GAME, trouble=Trouble("empty", at=3), pace=0.01)
+def test_messages_without_agents_do_not_count_as_agents(trainer: Learner) -> None:
+    participant = Participant.at(trainer, GAME, trouble=Trouble("empty", at=3), pace=0.01)
 
-    assert "no agent has asked" in ended(desk, "no_agents").reason
+    assert "no agent has asked" in ended(trainer, "no_agents").reason
     assert participant.end().ending == "ended"
     assert participant.player.summary.close is not None
 
@@ -113,9 +113,9 @@ def test_messages_without_agents_do_not_count_as_agents(desk: Learner) -> None:
 # Calls that cannot be served ---------------------------------------------------------------------------------------
 
 
-def test_a_call_of_a_player_that_never_introduced_itself_is_turned_away(desk: Learner) -> None:
+def test_a_call_of_a_player_that_never_introduced_itself_is_turned_away(trainer: Learner) -> None:
     for metadata in ((), ((SESSION_ID_METADATA, "nobody"),)):
-        raw = Raw(desk, *metadata)
+        raw = Raw(trainer, *metadata)
 
         reply = raw.call(agents(0))
 
@@ -126,20 +126,20 @@ def test_a_call_of_a_player_that_never_introduced_itself_is_turned_away(desk: Le
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_garbage_ends_the_session_that_sent_it(named: bool, desk: Learner) -> None:
+def test_garbage_ends_the_session_that_sent_it(named: bool, trainer: Learner) -> None:
     metadata = ((SESSION_ID_METADATA, "garbler"),) if named else ()
-    raw = Raw(desk, *metadata)
+    raw = Raw(trainer, *metadata)
     number = raw.shake_hands()
 
     reply = raw.call(b"\xff" * 64)
 
     assert (reply.header.status, raw.close_code) == (400, "malformed_message")
-    assert left(desk, number).code == "malformed_message"
+    assert left(trainer, number).code == "malformed_message"
     raw.close()
 
 
-def test_garbage_from_nobody_is_turned_away(desk: Learner) -> None:
-    raw = Raw(desk)
+def test_garbage_from_nobody_is_turned_away(trainer: Learner) -> None:
+    raw = Raw(trainer)
 
     assert raw.call(b"\xff\xff").header.status == 400
     assert raw.close_code == "malformed_message"
@@ -147,51 +147,51 @@ def test_garbage_from_nobody_is_turned_away(desk: Learner) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_two_calls_at_once_end_the_session(named: bool, desk: Learner) -> None:
-    desk.held.add("Raw")
+def test_two_calls_at_once_end_the_session(named: bool, trainer: Learner) -> None:
+    trainer.held.add("Raw")
     metadata = ((SESSION_ID_METADATA, "twice"),) if named else ()
-    raw = Raw(desk, *metadata)
+    raw = Raw(trainer, *metadata)
     number = raw.shake_hands()
 
     pending = [raw.later(agents(0)), raw.later(agents(0, announced=False))]
 
     assert [each.reply().header.status for each in pending] == [400, 400]
-    assert "one at a time" in left(desk, number).reason
+    assert "one at a time" in left(trainer, number).reason
     raw.close()
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_goodbye_while_a_call_is_pending_is_a_goodbye(named: bool, desk: Learner) -> None:
-    desk.held.add("Raw")
-    raw = Raw(desk, *(((SESSION_ID_METADATA, "leaver"),) if named else ()))
+def test_a_goodbye_while_a_call_is_pending_is_a_goodbye(named: bool, trainer: Learner) -> None:
+    trainer.held.add("Raw")
+    raw = Raw(trainer, *(((SESSION_ID_METADATA, "leaver"),) if named else ()))
     number = raw.shake_hands()
     pending = raw.later(agents(0))
 
     assert raw.call(GOODBYE).header.status == 400
 
-    assert left(desk, number).code == "left"
+    assert left(trainer, number).code == "left"
     assert pending.reply().header.status == 400
     raw.close()
 
 
-def test_a_goodbye_of_a_session_that_is_over_is_no_mistake(desk: Learner) -> None:
-    raw = Raw(desk, (SESSION_ID_METADATA, "long-gone"))
+def test_a_goodbye_of_a_session_that_is_over_is_no_mistake(trainer: Learner) -> None:
+    raw = Raw(trainer, (SESSION_ID_METADATA, "long-gone"))
 
     assert raw.call(GOODBYE).header.status == 400
     assert raw.close_code == ""
     raw.close()
 
 
-def test_agents_without_an_announcement_end_the_session(desk: Learner) -> None:
-    participant = Participant.at(desk, GAME, trouble=Trouble("not_announced", at=3))
+def test_agents_without_an_announcement_end_the_session(trainer: Learner) -> None:
+    participant = Participant.at(trainer, GAME, trouble=Trouble("not_announced", at=3))
 
     assert participant.end().ending == "ended"
-    assert "without brain parameters" in ended(desk, "unknown_behavior").reason
+    assert "without brain parameters" in ended(trainer, "unknown_behavior").reason
 
 
-def test_a_behavior_that_is_not_configured_is_refused_with_the_learner_s_words(desk: Learner) -> None:
+def test_a_behavior_that_is_not_configured_is_refused_with_the_learner_s_words(trainer: Learner) -> None:
     for _ in range(2):  # the second time nobody is asked
-        participant = Participant.at(desk, [Behavior("Stranger?team=3", continuous=1)])
+        participant = Participant.at(trainer, [Behavior("Stranger?team=3", continuous=1)])
 
         assert participant.end().close == (
             "behavior_not_configured",
@@ -199,10 +199,10 @@ def test_a_behavior_that_is_not_configured_is_refused_with_the_learner_s_words(d
         )
 
 
-def test_a_behavior_with_another_spec_is_refused_with_both(desk: Learner) -> None:
-    Participant.at(desk, [Behavior("Twofold?team=0", continuous=1)], 2).end()
+def test_a_behavior_with_another_spec_is_refused_with_both(trainer: Learner) -> None:
+    Participant.at(trainer, [Behavior("Twofold?team=0", continuous=1)], 2).end()
 
-    summary = Participant.at(desk, [Behavior("Twofold?team=0", continuous=3)]).end()
+    summary = Participant.at(trainer, [Behavior("Twofold?team=0", continuous=3)]).end()
 
     assert summary.close is not None
     assert summary.close[0] == "spec_conflict"
@@ -219,33 +219,33 @@ def test_a_behavior_with_another_spec_is_refused_with_both(desk: Learner) -> Non
     ],
     ids=lambda value: value.fault if isinstance(value, Trouble) else value,
 )
-def test_what_breaks_the_protocol_ends_the_session_with_its_name(fault: Trouble, code: str, desk: Learner) -> None:
-    summary = Participant.at(desk, GAME, trouble=fault).end()
+def test_what_breaks_the_protocol_ends_the_session_with_its_name(fault: Trouble, code: str, trainer: Learner) -> None:
+    summary = Participant.at(trainer, GAME, trouble=fault).end()
 
     assert (summary.ending, summary.messages) == ("ended", 6)
     assert summary.close is not None
     assert summary.close[0] == code
-    assert left(desk, number_of(summary)).code == code
+    assert left(trainer, number_of(summary)).code == code
 
 
-def test_actions_that_the_game_could_not_receive_end_the_session_before_they_end_the_game(desk: Learner) -> None:
+def test_actions_that_the_game_could_not_receive_end_the_session_before_they_end_the_game(trainer: Learner) -> None:
     game = Behavior("Legion?team=0", agents=60, continuous=9_000, sensors=(Sensor(shape=(1,)),))
-    summary = Participant.at(desk, [game]).end()
+    summary = Participant.at(trainer, [game]).end()
 
     assert summary.close is not None
     assert summary.close[0] == "message_too_large"
     assert "4194304" in summary.close[1]
-    assert left(desk, number_of(summary)).code == "message_too_large"
+    assert left(trainer, number_of(summary)).code == "message_too_large"
 
 
-def test_cameras_that_see_nothing_are_worth_a_word(desk: Learner) -> None:
+def test_cameras_that_see_nothing_are_worth_a_word(trainer: Learner) -> None:
     cameras = (Sensor("Eye", "png", (3, 20, 20), shows_cue=False), Sensor("Blind", "visual", (1, 20, 20)))
-    participant = Participant.at(desk, [Behavior("Seer?team=0", continuous=1, sensors=cameras)], 15)
+    participant = Participant.at(trainer, [Behavior("Seer?team=0", continuous=1, sensors=cameras)], 15)
 
     summary = participant.end()
 
     assert summary.ending == "left"
-    told = trouble(desk, "blind_cameras", number_of(summary))
+    told = trouble(trainer, "blind_cameras", number_of(summary))
     assert "Blind" in told.sentence
     assert "Eye" not in told.sentence
     assert "-nographics" in told.sentence
@@ -254,37 +254,39 @@ def test_cameras_that_see_nothing_are_worth_a_word(desk: Learner) -> None:
 # Silence -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_player_that_vanishes_in_its_call_is_missed_at_once(desk: Learner) -> None:
-    desk.held.add("Gone")
-    participant = Participant.at(desk, [Behavior("Gone?team=0", continuous=1)])
+def test_a_player_that_vanishes_in_its_call_is_missed_at_once(trainer: Learner) -> None:
+    trainer.held.add("Gone")
+    participant = Participant.at(trainer, [Behavior("Gone?team=0", continuous=1)])
     eventually(lambda: participant.player.summary.messages == 3)
 
     summary = participant.vanish()
 
     assert summary.ending == "vanished"
-    assert ended(desk, "disconnected").reason == "the connection to the simulator was lost"
+    assert ended(trainer, "disconnected").reason == "the connection to the simulator was lost"
 
 
-def test_a_player_that_vanishes_between_two_calls_is_missed_within_seconds(desk: Learner) -> None:
-    participant = Participant.at(desk, GAME, trouble=Trouble("vanish", at=8))
+def test_a_player_that_vanishes_between_two_calls_is_missed_within_seconds(trainer: Learner) -> None:
+    participant = Participant.at(trainer, GAME, trouble=Trouble("vanish", at=8))
 
     number = number_of(participant.end())
 
-    assert left(desk, number).code == "disconnected"
+    assert left(trainer, number).code == "disconnected"
 
 
-def test_a_bridged_player_that_hangs_is_ended_after_the_step_timeout(desk: Learner) -> None:
-    participant = Participant.at(desk, GAME, trouble=Trouble("hang", at=8), metadata=[(SESSION_ID_METADATA, "hanging")])
+def test_a_bridged_player_that_hangs_is_ended_after_the_step_timeout(trainer: Learner) -> None:
+    participant = Participant.at(
+        trainer, GAME, trouble=Trouble("hang", at=8), metadata=[(SESSION_ID_METADATA, "hanging")]
+    )
 
-    notice = desk.wait_for(SimulatorLeft, lambda notice: notice.session_id == "hanging")
+    notice = trainer.wait_for(SimulatorLeft, lambda notice: notice.session_id == "hanging")
 
     assert notice.code == "step_timeout"
     participant.vanish()
 
 
-def test_what_a_player_said_before_it_hung_is_the_reason_that_its_next_call_hears(desk: Learner) -> None:
+def test_what_a_player_said_before_it_hung_is_the_reason_that_its_next_call_hears(trainer: Learner) -> None:
     pause = Trouble("pause", at=8, seconds=4 * STEP_TIMEOUT)
-    participant = Participant.at(desk, GAME, trouble=pause, metadata=[(SESSION_ID_METADATA, "slow")])
+    participant = Participant.at(trainer, GAME, trouble=pause, metadata=[(SESSION_ID_METADATA, "slow")])
 
     summary = participant.end()
 
@@ -293,42 +295,42 @@ def test_what_a_player_said_before_it_hung_is_the_reason_that_its_next_call_hear
 
 
 @pytest.mark.parametrize("bridged", [False, True])
-def test_a_paused_editor_is_parked_and_goes_on(bridged: bool, desk: Learner) -> None:
+def test_a_paused_editor_is_parked_and_goes_on(bridged: bool, trainer: Learner) -> None:
     name = f"editor-{bridged}"
     metadata = [(SESSION_ID_METADATA, name), (PARKS_METADATA, "1")] if bridged else []
     participant = Participant.at(
-        desk, GAME, trouble=Trouble("pause", at=8, seconds=4 * STEP_TIMEOUT), metadata=metadata
+        trainer, GAME, trouble=Trouble("pause", at=8, seconds=4 * STEP_TIMEOUT), metadata=metadata
     )
     eventually(lambda: participant.player.summary.messages == 8)
     before = participant.agent_steps
 
     number = number_of(participant.player.summary)
-    told = desk.wait_for(SimulatorProblem, lambda notice: (notice.number, notice.code) == (number, "parked"))
+    told = trainer.wait_for(SimulatorProblem, lambda notice: (notice.number, notice.code) == (number, "parked"))
     eventually(lambda: participant.agent_steps > before + 20)
 
     assert "the Editor is paused" in told.sentence
     assert participant.leave().ending == "left"
-    assert left(desk, number).code == "left"
+    assert left(trainer, number).code == "left"
 
 
-def test_a_player_that_others_wait_for_on_its_connection_is_not_parked(desk: Learner) -> None:
-    raw = Raw(desk)
+def test_a_player_that_others_wait_for_on_its_connection_is_not_parked(trainer: Learner) -> None:
+    raw = Raw(trainer)
     silent = raw.shake_hands()
     raw.call(agents(0, behavior="Silent?team=0"))
 
     welcome = raw.call(introduction())  # of another player of the same process; it is the first one's turn
 
-    assert left(desk, silent).code == "step_timeout"
+    assert left(trainer, silent).code == "step_timeout"
     assert welcome.unity_input.rl_initialization_input.seed == SEED + silent + 1
     raw.close()
 
 
-def test_a_parked_player_is_missed_once_its_connection_is_gone(desk: Learner) -> None:
-    participant = Participant.at(desk, GAME, trouble=Trouble("hang", at=8))
+def test_a_parked_player_is_missed_once_its_connection_is_gone(trainer: Learner) -> None:
+    participant = Participant.at(trainer, GAME, trouble=Trouble("hang", at=8))
     eventually(lambda: participant.player.summary.messages == 8)
     number = number_of(participant.player.summary)
-    desk.wait_for(SimulatorProblem, lambda notice: (notice.number, notice.code) == (number, "parked"))
+    trainer.wait_for(SimulatorProblem, lambda notice: (notice.number, notice.code) == (number, "parked"))
 
     participant.vanish()
 
-    assert left(desk, number).code == "disconnected"
+    assert left(trainer, number).code == "disconnected"

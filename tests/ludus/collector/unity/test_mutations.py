@@ -30,16 +30,16 @@ BEHAVIOR = "Fuzzed?team=0"
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Learner]:
+def trainer() -> Iterator[Learner]:
     # Times are short for those who share a connection, and are in each other's way.
-    patience = {"step_timeout": 2.0, "second_call_timeout": 2.0, "straggler_grace": 0.1}
+    patience = {"step_timeout": 2.0, "second_call_timeout": 2.0, "late_agents_grace": 0.1}
     with learner(size=96, max_message_bytes=1 << 20, **patience) as running:
         running.configured = {"Fuzzed", "Bystander"}
         yield running
 
 
-def memory_of(desk: Learner) -> int:
-    child = desk.pool._children[0].warm
+def memory_of(trainer: Learner) -> int:
+    child = trainer.pool._children[0].warm
     assert child is not None
     return int(psutil.Process(child.process.pid).memory_info().rss)
 
@@ -84,10 +84,10 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def test_damaged_messages_neither_end_nor_grow_a_collector_nor_disturb_others(desk: Learner) -> None:
-    bystander = Participant.at(desk, [Behavior("Bystander?team=0", agents=2, continuous=1)], pace=0.001)
+def test_damaged_messages_neither_end_nor_grow_a_collector_nor_disturb_others(trainer: Learner) -> None:
+    bystander = Participant.at(trainer, [Behavior("Bystander?team=0", agents=2, continuous=1)], pace=0.001)
     eventually(lambda: bystander.agent_steps > 0)
-    first = Raw(desk, (SESSION_ID_METADATA, "fuzzed"))
+    first = Raw(trainer, (SESSION_ID_METADATA, "fuzzed"))
     first.shake_hands()
     assert first.call(_agents()).header.status == 200
     sizes: list[int] = []
@@ -99,7 +99,7 @@ def test_damaged_messages_neither_end_nor_grow_a_collector_nor_disturb_others(de
     @given(st.booleans(), st.lists(damaged(), min_size=1, max_size=CALLS))
     def send(named: bool, calls: list[bytes]) -> None:
         nonlocal sent
-        raw = first if named else Raw(desk)
+        raw = first if named else Raw(trainer)
         raw.shake_hands()
         for call in calls:
             if not named and call == WHOLE[0]:
@@ -112,18 +112,18 @@ def test_damaged_messages_neither_end_nor_grow_a_collector_nor_disturb_others(de
                 raw.shake_hands()
         if not named:
             raw.close()
-        sizes.append(memory_of(desk))
+        sizes.append(memory_of(trainer))
         progress.append(bystander.agent_steps)
 
     send()
     first.close()
 
     assert sent > EXAMPLES, "beside the handshakes"
-    assert not desk.heard(CollectorDied)
-    assert not any(notice.code == "internal_error" for notice in desk.heard(SimulatorLeft)), desk.notices[-20:]
+    assert not trainer.heard(CollectorDied)
+    assert not any(notice.code == "internal_error" for notice in trainer.heard(SimulatorLeft)), trainer.events[-20:]
     # The first hundreds fill pools and caches.
-    assert memory_of(desk) - sizes[len(sizes) // 3] < GROWTH
+    assert memory_of(trainer) - sizes[len(sizes) // 3] < GROWTH
     third = len(progress) // 3
     assert progress[third] < progress[2 * third] < progress[-1], "the other player went on all the time"
     number = number_of(bystander.leave())
-    assert [notice.code for notice in desk.heard(SimulatorLeft) if notice.number == number] in ([], ["left"])
+    assert [notice.code for notice in trainer.heard(SimulatorLeft) if notice.number == number] in ([], ["left"])

@@ -27,12 +27,12 @@ UNITY_PORT = free_port()
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Learner]:
+def trainer() -> Iterator[Learner]:
     with learner(count=2, size=96, unity_port=UNITY_PORT, ticket_key=b"k" * 32) as running:
         yield running
 
 
-def test_collectors_share_the_port_and_ask_for_no_tickets(desk: Learner) -> None:
+def test_collectors_share_the_port_and_ask_for_no_tickets(trainer: Learner) -> None:
     participants = [Participant(Player(UNITY_PORT, GAME, record=True), 10) for _ in range(16)]
     summaries = [participant.end() for participant in participants]
 
@@ -40,24 +40,24 @@ def test_collectors_share_the_port_and_ask_for_no_tickets(desk: Learner) -> None
     assert all(check_transcript(participant.player.transcript) == [] for participant in participants)
     numbers = {number_of(summary) for summary in summaries}
     assert len(numbers) == 16
-    collectors = {notice.collector for notice in desk.heard(SimulatorConnected) if notice.number in numbers}
+    collectors = {notice.collector for notice in trainer.heard(SimulatorConnected) if notice.number in numbers}
     assert collectors == {0, 1}, "the kernel deals the players out"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_players_may_dial_either_loopback(host: str, desk: Learner) -> None:
+def test_players_may_dial_either_loopback(host: str, trainer: Learner) -> None:
     participant = Participant(Player(UNITY_PORT, GAME, host=host), 3)
 
     assert participant.end().ending == "left"
-    notice = left(desk, number_of(participant.player.summary))
+    notice = left(trainer, number_of(participant.player.summary))
     assert notice.peer.startswith("ipv4:127.0.0.1" if host == "127.0.0.1" else "ipv6:%5B::1%5D")
 
 
-def test_the_other_port_still_asks_for_tickets(desk: Learner) -> None:
-    summary = Participant(Player(port_of(desk), GAME)).end()
+def test_the_other_port_still_asks_for_tickets(trainer: Learner) -> None:
+    summary = Participant(Player(port_of(trainer), GAME)).end()
 
     assert summary.ending == "inference"
-    assert desk.wait_for(type(left(desk, -1)), lambda notice: notice.number == -1).code == "bad_ticket"
+    assert trainer.wait_for(type(left(trainer, -1)), lambda notice: notice.number == -1).code == "bad_ticket"
 
 
 def test_a_collector_does_not_start_on_a_port_that_is_taken() -> None:

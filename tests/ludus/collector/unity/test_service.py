@@ -16,49 +16,49 @@ numbers = iter(range(100, 200))
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Learner]:
+def trainer() -> Iterator[Learner]:
     with learner(size=96, ticket_key=KEY) as running:
         yield running
 
 
-def ticket(desk: Learner, session_id: str) -> str:
+def ticket(trainer: Learner, session_id: str) -> str:
     """Return a fresh ticket for a session id."""
-    endpoint = f"localhost:{port_of(desk)}"
+    endpoint = f"localhost:{port_of(trainer)}"
     return sign(KEY, TicketClaims("run-1", 1, session_id, next(numbers), time.time() + 60, endpoint))
 
 
-def bridge(desk: Learner, session_id: str, shown: str) -> Raw:
-    return Raw(desk, (SESSION_ID_METADATA, session_id), (TICKET_METADATA, shown))
+def bridge(trainer: Learner, session_id: str, shown: str) -> Raw:
+    return Raw(trainer, (SESSION_ID_METADATA, session_id), (TICKET_METADATA, shown))
 
 
 @pytest.mark.parametrize("call", [agents(0), introduction(), GOODBYE, b"\xff" * 64])
 @pytest.mark.parametrize("shown", ["", "1.e30.x", "another's"])
-def test_who_only_knows_an_session_id_cannot_speak_for_it(desk: Learner, call: Message | bytes, shown: str) -> None:
+def test_who_only_knows_an_session_id_cannot_speak_for_it(trainer: Learner, call: Message | bytes, shown: str) -> None:
     session_id = f"known-{next(numbers)}"
-    player = bridge(desk, session_id, ticket(desk, session_id))
+    player = bridge(trainer, session_id, ticket(trainer, session_id))
     number = player.shake_hands()
     assert player.call(agents(0)).header.status == 200
-    stranger = bridge(desk, session_id, ticket(desk, "stranger") if shown == "another's" else shown)
+    stranger = bridge(trainer, session_id, ticket(trainer, "stranger") if shown == "another's" else shown)
 
     assert stranger.call(call).header.status == 400
 
     assert stranger.close_code in {"bad_ticket", "malformed_message"}
     assert player.call(agents(0, announced=False)).header.status == 200
     player.call(GOODBYE)
-    assert left(desk, number).code == "left"
+    assert left(trainer, number).code == "left"
     player.close()
     stranger.close()
 
 
-def test_the_same_session_id_comes_back_with_a_fresh_ticket(desk: Learner) -> None:
-    first = bridge(desk, "again", ticket(desk, "again"))
+def test_the_same_session_id_comes_back_with_a_fresh_ticket(trainer: Learner) -> None:
+    first = bridge(trainer, "again", ticket(trainer, "again"))
     number = first.shake_hands()
     assert first.call(agents(0)).header.status == 200
-    second = bridge(desk, "again", ticket(desk, "again"))
+    second = bridge(trainer, "again", ticket(trainer, "again"))
 
     second.shake_hands()
 
-    assert left(desk, number).code == "superseded"
+    assert left(trainer, number).code == "superseded"
     assert second.call(agents(0)).header.status == 200
     assert first.call(agents(0, announced=False)).header.status == 400
     first.close()

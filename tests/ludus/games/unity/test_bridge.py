@@ -369,7 +369,7 @@ def test_who_forgets_to_press_play_is_reminded_once(editor: EditorWorld, caplog:
     eventually(lambda: "press Play; if that was done" in caplog.text)
     assert editor.press_play().begin().step().header.status == 200
     assert caplog.text.count("press Play; if that was done") == 1
-    assert run_reporter(editor) == ["nobody_plays"]
+    assert run_reporter(editor) == ["no_editor_plays"]
     assert editor.run.run_reporter[0].session_id == editor.run.sessions[0].session_id
 
 
@@ -462,7 +462,7 @@ def test_patience_begins_when_the_gateway_is_lost_and_not_before(
 ) -> None:
     caplog.set_level("INFO", LUDUS_LOGGER)
     port = free_port()
-    settings = GameSettings(Target(run.address, "balls", patience_seconds=1.0), editor_port=port)
+    settings = GameSettings(Target(run.address, "balls", connect_timeout_seconds=1.0), editor_port=port)
     with Playing(settings) as playing:
         eventually(lambda: "press Play" in caplog.text)
         game = Game(port).begin()

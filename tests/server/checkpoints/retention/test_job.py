@@ -150,12 +150,12 @@ def test_what_is_too_much_goes_from_the_oldest_of_all_runs_on(
         (name, step): save(ledgers[name], store, tmp_path, step, run=name) for step in (100, 200) for name in ledgers
     }
     age(database, ids["b", 100])
-    keeper = janitor(database, store, retention_bytes=350)
+    listener = janitor(database, store, retention_bytes=350)
 
-    assert keeper.retain() == [ids["b", 100]]
-    assert keeper.retain() == []
+    assert listener.retain() == [ids["b", 100]]
+    assert listener.retain() == []
     assert janitor(database, store, retention_bytes=0).retain() == [ids["a", 100]]  # the newest of each stay
-    keeper.purge()
+    listener.purge()
     assert read_run(database, "a").id
 
 

@@ -17,7 +17,7 @@ def checkpoint(step: int, **overrides: object) -> Candidate:
         step=step,
         size=10,
         final=False,
-        merit=None,
+        score=None,
         damaged=False,
         held=False,
     )
@@ -36,7 +36,7 @@ def test_the_newest_k_stay() -> None:
 
 
 def test_the_best_k_stay_beside_the_newest_and_of_equals_the_newer() -> None:
-    every = [checkpoint(step, merit=merit) for step, merit in ((100, 7.0), (200, 9.0), (300, 7.0), (400, 1.0))]
+    every = [checkpoint(step, score=score) for step, score in ((100, 7.0), (200, 9.0), (300, 7.0), (400, 1.0))]
 
     assert steps(beyond_count(every, 1, 1)) == [100, 300]
     assert steps(beyond_count(every, 1, 2)) == [100]
@@ -49,7 +49,7 @@ def test_final_and_held_ones_stay() -> None:
 
 
 def test_a_damaged_one_neither_counts_as_newest_nor_as_best() -> None:
-    every = [checkpoint(100), checkpoint(200, damaged=True), checkpoint(300), checkpoint(400, damaged=True, merit=9.0)]
+    every = [checkpoint(100), checkpoint(200, damaged=True), checkpoint(300), checkpoint(400, damaged=True, score=9.0)]
 
     assert steps(beyond_count(every, 1, 1)) == [100, 200]
     assert spared(every, 1) == {"ckpt_300"}
@@ -74,7 +74,7 @@ candidates = st.lists(
     st.builds(
         checkpoint,
         st.integers(1, 50),
-        merit=st.none() | st.floats(-5, 5),
+        score=st.none() | st.floats(-5, 5),
         damaged=st.booleans(),
         held=st.booleans(),
         final=st.booleans(),

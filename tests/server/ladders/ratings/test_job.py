@@ -109,7 +109,7 @@ def test_the_size_of_batches_changes_nothing(database: Database, batch: int) -> 
 
 
 Attempts = list[tuple[int, int, int]]
-"""For each attempt: how many matches of the last one it plays anew, how many it plays, how many it reports at once."""
+"""For each attempt: how many matches of the last one it plays again, how many it plays, how many it reports at once."""
 
 
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

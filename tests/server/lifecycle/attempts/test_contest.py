@@ -12,7 +12,7 @@ from tests.conftest import POSTGRESQL_ONLY
 from tests.factories import make_run
 
 
-def contest(url: str, runs: int, workers: int) -> list[list[str]]:
+def series(url: str, runs: int, workers: int) -> list[list[str]]:
     """Let so many processes claim so many runs; return the lines that each has printed."""
     database = Database(url, synchronous="OFF")
     columns = [column.name for column in type(make_run(database)).__table__.columns]
@@ -57,7 +57,7 @@ def once_each(printed: list[list[str]], runs: int) -> None:
 
 
 def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -> None:
-    once_each(contest(database_url, 60, workers=2), 60)
+    once_each(series(database_url, 60, workers=2), 60)
 
 
 @pytest.mark.slow
@@ -65,4 +65,4 @@ def test_contested_claims_of_processes_have_one_winner_each(database_url: str) -
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("database_url", POSTGRESQL_ONLY, indirect=True)
 def test_ten_thousand_contested_claims_have_one_winner_each(database_url: str) -> None:
-    once_each(contest(database_url, 10_000, workers=8), 10_000)
+    once_each(series(database_url, 10_000, workers=8), 10_000)

@@ -134,11 +134,11 @@ def test_runs_of_other_projects_are_told_of_without_their_names(database: Databa
     take(database.within("theirs"), "slot", name="secret")
     make_run(database.within("ours"), name="next")
 
-    ours, everybody = waits_for(database, "next", "ours") or "", waits_for(database, "next") or ""
+    ours, all_players = waits_for(database, "next", "ours") or "", waits_for(database, "next") or ""
 
     assert "secret" not in ours
     assert "held by a run of another project (STARTING, no simulator has joined for " in ours
-    assert "held by run secret of project theirs (STARTING, " in everybody
+    assert "held by run secret of project theirs (STARTING, " in all_players
 
 
 def test_a_run_with_a_simulator_or_without_need_of_one_waits_for_nothing(database: Database) -> None:

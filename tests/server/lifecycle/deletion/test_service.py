@@ -129,14 +129,14 @@ def test_an_alias_a_pin_and_a_run_that_began_with_it_are_named(database: Databas
 def test_a_run_that_judged_it_needs_it_even_after_its_end(database: Database) -> None:
     run_id, checkpoint = ended(database)
     config = {**CONFIG, "evaluate": {"checkpoint": checkpoint, "behavior": "CartPole", "episodes": 3}}
-    judge = make_run(database, config=config, name="judge", checkpoints=[checkpoint])
+    evaluate = make_run(database, config=config, name="evaluate", checkpoints=[checkpoint])
     with database.write() as session:
-        session.execute(update(Run).where(Run.id == judge.id).values(state=RunState.SUCCEEDED))
+        session.execute(update(Run).where(Run.id == evaluate.id).values(state=RunState.SUCCEEDED))
 
-    with pytest.raises(RunInUse, match=f"the evaluate run {judge.id} .judge. judges its checkpoint {checkpoint}"):
+    with pytest.raises(RunInUse, match=f"the evaluate run {evaluate.id} .judge. judges its checkpoint {checkpoint}"):
         delete(database, run_id)
 
-    delete(database, judge.id)
+    delete(database, evaluate.id)
     delete(database, run_id)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from server.kit.settings import SchedulingSettings
-from server.runs.scheduling.demand import Demand, Offer, nobody_serves
+from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
 from server.runs.scheduling.order import Account, InTraining, Waiting, in_order, obstacle
 
 NOW = 100_000.0
@@ -120,13 +120,15 @@ def test_an_old_configuration_demands_nothing() -> None:
 def test_it_is_said_why_nobody_serves_a_run() -> None:
     wanted = Demand(1, frozenset({"a100"}))
 
-    assert nobody_serves(wanted, [Offer(), Offer(1, frozenset({"a100"}))]) is None
-    assert "start one" in str(nobody_serves(wanted, []))
-    assert "of 1 live slot none has the label a100" in str(nobody_serves(wanted, [Offer(1)]))
-    assert "none has a GPU" in str(nobody_serves(Demand(1), [Offer(0, frozenset({"a100"}))]))
-    assert "the largest has 2" in str(nobody_serves(Demand(4), [Offer(2), Offer(1)]))
+    assert no_slot_serves(wanted, [Offer(), Offer(1, frozenset({"a100"}))]) is None
+    assert "start one" in str(no_slot_serves(wanted, []))
+    assert "of 1 live slot none has the label a100" in str(no_slot_serves(wanted, [Offer(1)]))
+    assert "none has a GPU" in str(no_slot_serves(Demand(1), [Offer(0, frozenset({"a100"}))]))
+    assert "the largest has 2" in str(no_slot_serves(Demand(4), [Offer(2), Offer(1)]))
     apart = [Offer(1), Offer(0, frozenset({"a100"}))]
-    assert "wants 1 GPU and the label a100, and of 2 live slots none has all of it" in str(nobody_serves(wanted, apart))
+    assert "wants 1 GPU and the label a100, and of 2 live slots none has all of it" in str(
+        no_slot_serves(wanted, apart)
+    )
 
 
 def test_what_a_run_waits_for_beside_its_turn_is_said() -> None:

@@ -318,7 +318,7 @@ def test_a_message_is_sent_again_on_request_with_its_id_and_all_its_retries(
 
     (again,) = log_of(database, webhook)
     assert receiver.ids() == [sent.id, sent.id]
-    assert (again.state, again.attempts) == ("pending", 2)  # the retry counts anew: it is tried once more
+    assert (again.state, again.attempts) == ("pending", 2)  # the retry counts again: it is tried once more
 
 
 def test_two_senders_make_and_send_each_message_once(database: Database, receiver: Receiver) -> None:

@@ -20,7 +20,7 @@ from tests.factories import make_claim, make_run, read_run
 from tests.ludus.protocol.test_server_tls import CERTIFICATE, OTHER, PRIVATE
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Separate, Trainer
-from tests.worker.trainer.attempts import Keeper
+from tests.worker.trainer.attempts import Listener
 from worker.host.process import WarmTrainer
 from worker.host.supervisor.attempt_log import AttemptLog
 from worker.host.supervisor.loop import Supervisor
@@ -66,7 +66,7 @@ def last_word(folder: Path, **settings: Any) -> str:
     document = {"behaviors": {"Walker": {}}, "torch_settings": {"device": "cpu"}}
     job = Job(run_id="run", attempt=1, config=document, seed=1, scratch=str(folder), **settings)
     threads = torch.get_num_threads()
-    finished = _execute(job, Keeper(), [])
+    finished = _execute(job, Listener(), [])
     torch.set_num_threads(threads)
     assert finished.outcome == "lost"
     return finished.detail or ""

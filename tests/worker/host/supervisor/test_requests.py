@@ -95,7 +95,7 @@ def test_a_supervisor_passes_on_what_users_want_and_pauses(database: Database, t
     assert (paused.state, paused.stop_reason, paused.stop_detail) == ("PAUSED", "user", "paused on request")
     with database.read() as session:
         requests = CheckpointRequestRepository(session)
-        assert requests.get(run, 1).problem == "nothing was learnt"
+        assert requests.get(run, 1).problem == "nothing was learned"
         (stored,) = session.scalars(select(Checkpoint)).all()
         assert requests.get(run, 2).checkpoint_id == stored.id
         told = [event for event in EventRepository(session).page(run) if event.type == "hyperparameters_changed"]

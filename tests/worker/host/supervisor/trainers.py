@@ -43,7 +43,7 @@ POLL_SECONDS = 0.02
 
 def finishes(connection: TrainerConnection, job: Job) -> None:
     """Finish at once."""
-    connection.post(Finished(outcome="succeeded", reason="completed", detail="all is learnt"))
+    connection.post(Finished(outcome="succeeded", reason="completed", detail="all is learned"))
 
 
 def lingers(connection: TrainerConnection, job: Job, seconds: float) -> None:
@@ -170,7 +170,7 @@ def serves_requests(connection: TrainerConnection, job: Job) -> None:
                     for amendment in message.amendments:
                         connection.post(Amended(amendment=amendment, step=64))
                 case SaveCheckpoint(request=1):
-                    connection.post(CheckpointDeclined(request=1, detail="nothing was learnt"))
+                    connection.post(CheckpointDeclined(request=1, detail="nothing was learned"))
                 case SaveCheckpoint():
                     requests.append(message.request)
                     write_checkpoint(connection, job, "requested", "CartPole", message.request)

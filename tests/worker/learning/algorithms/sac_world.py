@@ -47,14 +47,19 @@ def make_sac_config(
 
 
 def make_sac(
-    spec: BehaviorSpec | None = None, config: SACConfig | None = None, *, seed: int = 1, shown: Any = None, **hyper: Any
+    spec: BehaviorSpec | None = None,
+    config: SACConfig | None = None,
+    *,
+    seed: int = 1,
+    expert: Any = None,
+    **hyper: Any,
 ) -> SAC:
     """A learner of a behavior that sees two vectors and has two columns, unless another one is given."""
     spec = make_spec(observations=(3, 2), continuous=2) if spec is None else spec
     config = make_sac_config(**hyper) if config is None else config
     generator = torch.Generator().manual_seed(seed + 1000)
     signals = build_signals(config.reward_signals, spec, CPU, generator, Demonstrations({}))
-    return SAC(config, spec, CPU, seed, signals, shown)
+    return SAC(config, spec, CPU, seed, signals, expert)
 
 
 def random_round(

@@ -21,9 +21,9 @@ from worker.learning.networks.actor import Actor, Parts
 SMALL: dict[str, Any] = {"hidden_units": 16, "num_layers": 1}
 
 
-def make_actor(spec: BehaviorSpec, *, squashed: bool = False, **network: Any) -> Actor:
+def make_actor(spec: BehaviorSpec, *, head: str = "gaussian", **network: Any) -> Actor:
     settings = NetworkSettings.model_validate({**SMALL, **network})
-    return Actor(spec, settings, torch.Generator().manual_seed(1), squashed=squashed)
+    return Actor(spec, settings, torch.Generator().manual_seed(1), head=head)
 
 
 def make_cloning(
@@ -65,8 +65,8 @@ def make_clone(demonstration: Demonstration, *, seed: int = 1, network: Any = No
 
 def lesson(spec: BehaviorSpec, steps: int = 256, **overrides: Any) -> Demonstration:
     """An expert whose continuous actions are linear in what it sees, and whose choices are its signs."""
-    shown = make_demonstration(spec, lengths=[8] * (steps // 8))
-    seen = shown.observations[0].reshape(steps, -1)
+    expert = make_demonstration(spec, lengths=[8] * (steps // 8))
+    seen = expert.observations[0].reshape(steps, -1)
     columns, branches = spec.actions.continuous_size, len(spec.actions.discrete_branches)
     continuous = np.tanh(seen[:, :1] @ np.full((1, columns), 0.5)).astype(np.float32)
     discrete = np.repeat((seen[:, :1] > 0).astype(np.int32), branches, 1)
@@ -82,16 +82,16 @@ def weights(actor: Actor) -> np.ndarray:
 class TestLoss:
     def test_continuous_error_is_the_expected_squared_error_of_what_the_environment_gets(self) -> None:
         parts = Parts(torch.tensor([[1.5, -0.3]]), torch.tensor([[0.0, -1.0]]), torch.zeros(1, 0))
-        shown = torch.tensor([[0.2, 0.4]])
+        expert = torch.tensor([[0.2, 0.4]])
         samples = (
             parts.means + parts.log_sigmas.exp() * torch.randn(400_000, 2, generator=torch.Generator().manual_seed(1))
         ) / 3
 
-        error = continuous_error(parts.means, parts.log_sigmas, shown, None)
+        error = continuous_error(parts.means, parts.log_sigmas, expert, None)
 
         # Means: 0.3 squared, 0.5 squared. Deviations: a third, and 0.3679 / 3, squared.
         assert error.item() == pytest.approx((0.09 + 0.25 + 0.11111 + 0.01504) / 2, abs=1e-4)
-        assert error.item() == pytest.approx((samples - shown).square().mean().item(), abs=2e-3)
+        assert error.item() == pytest.approx((samples - expert).square().mean().item(), abs=2e-3)
 
     def test_squashed_actions_are_compared_after_tanh(self) -> None:
         parts = Parts(torch.tensor([[0.5]]), torch.tensor([[0.0]]), torch.zeros(1, 0))
@@ -102,20 +102,20 @@ class TestLoss:
 
     def test_cross_entropy_is_the_mean_over_branches_and_knows_masks(self) -> None:
         logits = torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0]])
-        shown = torch.tensor([[0, 1]])
+        expert = torch.tensor([[0, 1]])
 
-        everything = cross_entropy(logits, shown, None, (3, 2))
-        masked = cross_entropy(logits, shown, torch.tensor([[True, True, False, False, True]]), (3, 2))
+        everything = cross_entropy(logits, expert, None, (3, 2))
+        masked = cross_entropy(logits, expert, torch.tensor([[True, True, False, False, True]]), (3, 2))
 
         assert everything.item() == pytest.approx((np.log(3) + np.log(2)) / 2)
         assert masked.item() == pytest.approx(np.log(2) / 2)
 
     def test_padding_does_not_change_the_loss(self) -> None:
         spec = make_spec(vector(2), branches=(3,))
-        shown = make_demonstration(spec, lengths=[5])
+        expert = make_demonstration(spec, lengths=[5])
         network = {"memory": {"sequence_length": 8, "memory_size": 8}}
-        padded = make_cloning(make_actor(spec, **network), shown, sequence_length=8, batch_size=8)
-        exact = make_cloning(make_actor(spec, **network), shown, sequence_length=5, batch_size=5)
+        padded = make_cloning(make_actor(spec, **network), expert, sequence_length=8, batch_size=8)
+        exact = make_cloning(make_actor(spec, **network), expert, sequence_length=5, batch_size=5)
 
         assert padded._imitator.loss(torch.tensor([0])).item() == pytest.approx(
             exact._imitator.loss(torch.tensor([0])).item(), rel=1e-5
@@ -129,22 +129,22 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("squashed", [False, True])
+@pytest.mark.parametrize("head", ["gaussian", "squashed"])
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_the_actor_comes_to_act_as_it_was_shown(kind: str, squashed: bool) -> None:
+def test_the_actor_comes_to_act_as_it_was_shown(kind: str, head: str) -> None:
     spec = VARIANTS[kind]
-    shown = lesson(spec)
-    actor = make_actor(spec, squashed=squashed)
-    cloning = make_cloning(actor, shown, learning_rate=3e-2, batch_size=128)
+    expert = lesson(spec)
+    actor = make_actor(spec, head=head)
+    cloning = make_cloning(actor, expert, learning_rate=3e-2, batch_size=128)
 
     first = cloning.update(0)[LOSS]
     for _ in range(20):
         last = cloning.update(0)[LOSS]
 
-    continuous, discrete, _ = actor.deterministic([torch.from_numpy(shown.observations[0])], None)
+    continuous, discrete, _ = actor.deterministic([torch.from_numpy(expert.observations[0])], None)
     assert last < 0.4 * first
-    np.testing.assert_allclose(continuous.numpy(), shown.continuous, atol=0.25)
-    wrong = discrete.numpy() != shown.discrete
+    np.testing.assert_allclose(continuous.numpy(), expert.continuous, atol=0.25)
+    wrong = discrete.numpy() != expert.discrete
     assert wrong.sum() <= 0.05 * wrong.size
 
 
@@ -162,9 +162,9 @@ def test_imitation_makes_a_policy_surer() -> None:
 @pytest.mark.parametrize("network", [{}, {"memory": {"sequence_length": 4, "memory_size": 8}}])
 def test_every_kind_of_observation_can_be_imitated(network: dict[str, Any]) -> None:
     spec = make_spec(vector(2), picture(3, 8, 8), continuous=1, branches=(2,))
-    shown = make_demonstration(spec, lengths=[6, 5])
+    expert = make_demonstration(spec, lengths=[6, 5])
     actor = make_actor(spec, vis_encode_type="match3", **network)
-    cloning = make_cloning(actor, shown, sequence_length=4, batch_size=8)
+    cloning = make_cloning(actor, expert, sequence_length=4, batch_size=8)
 
     losses = [cloning.update(0)[LOSS] for _ in range(10)]
 
@@ -179,12 +179,12 @@ def test_a_memory_lets_the_clone_know_what_it_saw_before() -> None:
     seen = rng.choice(np.array([-1, 1], np.float32), (256, 1))
     before = np.roll(seen, 1)
     before[::8] = -1
-    shown = make_demonstration(spec, lengths, observations=(seen,), discrete=(before > 0).astype(np.int32))
+    expert = make_demonstration(spec, lengths, observations=(seen,), discrete=(before > 0).astype(np.int32))
     recurrent = make_actor(spec, memory={"sequence_length": 8, "memory_size": 16})
     blind = make_actor(spec)
 
     for actor in (recurrent, blind):
-        cloning = make_cloning(actor, shown, sequence_length=8, learning_rate=3e-2)
+        cloning = make_cloning(actor, expert, sequence_length=8, learning_rate=3e-2)
         for _ in range(12):
             loss = cloning.update(0)[LOSS]
         if actor is recurrent:
@@ -251,7 +251,7 @@ class TestSchedule:
         self, config: dict[str, Any], minibatches: int
     ) -> None:
         spec = make_spec(vector(2), continuous=1)
-        cloning = make_cloning(make_actor(spec, squashed=True), lesson(spec), steps=100, **config)
+        cloning = make_cloning(make_actor(spec, head="squashed"), lesson(spec), steps=100, **config)
 
         loss = cloning.learn(0)
 
@@ -312,11 +312,11 @@ class TestSharing:
 
     def test_going_on_from_a_checkpoint_is_the_same_as_never_having_stopped(self) -> None:
         spec = make_spec(vector(2), continuous=1, branches=(2,))
-        shown = lesson(spec)
+        expert = lesson(spec)
         one, other = make_actor(spec), make_actor(spec)
-        first = make_cloning(one, shown)
+        first = make_cloning(one, expert)
         first.update(0)
-        second = make_cloning(other, shown, seed=9)
+        second = make_cloning(other, expert, seed=9)
         other.load_state_dict(one.state_dict())
         second.load_state_dict(first.state_dict())
 
@@ -354,10 +354,10 @@ class TestCloneRun:
         torch.testing.assert_close(normalizer.mean.float(), torch.from_numpy(seen.mean(0)), rtol=0.01, atol=0.0)
 
     def test_equal_seeds_give_equal_weights(self) -> None:
-        shown = lesson(make_spec(vector(2), continuous=1))
+        expert = lesson(make_spec(vector(2), continuous=1))
 
         def trained(seed: int) -> np.ndarray:
-            clone = make_clone(shown, seed=seed)
+            clone = make_clone(expert, seed=seed)
             clone.iterate(10)
             return clone.flat_weights()
 
@@ -365,11 +365,11 @@ class TestCloneRun:
         assert np.abs(trained(1) - trained(2)).max() > 0.01
 
     def test_twice_as_many_iterations_are_the_same_with_a_checkpoint_between_them(self) -> None:
-        shown = lesson(make_spec(vector(2), continuous=1, branches=(2,)), steps=72)
-        whole, half = make_clone(shown), make_clone(shown)
+        expert = lesson(make_spec(vector(2), continuous=1, branches=(2,)), steps=72)
+        whole, half = make_clone(expert), make_clone(expert)
         whole.iterate(20)
         half.iterate(10)
-        resumed = make_clone(shown, seed=7)
+        resumed = make_clone(expert, seed=7)
         resumed.load_state_dict(half.state_dict())
         resumed.iterate(10)
 
@@ -389,8 +389,8 @@ class TestCloneRun:
         assert clone.version == 5
 
     def test_iterations_whose_loss_explodes_are_taken_back(self) -> None:
-        shown = lesson(make_spec(vector(2), continuous=1))
-        clone = make_clone(shown, network={"num_layers": 6}, hyperparameters={"learning_rate": 1.0})
+        expert = lesson(make_spec(vector(2), continuous=1))
+        clone = make_clone(expert, network={"num_layers": 6}, hyperparameters={"learning_rate": 1.0})
         before = clone.flat_weights()
 
         with pytest.raises(Diverged, match=r"Pretraining Loss exploded from 0\.\d+ to"):

@@ -1,7 +1,7 @@
 """Imitation on ML-Agents' walk within ML-Agents' budget of 500 steps, from a `.demo` file, beside every trainer.
 
 Its rewards are GAIL's alone, which cannot tell anything here: what is seen is the goal, and that is the same for the
-expert and for anybody else. So what is learnt is learnt by cloning, against the noise of the trainer.
+expert and for anybody else. So what is learned is learned by cloning, against the noise of the trainer.
 """
 
 from pathlib import Path

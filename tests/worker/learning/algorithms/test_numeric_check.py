@@ -29,7 +29,7 @@ def test_a_term_that_is_not_finite_is_named_with_its_minibatch(bad: float, minib
 
     diverged = trace.diagnosis()
 
-    assert not bool(trace.is_sane())
+    assert not bool(trace.is_valid())
     assert diverged is not None
     assert (diverged.tensor, diverged.minibatch) == ("value", minibatch)
     assert str(diverged) == f"value is not finite in minibatch {minibatch}; the update was taken back"

@@ -277,8 +277,8 @@ def make_imitating(seed: int = 1, **section: Any) -> tuple[PPO, Rollout]:
             "behavioral_cloning": {"demo_path": "there", "batch_size": 16, **section},
         }
     )
-    shown = DemonstrationBuffer([make_demonstration(spec, lengths=(32,))], spec)
-    return PPO(config, spec, CPU, seed, None, shown), random_rollout(spec, LENGTHS, np.random.default_rng(1))
+    expert = DemonstrationBuffer([make_demonstration(spec, lengths=(32,))], spec)
+    return PPO(config, spec, CPU, seed, None, expert), random_rollout(spec, LENGTHS, np.random.default_rng(1))
 
 
 def test_cloning_has_its_turn_once_per_update() -> None:

@@ -98,7 +98,7 @@ def test_memory_goes_on_in_the_next_round() -> None:
 
     following = rollout_of([(0, 2, 5, 4), (0, 1, 0, 1), (0, 1, 1, 0), (0, 2, 5, 5), (1, 1, 0, 1)], [1] * 5, 2)
 
-    # The same episode's next piece goes on; a new episode, a later piece and another simulator's agent begin anew.
+    # The same episode's next piece goes on; a new episode, a later piece and another simulator's agent begin again.
     assert memories.before(following)[:, 0].tolist() == [2.0, 1.0, 0.0, 0.0, 0.0]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.collector.heads import HEADS
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.demonstrations.shown import make_demonstration
@@ -58,7 +59,7 @@ def next_batch(sac: SAC) -> tuple[Batch, torch.Tensor | None]:
 
 
 def filled(spec: BehaviorSpec, *, memory_size: int = 0, masked: bool = False, **options: Any) -> SAC:
-    """A learner that has learnt a little."""
+    """A learner that has learned a little."""
     sac = make_sac(spec, make_sac_config(**options))
     train(sac, spec, np.random.default_rng(1), 5, masked=masked, memory_size=memory_size)
     return sac
@@ -388,7 +389,7 @@ def test_what_whole_episodes_earned_from_a_signal_is_reported_once() -> None:
     first = sac.update(halves[0], 16)
     assert first is not None
     expected = float(sac._experience.episodes._open[0, 0][1][1]) + float(
-        sac._signals.evaluate(transitions_of(halves[1], "cpu", squashed=True))[:, 1].sum()
+        sac._signals.evaluate(transitions_of(halves[1], "cpu", HEADS["squashed"]))[:, 1].sum()
     )
     second = sac.update(halves[1], 32)
     third = sac.update(random_round(spec, rng, lengths=[16], ending=SegmentEnd.CUT, episodes=[1]), 48)
@@ -513,8 +514,8 @@ def make_curious(**rates: float) -> tuple[SAC, BehaviorSpec]:
 def make_imitating() -> tuple[SAC, BehaviorSpec, DemonstrationBuffer]:
     """SAC beside behavioral cloning."""
     spec = make_spec(observations=(3,), continuous=1)
-    shown = DemonstrationBuffer([make_demonstration(spec, lengths=(32,))], spec)
-    return make_sac(spec, make_sac_config(cloning={"demo_path": "there"}), shown=shown), spec, shown
+    expert = DemonstrationBuffer([make_demonstration(spec, lengths=(32,))], spec)
+    return make_sac(spec, make_sac_config(cloning={"demo_path": "there"}), expert=expert), spec, expert
 
 
 @pytest.mark.parametrize("steps", [4, 1], ids=["within-an-update", "from-one-to-the-next"])
@@ -528,10 +529,10 @@ def test_a_signal_whose_loss_explodes_is_named_with_both_sizes(steps: int) -> No
 
 
 def test_imitation_that_explodes_is_named_and_the_update_taken_back() -> None:
-    sac, spec, shown = make_imitating()
+    sac, spec, expert = make_imitating()
     train(sac, spec, np.random.default_rng(1), 1)
     before = sac.state_dict()
-    shown.transitions.continuous.fill_(1e5)  # the loss is 1e10, the weights are sound
+    expert.transitions.continuous.fill_(1e5)  # the loss is 1e10, the weights are sound
 
     with pytest.raises(Diverged, match=r"Losses/Pretraining Loss exploded from 0\.\d+ to 1e\+10 in minibatch 0;"):
         train(sac, spec, np.random.default_rng(2), 1)
@@ -542,8 +543,8 @@ def test_imitation_that_explodes_is_named_and_the_update_taken_back() -> None:
 
 
 def test_a_large_loss_is_no_explosion_if_it_begins_so() -> None:
-    sac, spec, shown = make_imitating()
-    shown.transitions.continuous.fill_(1e5)
+    sac, spec, expert = make_imitating()
+    expert.transitions.continuous.fill_(1e5)
 
     metrics = train(sac, spec, np.random.default_rng(1), 3)
 
@@ -622,7 +623,7 @@ def test_weights_are_as_collectors_load_them() -> None:
     spec = make_spec(observations=(3,), continuous=2, branches=(2,))
     sac = make_sac(spec, network={"normalize": True})
     train(sac, spec, np.random.default_rng(1), 2)
-    policy = POLICIES.policy(spec, sac.config.network_settings.model_dump(), squashed=True)
+    policy = POLICIES.policy(spec, sac.config.network_settings.model_dump(), head="squashed")
 
     policy.load(sac.flat_weights())
     acted = policy.act([np.zeros((5, 3), np.float32)], None, None, np.random.default_rng(1))

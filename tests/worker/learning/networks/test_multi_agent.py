@@ -21,7 +21,7 @@ def make_critic(spec: BehaviorSpec | None = None, *, seed: int = 1, **settings: 
     critic.largest.fill_(4.0)
     with torch.no_grad():
         critic.heads.bias.copy_(torch.tensor([0.3, -0.2]))
-        critic.heads.weight.mul_(10.0)  # as if it had learnt: differences are seen
+        critic.heads.weight.mul_(10.0)  # as if it had learned: differences are seen
     return critic.requires_grad_(False)
 
 

@@ -32,7 +32,7 @@ NAMES = ("extrinsic", "curiosity", "gail", "gail_2", "rnd")
 
 def make_signal(name: str, spec: BehaviorSpec, generator: torch.Generator, strength: float) -> RewardSignal:
     config: dict[str, Any] = {"strength": strength, "learning_rate": 1e-3, "network_settings": NETWORK}
-    shown = {**config, "demo_path": "there", "use_actions": True, "use_vail": name == "gail_2"}
+    expert = {**config, "demo_path": "there", "use_actions": True, "use_vail": name == "gail_2"}
     match name:
         case "extrinsic":
             return ExtrinsicReward()
@@ -42,7 +42,7 @@ def make_signal(name: str, spec: BehaviorSpec, generator: torch.Generator, stren
             return RNDReward(RNDConfig.model_validate(config), spec, CPU, generator)
         case _:
             expert = Expert(random_transitions(spec, seed=77))
-            return GAILReward(GAILConfig.model_validate(shown), spec, CPU, generator, expert, name)
+            return GAILReward(GAILConfig.model_validate(expert), spec, CPU, generator, expert, name)
 
 
 def make_signals(names: tuple[str, ...], spec: BehaviorSpec, seed: int = 1) -> SignalSet:
@@ -140,13 +140,13 @@ def test_an_update_can_be_taken_back() -> None:
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_a_spoiled_signal_is_named(name: str) -> None:
     signals = make_signals(NAMES, SPECS["continuous vectors"])
-    assert signals.spoiled() is None
-    spoiled: Any = next(item.signal for item in signals._signals if item.name == name)
+    assert signals.invalid_signal() is None
+    invalid_signal: Any = next(item.signal for item in signals._signals if item.name == name)
     with torch.no_grad():
-        spoiled._weights[0].view(-1)[0] = torch.nan
+        invalid_signal._weights[0].view(-1)[0] = torch.nan
 
     assert not bool(signals.is_finite())
-    assert signals.spoiled() == name
+    assert signals.invalid_signal() == name
 
 
 def test_equal_seeds_give_equal_signals() -> None:

@@ -1,4 +1,4 @@
-"""The desk at which simulators ask for a place in a run."""
+"""The service at which simulators ask for a place in a run."""
 
 import pytest
 from sqlalchemy import update
@@ -17,57 +17,59 @@ ENDPOINTS = [{"address": "host:1", "index": 0}, {"address": "host:2", "index": 1
 
 
 @pytest.fixture
-def desk(database: Database) -> Placement:
+def placement(database: Database) -> Placement:
     return Placement(database)
 
 
-def test_an_unknown_run_is_not_found(desk: Placement) -> None:
-    assert desk.join("nobody", "inc") == NotFound("nobody")
+def test_an_unknown_run_is_not_found(placement: Placement) -> None:
+    assert placement.join("nobody", "inc") == NotFound("nobody")
 
 
-def test_a_waiting_run_is_not_ready_and_says_why(database: Database, desk: Placement) -> None:
+def test_a_waiting_run_is_not_ready_and_says_why(database: Database, placement: Placement) -> None:
     run = make_run(database, name="run")
 
-    answer = desk.join("run", "inc")
+    answer = placement.join("run", "inc")
 
     assert isinstance(answer, NotReady)
     assert answer.run_id == run.id
     assert "QUEUED" in answer.reason
 
 
-def test_a_queued_simulator_hears_what_its_run_waits_for(database: Database, desk: Placement) -> None:
+def test_a_queued_simulator_hears_what_its_run_waits_for(database: Database, placement: Placement) -> None:
     run = make_run(database, name="run")
     with database.write() as session:
         session.execute(update(Run).where(Run.id == run.id).values(waits_for="Every slot is taken."))
 
-    answer = desk.join("run", "inc")
+    answer = placement.join("run", "inc")
 
     assert answer == NotReady(run.id, f"Run {run.id} is QUEUED: Every slot is taken.")
 
 
-def test_a_trainer_that_does_not_listen_yet_is_not_ready(database: Database, desk: Placement) -> None:
+def test_a_trainer_that_does_not_listen_yet_is_not_ready(database: Database, placement: Placement) -> None:
     make_ledger(database, name="run")
 
-    answer = desk.join("run", "inc")
+    answer = placement.join("run", "inc")
 
     assert isinstance(answer, NotReady)
     assert "does not listen yet" in answer.reason
 
 
-def test_a_finished_run_takes_no_simulators(database: Database, desk: Placement) -> None:
+def test_a_finished_run_takes_no_simulators(database: Database, placement: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.SUCCEEDED)
 
-    assert desk.join("run", "inc") == Ended(read_run(database, "run").id, RunState.SUCCEEDED, "completed")
+    assert placement.join("run", "inc") == Ended(read_run(database, "run").id, RunState.SUCCEEDED, "completed")
 
 
-def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(database: Database, desk: Placement) -> None:
+def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(
+    database: Database, placement: Placement
+) -> None:
     ledger = make_ledger(database, name="run")
     ledger.listening(ENDPOINTS)
     run = read_run(database, "run")
 
-    first = desk.join("run", "a", label="left", client="test/1", peer="1.2.3.4:5")
-    second = desk.join(run.id, "b", relay=True)
+    first = placement.join("run", "a", label="left", client="test/1", peer="1.2.3.4:5")
+    second = placement.join(run.id, "b", relay=True)
 
     assert first == Assigned(run.id, 1, 0, tuple(ENDPOINTS), {})
     assert second == Assigned(run.id, 1, 1, tuple(ENDPOINTS), {})
@@ -79,17 +81,17 @@ def test_simulators_are_numbered_in_the_order_of_joining_by_id_and_by_name(datab
     ]
 
 
-def test_joining_again_gives_the_same_number_in_later_attempts_too(database: Database, desk: Placement) -> None:
+def test_joining_again_gives_the_same_number_in_later_attempts_too(database: Database, placement: Placement) -> None:
     first = make_ledger(database, name="run")
     first.listening(ENDPOINTS)
-    desk.join("run", "a")
-    desk.join("run", "b")
-    again = desk.join("run", "b")
+    placement.join("run", "a")
+    placement.join("run", "b")
+    again = placement.join("run", "b")
     first.release("trainer_lost", "It crashed.")
     second = AttemptLedger(database, make_claim(database))
     second.listening(ENDPOINTS[:1])
 
-    later = desk.join("run", "b")
+    later = placement.join("run", "b")
 
     assert isinstance(again, Assigned)
     assert isinstance(later, Assigned)
@@ -97,46 +99,46 @@ def test_joining_again_gives_the_same_number_in_later_attempts_too(database: Dat
     assert (later.number, later.attempt, len(later.endpoints)) == (1, 2, 1)
 
 
-def test_the_answer_says_how_many_simulators_each_collector_has(database: Database, desk: Placement) -> None:
+def test_the_answer_says_how_many_simulators_each_collector_has(database: Database, placement: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.listening(ENDPOINTS)
     for number, collector in enumerate([0, 0, 1]):
         ledger.simulators.connected(f"inc{number}", number=number, collector=collector)
     ledger.simulators.left("inc0", code="left", reason="bye", steps=3)
 
-    answer = desk.join("run", "new")
+    answer = placement.join("run", "new")
 
     assert isinstance(answer, Assigned)
     assert answer.load == {0: 1, 1: 1}
 
 
 def test_a_simulator_that_comes_back_wakes_a_run_that_paused_for_want_of_simulators(
-    database: Database, desk: Placement
+    database: Database, placement: Placement
 ) -> None:
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.PAUSING, reason=StopReason.SIMULATORS_LOST)
     ledger.move(RunState.PAUSED, reason=StopReason.SIMULATORS_LOST)
 
-    assert isinstance(desk.join("run", "inc"), NotReady)
+    assert isinstance(placement.join("run", "inc"), NotReady)
 
     run = read_run(database, "run")
     assert (run.state, run.stop_reason) == (RunState.QUEUED, None)
     assert make_claim(database).attempt == 2
 
 
-def test_a_run_that_a_user_paused_stays_paused(database: Database, desk: Placement) -> None:
+def test_a_run_that_a_user_paused_stays_paused(database: Database, placement: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.move(RunState.PAUSING, reason=StopReason.USER)
     ledger.move(RunState.PAUSED, reason=StopReason.USER)
 
-    assert isinstance(desk.join("run", "inc"), NotReady)
+    assert isinstance(placement.join("run", "inc"), NotReady)
     assert read_run(database, "run").state == RunState.PAUSED
 
 
-def test_connected_and_past_simulators_are_listed_with_why_they_left(database: Database, desk: Placement) -> None:
+def test_connected_and_past_simulators_are_listed_with_why_they_left(database: Database, placement: Placement) -> None:
     ledger = make_ledger(database, name="run")
     ledger.listening(ENDPOINTS)
-    desk.join("run", "a", label="kept")
+    placement.join("run", "a", label="kept")
     ledger.simulators.connected("a", number=0, collector=1)
     ledger.simulators.plays("a", ["CartPole"], 4)
     ledger.simulators.connected("b", number=1, collector=0)

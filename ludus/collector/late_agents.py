@@ -1,4 +1,4 @@
-"""Stragglers: simulators that do not return steps of a round which would otherwise be complete."""
+"""Late agents: simulators that do not return steps of a round which would otherwise be complete."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from ludus.collector.runners import PolicyRunner
 from ludus.collector.session import Session
 
 
-def release_stragglers(runner: PolicyRunner, sessions: Iterable[Session], now: float, grace: float) -> None:
+def release_late_agents(runner: PolicyRunner, sessions: Iterable[Session], now: float, grace: float) -> None:
     """Move steps that do not return to later rounds, so that other agents take their places in this one.
 
     Such steps belong to simulators that are silent while others are held, and to agents whose simulator goes on without
@@ -20,16 +20,16 @@ def release_stragglers(runner: PolicyRunner, sessions: Iterable[Session], now: f
     owing = runner.recorder.agents.owing(number)
     late = []
     for session in sessions:
-        for roster in [roster for other, roster in session.rosters.values() if other is runner]:
-            if roster.number not in owing:
+        for agent_index in [agent_index for other, agent_index in session.agent_indexes.values() if other is runner]:
+            if agent_index.number not in owing:
                 continue
-            roster.enter(number)
-            if roster.borrows and roster.borrows_since is None:
-                roster.borrows_since = now
-            timeout = grace * 2**roster.releases
+            agent_index.enter(number)
+            if agent_index.borrows and agent_index.borrows_since is None:
+                agent_index.borrows_since = now
+            timeout = grace * 2**agent_index.releases
             silent = now - session.last_activity > timeout and runner.waiting
-            goes_on = roster.borrows_since is not None and now - roster.borrows_since > timeout
+            goes_on = agent_index.borrows_since is not None and now - agent_index.borrows_since > timeout
             if silent or goes_on:
-                late.append(roster)
+                late.append(agent_index)
     if late:
-        runner.release_stragglers(late)
+        runner.release_late_agents(late)
