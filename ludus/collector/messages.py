@@ -16,7 +16,7 @@ import numpy as np
 from ludus.collector.channel import Frame
 from ludus.protocol.batches import Aggregation, Outcome
 from ludus.protocol.spec import BehaviorSpec
-from ludus.schemas.reading import read_record
+from ludus.reading import read_record
 
 
 class Kind(IntEnum):

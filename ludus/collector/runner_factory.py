@@ -43,14 +43,14 @@ class RunnerFactory:
             request_turn=self._request_turn,
             low_blocks=message.low_blocks,
             ticks=(start.generation * settings.count + start.index) << 32,
-            policy=self._policies.policy(spec, policy.network_settings, policy.squashed, policy.device),
+            policy=self._policies.policy(spec, policy.network_settings, policy.head, policy.device),
             noise=PinkNoise(spec.actions.continuous_size) if policy.pink_noise else None,
         )
 
     def opponents(self, message: Admit, arena: Arena) -> OpponentRunner:
         """Make the runner of teams that do not learn."""
         start, policy, spec = self._start, message.policy, arena.layout.spec
-        opponents = Opponents(self._policies.stacked(spec, policy.network_settings, policy.squashed, policy.device))
+        opponents = Opponents(self._policies.stacked(spec, policy.network_settings, policy.head, policy.device))
         return OpponentRunner(
             number=message.runner,
             behavior=spec.behavior,
@@ -68,7 +68,7 @@ class RunnerFactory:
         policies = []
         for network, flat in zip(message.policy.evaluated, weights, strict=True):
             device = message.policy.device
-            policies.append(self._policies.policy(spec, network.network_settings, network.squashed, device))
+            policies.append(self._policies.policy(spec, network.network_settings, network.head, device))
             policies[-1].load(flat)
         seed = [settings.seed, settings.attempt, start.index, start.generation, message.runner]
         episode_batches = EvaluationEpisodes()

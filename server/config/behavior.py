@@ -10,7 +10,7 @@ Differences from ML-Agents, all of them refusals: values that it takes and that 
 buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are refused here.
 """
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
@@ -57,6 +57,8 @@ ATTENTION_HEADS = 4
 class TrainerConfig(Section):
     """Parent of all trainers: what each of them has."""
 
+    head: ClassVar[str] = "gaussian"
+    """How the columns of the policy's last layer become actions: a key of `ludus.collector.heads.HEADS`."""
     trainer_type: str = Field(description="The algorithm.")
     hyperparameters: Hyperparameters = Field(description="The algorithm's numbers.")
     network_settings: NetworkSettings = Field(default=NetworkSettings(), description="The policy's network.")
@@ -143,7 +145,7 @@ class TrainerConfig(Section):
 
 
 class ReinforcementConfig(TrainerConfig):
-    """Parent of the trainers that learn from rewards by playing: PPO, SAC and POCA."""
+    """Parent of the trainers that learn from rewards by playing (`LearningConfig`)."""
 
     reward_signals: RewardSignals = Field(
         default=RewardSignals(extrinsic=ExtrinsicConfig()),
@@ -184,6 +186,7 @@ class PPOConfig(ReinforcementConfig):
 class SACConfig(ReinforcementConfig):
     """One behavior, trained by SAC."""
 
+    head: ClassVar[str] = "squashed"
     trainer_type: Literal["sac"] = Field(default="sac", description="The algorithm.")
     hyperparameters: SACHyperparameters = Field(default=SACHyperparameters(), description="The algorithm's numbers.")
 
@@ -241,13 +244,12 @@ class CloneConfig(FromDemonstrations, TrainerConfig):
     )
 
 
+LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
+"""The trainers that learn from a simulator."""
 TRAINERS: Final[dict[str, type[TrainerConfig]]] = {
-    "ppo": PPOConfig,
-    "sac": SACConfig,
-    "poca": POCAConfig,
-    "clone": CloneConfig,
+    trainer.model_fields["trainer_type"].default: trainer for trainer in (*get_args(LearningConfig), CloneConfig)
 }
-"""The trainers by `trainer_type`; a test holds this against the union."""
+"""All trainers by `trainer_type`."""
 
 
 def _named(value: Any) -> Any:
@@ -258,7 +260,7 @@ def _named(value: Any) -> Any:
 
 
 BehaviorConfig: TypeAlias = Annotated[
-    Annotated[PPOConfig | SACConfig | POCAConfig | CloneConfig, Field(discriminator="trainer_type")],
+    Annotated[LearningConfig | CloneConfig, Field(discriminator="trainer_type")],
     BeforeValidator(_named),
 ]
 """The union of all trainers' sections, discriminated by `trainer_type`."""

@@ -154,8 +154,8 @@ class POCAHyperparameters(OnPolicyHyperparameters):
     """Multi-Agent Posthumous Credit Assignment (Cohen et al. 2022): PPO's numbers, with a critic of its own kind."""
 
 
-class SACHyperparameters(_Buffered):
-    """Soft Actor-Critic (Haarnoja et al. 2018)."""
+class OffPolicyHyperparameters(_Buffered):
+    """Parent of the numbers of trainers that learn from a replay buffer: SAC's."""
 
     batch_size: Whole = Field(
         default=128,
@@ -181,13 +181,6 @@ class SACHyperparameters(_Buffered):
         description="Agent steps before the first gradient step, best several episodes of the untrained policy. "
         "Typical: 1,000 to 10,000.",
     )
-    init_entcoef: Real = Field(
-        default=1.0,
-        gt=0,
-        description="Initial value of the entropy coefficients, which then adapt: one for the continuous actions, "
-        "one for each discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous "
-        "actions, 0.05 to 0.5 with discrete ones.",
-    )
     save_replay_buffer: Flag = Field(
         default=False, description="Save the replay buffer with checkpoints, so that a resumed run continues with it."
     )
@@ -206,6 +199,25 @@ class SACHyperparameters(_Buffered):
         description="Agent steps per gradient step of the reward signals' own networks. Default: a copy of "
         "`steps_per_update`. Typical: 1 to 20, as `steps_per_update`.",
     )
+    tau: Real = Field(
+        default=0.005,
+        gt=0,
+        le=1,
+        description="Fraction by which the target network moves towards the network per gradient step; larger is "
+        "faster and less stable. Typical: 0.005 to 0.01.",
+    )
+
+
+class SACHyperparameters(OffPolicyHyperparameters):
+    """Soft Actor-Critic (Haarnoja et al. 2018)."""
+
+    init_entcoef: Real = Field(
+        default=1.0,
+        gt=0,
+        description="Initial value of the entropy coefficients, which then adapt: one for the continuous actions, "
+        "one for each discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous "
+        "actions, 0.05 to 0.5 with discrete ones.",
+    )
     exploration_noise: Literal["white", "pink"] = Field(
         default="white",
         description="Noise of continuous actions over time: independent at each step as in ML-Agents (white), or "
@@ -213,13 +225,6 @@ class SACHyperparameters(_Buffered):
         "reaches goals that white noise, which cancels out over time, does not reach "
         "(MountainCarContinuous).",
         json_schema_extra=OWN,
-    )
-    tau: Real = Field(
-        default=0.005,
-        gt=0,
-        le=1,
-        description="Fraction by which the target network moves towards the network per gradient step; larger is "
-        "faster and less stable. Typical: 0.005 to 0.01.",
     )
 
 

@@ -12,17 +12,11 @@ from typing import Any, Final
 
 from server.config.assessment import EvaluateSettings, MatchSettings
 from server.config.behavior import (
+    TRAINERS,
     BehavioralCloningConfig,
-    CloneConfig,
-    CloneHyperparameters,
     MemorySettings,
     NetworkSettings,
-    POCAConfig,
-    POCAHyperparameters,
-    PPOConfig,
-    PPOHyperparameters,
-    SACConfig,
-    SACHyperparameters,
+    TrainerConfig,
 )
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.divergence import DivergenceSettings
@@ -50,16 +44,16 @@ from server.config.selfplay import SelfPlaySettings
 from server.config.unsupported import UNSUPPORTED
 from server.config.values import OWN, Section
 
+
+def _of_trainer(name: str, trainer: type[TrainerConfig]) -> Iterator[tuple[type[Section], str]]:
+    """Yield the sections of a trainer with their paths."""
+    yield trainer, f"`behaviors.NAME` with `trainer_type: {name}`"
+    yield type(trainer.model_fields["hyperparameters"].default), f"`behaviors.NAME.hyperparameters` of `{name}`"
+
+
 PATHS: Final[Mapping[type[Section], str]] = {
     RunConfig: "The document",
-    PPOConfig: "`behaviors.NAME` with `trainer_type: ppo`",
-    PPOHyperparameters: "`behaviors.NAME.hyperparameters` of `ppo`",
-    SACConfig: "`behaviors.NAME` with `trainer_type: sac`",
-    SACHyperparameters: "`behaviors.NAME.hyperparameters` of `sac`",
-    POCAConfig: "`behaviors.NAME` with `trainer_type: poca`",
-    POCAHyperparameters: "`behaviors.NAME.hyperparameters` of `poca`",
-    CloneConfig: "`behaviors.NAME` with `trainer_type: clone`",
-    CloneHyperparameters: "`behaviors.NAME.hyperparameters` of `clone`",
+    **dict(pair for name, trainer in TRAINERS.items() for pair in _of_trainer(name, trainer)),
     NetworkSettings: "behaviors.NAME.network_settings",
     MemorySettings: "behaviors.NAME.network_settings.memory",
     RewardSignals: "behaviors.NAME.reward_signals",
