@@ -54,7 +54,7 @@ class RegisteredBehavior:
         self._policy = policy
         self._arena = arena
         self._children = children
-        self._quota = StepQuota()
+        self.quota = StepQuota()
         self._weights = WeightBuffers.create(policy.weights_size, len(children))
         self._version = -1
         """Newest published version; -1 = none."""
@@ -99,7 +99,7 @@ class RegisteredBehavior:
             self._children.tell(child, commands.Unrecorded(self._runner))
         if self._assignment is not None:
             self._send_assignment(child, self._assignment, self._frozen)
-        self._send_grants(self._quota.add(child.index))
+        self._send_grants(self.quota.add(child.index))
 
     def forget(self, child: CollectorProcess) -> int:
         """Take back what a dead collector had; return how many steps of the round are lost."""
@@ -108,7 +108,7 @@ class RegisteredBehavior:
         self._told.pop(child.index, None)
         if child.index in self._reading:
             self._weights.release(self._reading.pop(child.index))
-        return self._quota.remove(child.index)
+        return self.quota.remove(child.index)
 
     def close(self) -> None:
         """Give the weights up. The collectors have ended."""
@@ -141,25 +141,19 @@ class RegisteredBehavior:
 
     # Rounds -----------------------------------------------------------------------------------------------------
 
-    def restore_rounds(
-        self, number: int, delivered: Sequence[tuple[int, int]], overdraft: Sequence[tuple[int, int, int]]
-    ) -> None:
-        """Count what an earlier attempt delivered (`StepQuota.restore`)."""
-        self._quota.restore(number, delivered, overdraft)
-
     def grant(self, number: int, steps: int) -> None:
         """Begin a round."""
-        self._send_grants(self._quota.grant(number, steps))
+        self._send_grants(self.quota.grant(number, steps))
 
     def quota_progress(self, child: CollectorProcess, message: messages.QuotaProgress) -> None:
         """Record progress; extend a quota that is used, if the round is not complete."""
-        self._send_grants(self._quota.progress(child.index, message.round, message.steps, used=message.used))
+        self._send_grants(self.quota.progress(child.index, message.round, message.steps, used=message.used))
 
     def collected(self) -> tuple[int, int] | None:
         """Return (round, steps) once when the current round is complete. Collectors answer no more of it."""
-        collected = self._quota.collected()
+        collected = self.quota.collected()
         if collected is not None:
-            for index in self._quota.unused:
+            for index in self.quota.unused:
                 self._children.tell(self._children[index], commands.EndRound(self._runner, collected[0]))
         return collected
 
@@ -181,7 +175,7 @@ class RegisteredBehavior:
         """Take segments over; return them, each with the round that it counts into."""
         self.ledger.deliver(child.index, segments.blocks.tolist())
         columns = segments.column("round").tolist(), segments.column("length").tolist()
-        return segments.of_rounds([self._quota.delivered(child.index, *pair) for pair in zip(*columns, strict=True)])
+        return segments.of_rounds([self.quota.delivered(child.index, *pair) for pair in zip(*columns, strict=True)])
 
     def reclaim(self, segments: Segments) -> None:
         """Free the blocks of delivered segments, for those who starve first."""

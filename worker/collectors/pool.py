@@ -125,7 +125,7 @@ class CollectorPool:
                 for collector, each in enumerate(self._kept[: self._settings.count])
                 for number, steps in each["lanes"].get(behavior, {}).get("advance", [])
             ]
-            self._behaviors[behavior].restore_rounds(round_number, delivered, advance)
+            self._behaviors[behavior].quota.restore(round_number, delivered, advance)
 
     def poll(self, timeout: float) -> list[CollectorEvent]:
         """Return what happened, waiting at most `timeout` seconds for the first notice."""

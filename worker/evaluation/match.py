@@ -12,40 +12,33 @@ from ludus.collector.messages import EndedGame
 from ludus.protocol.batches import Outcome
 from server.config.assessment import MatchSettings
 from worker.evaluation.elo import estimate
-from worker.evaluation.episodes import Counted, EvaluationBatch, seed_of
+from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Verdict, seed_of
 from worker.evaluation.sprt import SPRT
 
 HALF_POINTS = {Outcome.LOSS: 0, Outcome.DRAW: 1, Outcome.WIN: 2}
 OUTCOMES: tuple[Literal["loss", "draw", "win"], ...] = ("loss", "draw", "win")
 """By their half points."""
-Verdict = Literal["pass", "fail", "undecided"]
 
 
-class MatchEvaluator:
-    """Counts the games of a match (`worker.evaluation.episodes.Evaluator`)."""
+class MatchEvaluator(Evaluator):
+    """Counts the games of a match."""
 
     teams = 2
 
     def __init__(self, settings: MatchSettings, seed: int, saved: Mapping[str, Any] | None = None) -> None:
         """`seed` is the run's; `saved` is what `state` returned to an earlier attempt."""
         self._settings = settings
-        self._seed = seed
         self._test = SPRT(settings.elo0, settings.elo1, settings.alpha, settings.beta)
         self.paired = settings.seed_parameter is not None
         """Whether games count in pairs."""
         saved = saved or {"next_episode_batch": 0, "games": [0, 0, 0], "pairs": [0] * 5, "waiting": []}
-        self._next: int = saved["next_episode_batch"]
+        super().__init__(seed, saved["next_episode_batch"])
         self._games: list[int] = list(saved["games"])
         """Losses, draws, wins."""
         self._pairs: list[int] = list(saved["pairs"])
         """By the half points that the candidate won in both games."""
         self._waiting: list[int] = list(saved["waiting"])
         """Half points of the games whose other halves come with the next batch."""
-
-    @property
-    def next_batch(self) -> int:
-        """Number of the batch that is to be counted next."""
-        return self._next
 
     @property
     def games(self) -> int:
@@ -67,8 +60,8 @@ class MatchEvaluator:
 
     def count(self, batch: EvaluationBatch, games: Sequence[EndedGame]) -> list[Counted]:
         """Count the games of `next_batch`, as far as the verdict is not known before the last of them."""
-        assert batch.number == self._next, "batches are counted in order"
-        self._next += 1
+        assert batch.number == self.next_batch, "batches are counted in order"
+        self.next_batch += 1
         points = [HALF_POINTS[game.outcome] for game in games]
         counted: list[Counted] = []
         if not self.paired:
@@ -123,7 +116,7 @@ class MatchEvaluator:
     def state(self) -> dict[str, Any]:
         """Return the counts."""
         return {
-            "next_episode_batch": self._next,
+            "next_episode_batch": self.next_batch,
             "games": list(self._games),
             "pairs": list(self._pairs),
             "waiting": list(self._waiting),

@@ -127,15 +127,6 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return min(self._stored, self.capacity)
 
-    @property
-    def bytes_used(self) -> int:
-        """Bytes of all rows that were ever written."""
-        steps = sum(_bytes(column[: len(self)]) for column in self._step_columns())
-        observations = sum(
-            _bytes(column[: len(self)]) + _bytes(column[self.capacity : self._used]) for column in self._observations
-        )
-        return steps + observations
-
     @torch.no_grad()
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add all steps of a rollout, of which only the newest count if they are more than the capacity.
@@ -384,7 +375,3 @@ def _write(column: NDArray[Any], spans: list[_Span], values: Tensor) -> None:
     source = values.numpy()
     for rows, taken in spans:
         column[rows] = source[taken]
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

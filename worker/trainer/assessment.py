@@ -81,7 +81,7 @@ class Assessment:
         if self.unusable is not None or self._evaluator.verdict is None:
             return self.unusable
         sentence = self._evaluator.sentence()
-        data = dict(self._evaluator.result())
+        data = self._evaluator.result()
         self._attempt.events.report("assessment_decided", f"{sentence[:1].upper()}{sentence[1:]}.", data=data)
         return Finished(outcome="succeeded", reason=StopReason.COMPLETED, detail=sentence)
 
@@ -235,6 +235,6 @@ class Assessment:
         if self._matches:
             self._attempt.supervisor.post(MatchesPlayed(matches=self._matches))
             self._matches = []
-        result = dict(self._evaluator.result())
+        result = self._evaluator.result()
         games = int(result.get("games", result.get("episodes", 0)))
-        self._attempt.supervisor.post(Assessed(games=games, result=result, state=dict(self._evaluator.state())))
+        self._attempt.supervisor.post(Assessed(games=games, result=result, state=self._evaluator.state()))

@@ -214,11 +214,9 @@ class EnvironmentParameterManager:
     def replace(self, parameter: str, value: float | Sampler) -> LessonChange:
         """Give the present lesson of a parameter another value, which stays the lesson's."""
         changed = self._parameters[parameter]
-        old = self._status(changed)
-        changed.replaced[changed.lesson] = value
-        changed.enter(changed.lesson, self.number + 1)
+        change = self._change(changed, changed.lesson, "edited", must_reset=False, value=value)
         self._begin_set([changed])
-        return self._changed(changed, old, "edited", must_reset=False)
+        return change
 
     # checkpoints --------------------------------------------------------------------------------------------------
 
@@ -337,15 +335,21 @@ class EnvironmentParameterManager:
             case _:
                 return fmean(parameter.values) if parameter.values else None
 
-    def _change(self, parameter: _Parameter, lesson: int, cause: Cause, must_reset: bool) -> LessonChange:
+    def _change(
+        self,
+        parameter: _Parameter,
+        lesson: int,
+        cause: Cause,
+        must_reset: bool,
+        value: float | Sampler | None = None,
+    ) -> LessonChange:
+        """Begin a lesson, with a new value if one is given."""
         old = self._status(parameter)
+        if value is not None:
+            parameter.replaced[lesson] = value
         parameter.enter(lesson, self.number + 1)
         parameter.empty()
-        return self._changed(parameter, old, cause, must_reset=must_reset)
-
-    def _changed(self, parameter: _Parameter, old: ParameterStatus, cause: Cause, *, must_reset: bool) -> LessonChange:
-        lesson = parameter.lessons[parameter.lesson]
-        line = log_line(parameter.name, lesson.name, parameter.value)
+        line = log_line(parameter.name, parameter.lessons[lesson].name, parameter.value)
         return LessonChange(parameter.name, cause, old, self._status(parameter), line, must_reset)
 
     def _begin_set(self, changed: Sequence[_Parameter]) -> None:

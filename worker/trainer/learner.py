@@ -260,7 +260,7 @@ class BehaviorLearner(Learner):
 
     def restore(self, collection: Mapping[str, Any]) -> None:
         """Go on in the middle of a round, before `start`: from the `collection` of a checkpoint's state."""
-        self._former = {int(key): Rollout.from_state(state) for key, state in collection["rounds"].items()}
+        self._former = {int(key): Rollout(**state) for key, state in collection["rounds"].items()}
         self._delivered += sum(rollout.steps for rollout in self._former.values())
         self._goes_on = True
 

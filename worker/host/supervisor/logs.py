@@ -25,8 +25,8 @@ class LogPublisher:
         self._ledger = ledger
         self._transfer = transfer
         self._writes = writes
-        self._log = AttemptLog(scratch / "trainer.log")
-        self.path = self._log.path
+        self.log = AttemptLog(scratch / "trainer.log")
+        self.path = self.log.path
         """Where the trainer writes it."""
         self._copy: Future[list[tuple[str, str, int]]] | None = None
         self._problem = ""
@@ -43,15 +43,11 @@ class LogPublisher:
             self._enter(self._copy)
             self._copy = None
 
-    def last_error(self) -> str | None:
-        """Return the last error in the log as one line, None if it has none."""
-        return self._log.last_error()
-
     def _upload(self) -> list[tuple[str, str, int]]:
         """Copy the parts of the log that have changed; return their names, paths and sizes."""
         return [
             (name, f"{self._folder}/{name}", self._transfer.store.publish(file, f"{self._folder}/{name}")[0].size)
-            for name, file in self._log.due()
+            for name, file in self.log.due()
         ]
 
     def _enter(self, copy: "Future[list[tuple[str, str, int]]]") -> None:

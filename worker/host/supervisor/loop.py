@@ -321,7 +321,7 @@ class Supervisor:
         if self._command == "cancel":
             return Finished(outcome="cancelled", reason=StopReason.USER)
         status = self._await_exit(trainer)
-        reason = self._log.last_error() or trainer.last_line() or "its log says more"
+        reason = self._log.log.last_error() or trainer.last_line() or "its log says more"
         if status == f"signal {signal.SIGKILL.name}":
             if kernel_kills() > self._kernel_kills:
                 detail = "the kernel killed the trainer for want of memory (SIGKILL; oom_kill has risen); give its "
