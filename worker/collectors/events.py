@@ -28,13 +28,13 @@ class Endpoint:
 
     index: int
     """Number of the collector, from 0."""
-    host: str
-    port: int
+    address: str
+    """`host:port` as simulators dial it."""
 
     @property
-    def address(self) -> str:
-        """`host:port` as simulators are told."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    def port(self) -> int:
+        """The port of the address."""
+        return int(self.address.rpartition(":")[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,7 +336,8 @@ class CollectorPool:
         self._lock.notify_all()
 
     def _listens(self, child: CollectorProcess, port: int) -> None:
-        child.endpoint = Endpoint(child.index, self._settings.advertise_host, port)
+        host = self._settings.advertise_host
+        child.endpoint = Endpoint(child.index, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         child.reported = None
         if child.parameter_set != self._settings.parameter_set:  # they changed while it started
             parameters = to_plain(self._settings.environment_parameters)
