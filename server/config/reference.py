@@ -49,6 +49,7 @@ from server.config.run import CheckpointSettings, KeepBest, Resources, RunConfig
 from server.config.selfplay import SelfPlaySettings
 from server.config.unsupported import UNSUPPORTED
 from server.config.values import OWN, Section
+from server.kit.docstrings import field_texts
 
 PATHS: Final[Mapping[type[Section], str]] = {
     RunConfig: "The document",
@@ -196,7 +197,7 @@ def _figure(limit: float) -> str:
 def _description(section: type[Section], key: str) -> str:
     field = section.model_fields[key]
     own = " *(Ludus' own key)*" if field.json_schema_extra == OWN else ""
-    return f"{field.description}{own}"
+    return f"{field_texts(section)[key]}{own}"
 
 
 def _refused() -> str:
