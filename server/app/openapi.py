@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from ludus import schemas as resources
 from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
 from server.app.access import OPEN_PATHS
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.configs.requests import ConfigCreate
 from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
 from server.kit.docstrings import field_texts

@@ -7,12 +7,12 @@ from fastapi import APIRouter, Depends, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
+from ludus.schemas.tokens import Scope
 from server.app.readiness import Readiness
 from server.kit.http.auth import needs
 from server.kit.http.errors import NotReady, problems
 from server.kit.http.services import shared
 from server.kit.http.telemetry import HttpTelemetry
-from server.kit.principal import Scope
 
 router = APIRouter(tags=["operation"])
 

@@ -24,31 +24,10 @@ from server.config.hyperparameters import (
     SACHyperparameters,
 )
 from server.config.imitation import BehavioralCloningConfig, FromDemonstrations
-from server.config.network import MemorySettings, NetworkSettings
+from server.config.network import NetworkSettings
 from server.config.rewards import ExtrinsicConfig, RewardSignals
 from server.config.selfplay import SelfPlaySettings
 from server.config.values import OWN, Flag, Section, Steps, Text, Whole, config_error
-
-__all__ = [
-    "BehaviorConfig",
-    "BehavioralCloningConfig",
-    "CloneConfig",
-    "CloneHyperparameters",
-    "FromDemonstrations",
-    "Hyperparameters",
-    "MemorySettings",
-    "NetworkSettings",
-    "POCAConfig",
-    "POCAHyperparameters",
-    "PPOConfig",
-    "PPOHyperparameters",
-    "ReinforcementConfig",
-    "SACConfig",
-    "SACHyperparameters",
-    "SelfPlaySettings",
-    "TrainerConfig",
-]
-
 
 ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""

@@ -11,19 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from server.config.assessment import EvaluateSettings, MatchSettings
-from server.config.behavior import (
-    BehavioralCloningConfig,
-    CloneConfig,
-    CloneHyperparameters,
-    MemorySettings,
-    NetworkSettings,
-    POCAConfig,
-    POCAHyperparameters,
-    PPOConfig,
-    PPOHyperparameters,
-    SACConfig,
-    SACHyperparameters,
-)
+from server.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.divergence import DivergenceSettings
 from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
@@ -40,8 +28,16 @@ from server.config.environment_parameters import (
     UniformParameters,
     UniformSampler,
 )
+from server.config.hyperparameters import (
+    CloneHyperparameters,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    SACHyperparameters,
+)
+from server.config.imitation import BehavioralCloningConfig
 from server.config.key_validation import MAX_PROBLEMS
 from server.config.mlagents_keys import MLAgentsKey, mlagents_keys_of, path_keys
+from server.config.network import MemorySettings, NetworkSettings
 from server.config.presets import list_presets, read_preset
 from server.config.problems import CODES
 from server.config.rewards import RewardSignals, signal_classes

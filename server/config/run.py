@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from ludus.protocol.environment_parameters import ParameterValue
+from ludus.schemas.states import RunKind
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.config.behavior import BehaviorConfig, FromDemonstrations, ReinforcementConfig
+from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.document import Path
 from server.config.environment_parameters import (
@@ -19,9 +20,9 @@ from server.config.environment_parameters import (
     lessons_of,
     seeded,
 )
+from server.config.imitation import FromDemonstrations
 from server.config.selfplay import RANDOM, parse_opponent
 from server.config.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, config_error
-from server.kit.states import RunKind
 
 
 class SimulatorsConfig(Section):

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from ludus.schemas.states import RunKind
 from server.kit.http.fields import TEXT, Name, RunName, Tag, Write
-from server.kit.states import RunKind
 
 
 class RunCreate(Write):

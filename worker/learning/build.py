@@ -17,14 +17,8 @@ import torch
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import (
-    CloneConfig,
-    FromDemonstrations,
-    POCAConfig,
-    PPOConfig,
-    SACConfig,
-    TorchSettings,
-)
+from server.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.imitation import FromDemonstrations
 from server.config.rewards import (
     CuriosityConfig,
     ExtrinsicConfig,
@@ -34,6 +28,7 @@ from server.config.rewards import (
     RNDConfig,
     SignalConfig,
 )
+from server.config.run import TorchSettings
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.clone import Cloning

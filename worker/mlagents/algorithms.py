@@ -7,12 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import (
-    CloneConfig,
-    POCAConfig,
-    PPOConfig,
-    SACConfig,
-)
+from server.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig
 from server.config.rewards import (
     CuriosityConfig,
     GAILConfig,

@@ -20,7 +20,8 @@ import numpy as np
 from torch import Tensor
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import CloneConfig, POCAConfig, PPOConfig, RunConfig, SACConfig
+from server.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.run import RunConfig
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable

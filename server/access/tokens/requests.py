@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from ludus.schemas.tokens import Scope
 from server.kit.http.fields import Name, Write
-from server.kit.principal import Scope
 
 MAX_SECONDS = 10 * 365 * 86400.0
 Project = Annotated[str, StringConstraints(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*|\*)$")]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from server.config.config import (
-    BehavioralCloningConfig,
+from server.config.hyperparameters import (
     CloneHyperparameters,
-    MemorySettings,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
 )
+from server.config.imitation import BehavioralCloningConfig
+from server.config.network import MemorySettings
 from server.config.problems import CODES
 from server.config.reference import PATHS, render
 from server.config.rewards import (

@@ -2,9 +2,10 @@
 
 import pytest
 
+from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, RunEnding, RunNotPaused
-from server.kit.states import Intent, RunState, StopReason
+from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository

@@ -72,7 +72,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import SACConfig
+from server.config.behavior import SACConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.bc import LOSS, cloning_of

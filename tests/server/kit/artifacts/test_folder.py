@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from server.kit.artifacts import FileRef, FolderStore, check_path
 from server.kit.artifacts import folder as artifacts
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef, check_path
 from server.kit.errors import ArtifactNotFound, InvalidArtifactPath, StorageFull, StorageRefused, StorageUnavailable
 
 
@@ -198,7 +199,8 @@ def test_a_publication_that_is_killed_half_way_is_not_there_and_swept_away_later
     publish = f"""
 import os, sys, time
 from pathlib import Path
-from server.kit.artifacts import FolderStore, folder
+from server.kit.artifacts import folder
+from server.kit.artifacts.folder import FolderStore
 
 def hang(descriptor):
     print("in the middle", flush=True)

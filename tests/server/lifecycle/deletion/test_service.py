@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
+from ludus.schemas.states import RunState
 from server.app.models import Base
 from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import RetentionJob
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import RunInUse, RunNotEnded, RunNotFound, StorageUnavailable
 from server.kit.settings import StorageSettings, WebhookSettings
-from server.kit.states import RunState
 from server.ladders.models import LadderPlayer
 from server.ladders.refs import PlayerKind
 from server.ladders.service import LadderService, NewPlayer
