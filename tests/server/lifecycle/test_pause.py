@@ -136,7 +136,7 @@ def test_a_run_that_is_about_to_end_does_not_pause(database: Database, verb: str
     make_ledger(database, name="run")
     do(database, verb, "run")
 
-    with pytest.raises(RunEnding, match=f"asked to {verb} it"):
+    with pytest.raises(RunEnding, match=f"a request to {verb} it came before"):
         do(database, "pause", "run")
 
 

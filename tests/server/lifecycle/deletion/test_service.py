@@ -133,7 +133,7 @@ def test_a_run_that_judged_it_needs_it_even_after_its_end(database: Database) ->
     with database.write() as session:
         session.execute(update(Run).where(Run.id == evaluate.id).values(state=RunState.SUCCEEDED))
 
-    with pytest.raises(RunInUse, match=f"the evaluate run {evaluate.id} .judge. judges its checkpoint {checkpoint}"):
+    with pytest.raises(RunInUse, match=f"the evaluate run {evaluate.id} .evaluate. judges its checkpoint {checkpoint}"):
         delete(database, run_id)
 
     delete(database, evaluate.id)
