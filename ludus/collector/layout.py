@@ -10,8 +10,8 @@ about the other than this:
 
     normalizer mean (O), normalizer standard deviation (O)      only with `normalize`
     for each hidden layer: weight (out, in), bias (out)
-    head weight (H, hidden), head bias (H)                      means, [log-sigmas,] logits
-    log_sigma (C)                                               only with continuous columns, and not squashed
+    head weight (H, hidden), head bias (H)                      outputs for continuous columns, then for choices
+    parameters of the head, as log_sigma (C)                    see `ludus.collector.heads`
 
 For all others both sides build the same torch modules, and the order is that of their parameters
 (`worker.learning.networks.actor`).
@@ -20,7 +20,7 @@ How an observation is treated, as in ML-Agents: rank 1 is a vector; rank 3 a pic
 with the properties (VARIABLE_SIZE, NONE) a table of up to so many entities. Any other is refused.
 
 Dimensions: `O` elements of all vector observations together, `C` continuous columns, `M` choices of all branches,
-`H` columns of the head: `C + M`, or `2 C + M` where the actor is squashed (SAC).
+`H` columns of the head: `C + M`, or `2 C + M` where deviations are columns, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +29,9 @@ from enum import Enum
 from math import prod
 from typing import Any
 
+from ludus.collector.heads import HEADS
+from ludus.collector.heads.head import Head
+from ludus.collector.heads.squashed import Squashed
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 MINIMUM_SIZES: Mapping[str, int] = {"fully_connected": 1, "match3": 5, "resnet": 15, "simple": 20, "nature_cnn": 36}
@@ -144,11 +147,11 @@ class ActorLayout:
     discrete_branches: tuple[int, ...]
     deterministic: bool
     """Act with the mean and the most likely choice instead of sampling."""
-    squashed: bool = False
-    """SAC's head: the deviations depend on the observations, and samples pass through tanh."""
+    head: str = "gaussian"
+    """How the columns of the last layer become actions: a key of `ludus.collector.heads.HEADS`."""
 
     @classmethod
-    def of(cls, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> "ActorLayout":
+    def of(cls, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> "ActorLayout":
         """Derive the shape from a spec and stored `network_settings`; raise `UnsupportedSpec` with the reason."""
         body = BodyLayout.of(spec.observations, network_settings, spec.name)
         branches = spec.actions.discrete_branches
@@ -157,8 +160,21 @@ class ActorLayout:
         if spec.actions.continuous_size + len(branches) == 0:
             message = "announce at least one continuous action or one discrete branch"
             raise UnsupportedSpec(spec.name, "actions_missing", message)
+        if spec.actions.continuous_size and HEADS[head].continuous is None:
+            message = "this trainer learns discrete actions only; announce branches, or take another trainer_type"
+            raise UnsupportedSpec(spec.name, "actions_continuous", message)
         deterministic = bool(network_settings.get("deterministic", False))
-        return cls(body, spec.actions.continuous_size, branches, deterministic, squashed)
+        return cls(body, spec.actions.continuous_size, branches, deterministic, head)
+
+    @property
+    def kind(self) -> Head:
+        """The description of the head."""
+        return HEADS[self.head]
+
+    @property
+    def squashed(self) -> bool:
+        """Whether samples of continuous actions pass through tanh."""
+        return isinstance(self.kind.continuous, Squashed)
 
     @property
     def plain(self) -> bool:
@@ -177,18 +193,14 @@ class ActorLayout:
 
     @property
     def logits_start(self) -> int:
-        """The first of the head's columns that are logits; before it are the means and, squashed, the log-sigmas."""
-        return self.continuous_size * (2 if self.squashed else 1)
+        """The first of the head's columns that belong to choices; before it are those of continuous actions."""
+        continuous = self.kind.continuous
+        return 0 if continuous is None else self.continuous_size * continuous.outputs
 
     @property
     def head_size(self) -> int:
         """`H`, the columns of the actor's head."""
         return self.logits_start + sum(self.discrete_branches)
-
-    @property
-    def log_prob_size(self) -> int:
-        """`C + D`, one log-probability for each continuous column and each branch."""
-        return self.continuous_size + len(self.discrete_branches)
 
     def sections(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the name and shape of each part of a plain actor's flat vector, in order."""
@@ -204,8 +216,8 @@ class ActorLayout:
             width = body.hidden_units
         yield "head.weight", (self.head_size, width)
         yield "head.bias", (self.head_size,)
-        if self.continuous_size and not self.squashed:
-            yield "log_sigma", (self.continuous_size,)
+        for parameter in self.kind.parameters(self.continuous_size):
+            yield parameter.name, (parameter.size,)
 
     @property
     def flat_size(self) -> int:

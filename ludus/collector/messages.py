@@ -88,7 +88,8 @@ class NetworkSpec:
 
     network_settings: Mapping[str, Any]
     """`NetworkSettings.model_dump(mode="json")`."""
-    squashed: bool
+    head: str
+    """The kind of its last layer: a key of `ludus.collector.heads.HEADS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class PolicySpec:
     """Length of the flat weight vector."""
     time_horizon: int
     """Longest segment, in steps."""
-    squashed: bool = False
-    """Whether continuous actions are squashed samples (SAC)."""
+    head: str = "gaussian"
+    """The kind of the last layer: a key of `ludus.collector.heads.HEADS`."""
     pink_noise: bool = False
     """Whether the noise of continuous actions is pink (`ludus.collector.exploration`)."""
     device: str = "cpu"

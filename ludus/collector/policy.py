@@ -6,9 +6,9 @@ measured on one core with numpy 2.4 and torch 2.13), and because a collector tha
 and is 200 MB smaller. Set `OPENBLAS_NUM_THREADS=1` in a collector's environment.
 
 What is not plain acts with torch (`worker.learning.networks.torch_policy`, chosen by `worker.collectors.acting`) and
-shares `sample`. The mathematics is that of `worker.learning.networks.actor` and
-`worker.learning.functional.distributions`; a test holds both equal. Randomness comes from the generator that the caller
-passes, and from nowhere else.
+shares `sample`. How outputs become actions is described in `ludus.collector.heads`; the distributions are those of
+`worker.learning.functional`, and a test holds both equal. Randomness comes from the generator that the caller passes,
+and from nowhere else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ludus.collector.activations import FloatArray, numpy_function
+from ludus.collector.heads.head import FORBIDDEN
+from ludus.collector.heads.numpy_operations import NUMPY
 from ludus.collector.layout import ActorLayout
 from ludus.protocol.spec import BehaviorSpec
 
-FORBIDDEN = np.float32(-1e30)
-"""The logit of a forbidden choice, as in `worker.learning.functional.distributions`; its probability is exactly 0."""
-HALF_LOG_TWO_PI = np.float32(0.9189385332046727)
-LOG_TWO = np.float32(0.6931471805599453)
-TWO, THREE, FIVE = [np.float32(number) for number in (2.0, 3.0, 5.0)]
-LOG_SIGMA_RANGE = np.float32(-20.0), np.float32(2.0)
-"""Of squashed actors, as in `worker.learning.networks.actor`."""
+NORMALIZED_LIMIT = 5.0
+"""Normalised vectors are clipped to `[-NORMALIZED_LIMIT, NORMALIZED_LIMIT]`, as in ML-Agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +34,9 @@ class Acted:
     """Actions for `B` agents. Dimensions: `C` continuous columns, `D` branches."""
 
     continuous_sample: FloatArray
-    """`(B, C)`: what the learner is given: as drawn, or after tanh where the actor is squashed."""
+    """`(B, C)`: what the learner is given of the samples (`ContinuousHead.recorded`)."""
     continuous_env: FloatArray
-    """`(B, C)`: what the environment gets, within [-1, 1]: `clip(sample, -3, 3) / 3`, or the sample after tanh."""
+    """`(B, C)`: what the environment gets, within [-1, 1] (`ContinuousHead.action`)."""
     discrete: NDArray[np.int32]
     """`(B, D)`: the chosen index of each branch."""
     log_probs: FloatArray
@@ -87,9 +84,9 @@ class ActingPolicy:
 
     memory_size = 0
 
-    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> None:
+    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
-        self.layout = ActorLayout.of(spec, network_settings, squashed=squashed)
+        self.layout = ActorLayout.of(spec, network_settings, head=head)
         self._activate = numpy_function(self.layout.body.activation)
         self._sections: dict[str, FloatArray] = {}
         self._layers: list[tuple[FloatArray, FloatArray]] = []
@@ -120,7 +117,7 @@ class ActingPolicy:
         noise: FloatArray | None = None,
     ) -> Acted:
         """Draw an action for each of `B` agents (`Policy.act`)."""
-        return sample(self.layout, self._head(observations), self._sections.get("log_sigma"), masks, rng, noise)
+        return sample(self.layout, self._head(observations), self._sections, masks, rng, noise)
 
     def _head(self, observations: Sequence[NDArray[np.generic]]) -> FloatArray:
         """Return the columns of the head, `(B, H)`."""
@@ -129,7 +126,7 @@ class ActingPolicy:
         if self.layout.body.normalize:
             hidden = hidden - self._sections["normalizer.mean"]
             hidden /= self._sections["normalizer.std"]
-            hidden = clip(hidden, FIVE)
+            hidden = clip(hidden, NORMALIZED_LIMIT)
         return dense(hidden, self._layers, self._activate)
 
 
@@ -149,8 +146,8 @@ def dense(
 
 def sample(
     layout: ActorLayout,
-    head: FloatArray,
-    log_sigma: FloatArray | None,
+    outputs: FloatArray,
+    parameters: Mapping[str, FloatArray],
     masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
     rng: np.random.Generator,
     noise: FloatArray | None = None,
@@ -158,79 +155,57 @@ def sample(
 ) -> Acted:
     """Draw actions from the columns of an actor's head, `(B, H)`.
 
-    `log_sigma` is `(C,)`, or `(B, C)` where rows have policies of their own; None where squashed.
+    `parameters` are those of the head by name, `(n,)` each, or `(B, n)` where rows have policies of their own.
     """
-    columns, start = layout.continuous_size, layout.logits_start
-    nothing = head[:, :0]
-    if not columns:
-        return Acted(nothing, nothing, *_discrete(layout, head, masks, rng), memory)
-    if not layout.deterministic and noise is None:
-        noise = rng.standard_normal((len(head), columns), np.float32)
-    if layout.squashed:
-        drawn, log_probs = _squashed(layout, head, noise)
-        acted = drawn
-    else:
-        assert log_sigma is not None
-        drawn, log_probs = _gaussian(layout, head[:, :columns], log_sigma, noise)
-        acted = clip(drawn, THREE) / THREE
-    if not layout.discrete_branches:
-        return Acted(drawn, acted, nothing.astype(np.int32), log_probs, memory)
-    discrete, branch_log_probs = _discrete(layout, head[:, start:], masks, rng)
-    return Acted(drawn, acted, discrete, np.concatenate([log_probs, branch_log_probs], 1), memory)
-
-
-def _gaussian(
-    layout: ActorLayout, mean: FloatArray, log_sigma: FloatArray, noise: FloatArray | None
-) -> tuple[FloatArray, FloatArray]:
-    """Return samples and the log-probability of each column."""
-    if layout.deterministic or noise is None:
-        return mean, np.broadcast_to(-log_sigma - HALF_LOG_TWO_PI, mean.shape).astype(np.float32)
-    drawn = (mean + np.exp(log_sigma) * noise).astype(np.float32, copy=False)
-    return drawn, np.float32(-0.5) * noise * noise - (log_sigma + HALF_LOG_TWO_PI)
-
-
-def _squashed(layout: ActorLayout, head: FloatArray, noise: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-    """Return samples after tanh and the log-probability of each column: the Gaussian's minus `log(1 - tanh(u)^2)`."""
-    columns = layout.continuous_size
-    mean = head[:, :columns]
-    log_sigma = np.minimum(np.maximum(head[:, columns : 2 * columns], LOG_SIGMA_RANGE[0]), LOG_SIGMA_RANGE[1])
-    if layout.deterministic or noise is None:
+    size, head = layout.continuous_size, layout.kind.continuous
+    nothing = outputs[:, :0]
+    if head is None or not size:
+        return Acted(nothing, nothing, *_choose(layout, outputs, parameters, masks, rng), memory)
+    mean, log_sigma = head.moments(NUMPY, outputs, parameters, size)
+    if layout.deterministic:
         noise = np.zeros_like(mean)
-    raw = mean + np.exp(log_sigma) * noise
-    # log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which stays exact where tanh is 1 in float32
-    log_derivative = TWO * (LOG_TWO - np.abs(raw) - np.log1p(np.exp(-TWO * np.abs(raw))))
-    log_probs: FloatArray = np.float32(-0.5) * noise * noise - (log_sigma + HALF_LOG_TWO_PI) - log_derivative
-    return np.tanh(raw), log_probs
+    elif noise is None:
+        noise = rng.standard_normal(mean.shape, np.float32)
+    drawn = mean + np.exp(log_sigma) * noise
+    log_probs = head.log_prob(NUMPY, drawn, log_sigma, noise)
+    recorded = head.recorded(NUMPY, drawn)
+    action = head.action(NUMPY, recorded)
+    if not layout.discrete_branches:
+        return Acted(recorded, action, nothing.astype(np.int32), log_probs, memory)
+    chosen, branch_log_probs = _choose(layout, outputs[:, layout.logits_start :], parameters, masks, rng)
+    return Acted(recorded, action, chosen, np.concatenate([log_probs, branch_log_probs], 1), memory)
 
 
-def _discrete(
+def _choose(
     layout: ActorLayout,
-    logits: FloatArray,
+    values: FloatArray,
+    parameters: Mapping[str, FloatArray],
     masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], FloatArray]:
     """Return the chosen index of each branch and its log-probability."""
-    branches = layout.discrete_branches
-    chosen = np.empty((len(logits), len(branches)), np.int32)
-    log_probs = np.empty((len(logits), len(branches)), np.float32)
+    branches, head = layout.discrete_branches, layout.kind.discrete
+    chosen = np.empty((len(values), len(branches)), np.int32)
+    log_probs = np.empty((len(values), len(branches)), np.float32)
     if masks is not None:
-        logits = np.where(masks, logits, FORBIDDEN)
-    rows = np.arange(len(logits))
+        values = np.where(masks, values, np.float32(FORBIDDEN))
+    rows = np.arange(len(values))
     start = 0
     for branch, choices in enumerate(branches):
-        part = logits[:, start : start + choices]
-        shifted = part - np.maximum.reduce(part, axis=1, keepdims=True)
+        part = values[:, start : start + choices]
+        logits = head.logits(NUMPY, part, parameters)
+        shifted = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
         rates = np.exp(shifted)
-        index = shifted.argmax(1) if layout.deterministic else _race(rates, rng)
+        index = part.argmax(1) if layout.deterministic else _race(rates, rng)
         chosen[:, branch] = index
         log_probs[:, branch] = shifted[rows, index] - np.log(np.add.reduce(rates, axis=1))
         start += choices
     return chosen, log_probs
 
 
-def clip(values: FloatArray, limit: np.float32) -> FloatArray:
-    """Limit to `[-limit, limit]`; for a few rows `np.clip` takes twice as long."""
-    return np.minimum(np.maximum(values, -limit), limit)
+def clip(values: FloatArray, limit: float) -> FloatArray:
+    """Limit to `[-limit, limit]`."""
+    return NUMPY.clip(values, -limit, limit)
 
 
 def _race(rates: FloatArray, rng: np.random.Generator) -> NDArray[np.intp]:

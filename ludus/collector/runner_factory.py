@@ -40,7 +40,7 @@ class RunnerFactory:
         runner = LearningRunner(
             number=message.runner,
             behavior=spec.behavior,
-            policy=self._policies.policy(spec, policy.network_settings, policy.squashed, policy.device),
+            policy=self._policies.policy(spec, policy.network_settings, policy.head, policy.device),
             recorder=TrajectoryRecorder(arena, message.policy.time_horizon, quota),
             quota=quota,
             rng=np.random.default_rng([settings.seed, start.index, start.generation, message.runner]),
@@ -54,7 +54,7 @@ class RunnerFactory:
     def opponent_runner(self, message: messages.Admit, spec: BehaviorSpec, arena: Arena) -> OpponentRunner:
         """Make the runner of teams that do not learn."""
         policy = message.policy
-        opponents = Opponents(self._policies.stacked(spec, policy.network_settings, policy.squashed, policy.device))
+        opponents = Opponents(self._policies.stacked(spec, policy.network_settings, policy.head, policy.device))
         seed = [self._settings.seed, self._start.index, self._start.generation, message.runner, 1]
         runner = OpponentRunner(
             number=message.runner,
@@ -75,7 +75,7 @@ class RunnerFactory:
     ) -> EvaluationRunner:
         """Make the runner of a behavior whose frozen policies are evaluated; each has its weights."""
         policies = [
-            self._policies.policy(spec, each.network_settings, each.squashed, message.policy.device)
+            self._policies.policy(spec, each.network_settings, each.head, message.policy.device)
             for each in message.policy.evaluated
         ]
         for policy, flat in zip(policies, weights, strict=True):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ludus.collector.activations import FloatArray, numpy_function
 from ludus.collector.layout import ActorLayout
-from ludus.collector.policy import FIVE, Acted, clip, dense, sample
+from ludus.collector.policy import NORMALIZED_LIMIT, Acted, clip, dense, sample
 from ludus.protocol.spec import BehaviorSpec
 
 Rows = NDArray[np.intp]
@@ -50,13 +50,15 @@ class StackedActing:
 
     memory_size = 0
 
-    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, squashed: bool = False) -> None:
+    def __init__(self, spec: BehaviorSpec, network_settings: Mapping[str, Any], *, head: str = "gaussian") -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
-        self.layout = ActorLayout.of(spec, network_settings, squashed=squashed)
+        self.layout = ActorLayout.of(spec, network_settings, head=head)
         self._activate = numpy_function(self.layout.body.activation)
         self._layers: list[tuple[FloatArray, FloatArray]] = []
         """Weights `(P, in, out)` and biases `(P, 1, out)`."""
-        self._mean = self._std = self._log_sigma = np.zeros((0, 0), np.float32)
+        self._mean = self._std = np.zeros((0, 0), np.float32)
+        self._parameters: dict[str, FloatArray] = {}
+        """Of the heads: `(P, n)` each."""
 
     def load(self, weights: Sequence[FloatArray]) -> None:
         """Take copies of the flat weights of `P` policies."""
@@ -72,8 +74,8 @@ class StackedActing:
         ]
         if self.layout.body.normalize:
             self._mean, self._std = sections["normalizer.mean"], sections["normalizer.std"]
-        if "log_sigma" in sections:
-            self._log_sigma = sections["log_sigma"]
+        own = self.layout.kind.parameters(self.layout.continuous_size)
+        self._parameters = {parameter.name: sections[parameter.name] for parameter in own}
 
     def act(
         self,
@@ -84,8 +86,8 @@ class StackedActing:
         rng: np.random.Generator,
     ) -> Acted:
         """Draw an action for each of `B` agents (`StackedPolicies.act`)."""
-        log_sigma = self._log_sigma[which] if self._log_sigma.size else None
-        return sample(self.layout, self._head(which, observations), log_sigma, masks, rng)
+        parameters = {name: values[which] for name, values in self._parameters.items()}
+        return sample(self.layout, self._head(which, observations), parameters, masks, rng)
 
     def _head(self, which: Rows, observations: Sequence[NDArray[np.generic]]) -> FloatArray:
         """Return the columns of the head, `(B, H)`."""
@@ -94,7 +96,7 @@ class StackedActing:
         if self.layout.body.normalize:
             hidden = hidden - self._mean[which]
             hidden /= self._std[which]
-            hidden = clip(hidden, FIVE)
+            hidden = clip(hidden, NORMALIZED_LIMIT)
         counts = np.bincount(which, minlength=len(self._layers[0][0]))
         used = np.flatnonzero(counts)
         if len(used) == 1:

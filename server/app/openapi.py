@@ -47,8 +47,9 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
         if is_dataclass(kind):
             _describe_resource(kind, own)  # type: ignore[arg-type]  # a class, not an instance
         elif name in models:
-            for field, text in field_texts(models[name]).items():
-                own["properties"][field]["description"] = text
+            texts = field_texts(models[name])
+            for field in texts.keys() & own.get("properties", {}).keys():
+                own["properties"][field]["description"] = texts[field]
     components["securitySchemes"] = {
         "token": {
             "type": "http",

@@ -10,7 +10,7 @@ Differences from ML-Agents, all of them refusals: values that it takes and that 
 buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are refused here.
 """
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
@@ -36,6 +36,8 @@ ATTENTION_HEADS = 4
 class TrainerConfig(Section):
     """Parent of all trainers: what each of them has."""
 
+    head: ClassVar[str] = "gaussian"
+    """How the columns of the policy's last layer become actions: a key of `ludus.collector.heads.HEADS`."""
     trainer_type: str
     """The algorithm."""
     hyperparameters: Hyperparameters
@@ -142,6 +144,7 @@ class PPOConfig(ReinforcementConfig):
 class SACConfig(ReinforcementConfig):
     """One behavior, trained by SAC."""
 
+    head: ClassVar[str] = "squashed"
     trainer_type: Literal["sac"] = "sac"
     """The algorithm."""
     hyperparameters: SACHyperparameters = SACHyperparameters()

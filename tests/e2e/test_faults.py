@@ -97,8 +97,10 @@ def test_lessons_and_what_users_changed_outlive_a_killed_trainer(stack: LudusUp,
     eventually(lambda: client.environment_parameters.get(run.id).parameters[0].lesson == 2, "the second lesson", 60)
     assert client.environment_parameters.set_value(run.id, "wind", 0.25).pending[0].parameter == "wind"
     eventually(lambda: not client.environment_parameters.get(run.id).pending, "the trainer has changed it")
-    saved = len(client.checkpoints.list(run.id))
-    eventually(lambda: len(client.checkpoints.list(run.id)) > saved, "a checkpoint with all of it")
+    seen = {checkpoint.id for checkpoint in client.checkpoints.list(run.id)}
+    for _ in range(2):  # the first new one may have been begun before the change
+        fresh = eventually(lambda: {each.id for each in client.checkpoints.list(run.id)} - seen, "a newer checkpoint")
+        seen.update(fresh)
 
     the(stack.processes("worker.trainer")).kill()
     client.environment_parameters.set_lesson(run.id, "pole", 3)

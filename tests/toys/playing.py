@@ -73,7 +73,7 @@ class Arcade:
 
     def __post_init__(self) -> None:
         spec, settings = self.game.spec, self.config.network_settings.model_dump()
-        policy = POLICIES.policy(spec, settings, squashed=isinstance(self.config, SACConfig))
+        policy = POLICIES.policy(spec, settings, head=self.config.head)
         self.console, self.quota = Console(), StepQuota()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
         recorder = TrajectoryRecorder(self.arena, self.config.time_horizon, self.quota)

@@ -127,8 +127,7 @@ def test_acting_is_that_of_the_cpu(name: str, device: str) -> None:
     memory = remember(actor, 20)
 
     here, there = (
-        POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, where)
-        for where in ("cpu", device)
+        POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.head, where) for where in ("cpu", device)
     )
     acted = []
     for policy in (here, there):

@@ -24,12 +24,11 @@ from worker.onnx.export import export_onnx
 
 def translated_actor(case: Case, folder: Path) -> Actor:
     """Return our policy with the weights of a case."""
-    squashed = case.config.trainer_type == "sac"
-    actor = Actor(case.spec, case.config.network_settings, torch.Generator(), squashed=squashed)
+    actor = Actor(case.spec, case.config.network_settings, torch.Generator(), head=case.config.head)
     state = translate(case.file(folder), case.config, case.spec).state
     own = (
         state["actor"]
-        if squashed
+        if case.config.head == "squashed"
         else {name.removeprefix("actor."): value for name, value in state["model"].items() if name.startswith("actor.")}
     )
     actor.load_state_dict({**actor.state_dict(), **own})

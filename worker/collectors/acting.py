@@ -1,6 +1,6 @@
 """Makes the policies of a worker's collectors. Imports torch only for behaviors that need it.
 
-Dense actors, squashed ones too, act in numpy (`ludus.collector.policy`). Pictures, entities, memories and hypernetworks
+Dense actors act in numpy (`ludus.collector.policy`). Pictures, entities, memories and hypernetworks
 act in torch (`worker.learning.networks.torch_policy`), and only those act on a GPU, if one is named: for a dozen rows
 of two small layers the copies to the GPU and back would take longer than the work.
 """
@@ -19,25 +19,25 @@ class WorkerPolicyFactory(PolicyFactory):
     """Makes policies in numpy or in torch."""
 
     def policy(
-        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
+        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str = "gaussian", device: str = "cpu"
     ) -> Policy:
         """Make the policy of a behavior."""
-        if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
-            return super().policy(spec, network_settings, squashed)
+        if ActorLayout.of(spec, network_settings, head=head).plain:
+            return super().policy(spec, network_settings, head)
         # The import takes 2 s and 200 MB, which most collectors save.
         from worker.learning.networks.torch_policy import TorchPolicy  # noqa: PLC0415
 
-        return TorchPolicy(spec, network_settings, squashed=squashed, device=device)
+        return TorchPolicy(spec, network_settings, head=head, device=device)
 
     def stacked(
-        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], squashed: bool = False, device: str = "cpu"
+        self, spec: BehaviorSpec, network_settings: Mapping[str, Any], head: str = "gaussian", device: str = "cpu"
     ) -> StackedPolicies:
         """Make several policies of one behavior, which answer a batch together."""
-        if ActorLayout.of(spec, network_settings, squashed=squashed).plain:
-            return super().stacked(spec, network_settings, squashed)
+        if ActorLayout.of(spec, network_settings, head=head).plain:
+            return super().stacked(spec, network_settings, head)
         from worker.learning.networks.torch_policy import StackedTorch  # noqa: PLC0415  as above
 
-        return StackedTorch(spec, network_settings, squashed=squashed, device=device)
+        return StackedTorch(spec, network_settings, head=head, device=device)
 
 
 POLICIES: Final = WorkerPolicyFactory()

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import torch
 
+from ludus.collector.heads.head import Head
 from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
-
-_LIMIT = 3.0
-"""Samples of PPO's and POCA's policies are clipped to this and divided by it (ML-Agents' `ActionModel`)."""
+from worker.learning.networks.head_operations import TORCH
 
 
 class Transitions(NamedTuple):
@@ -49,12 +48,12 @@ class Transitions(NamedTuple):
         return self.index.shape[0]
 
 
-def transitions_of(rollout: Rollout, device: torch.device | str, *, squashed: bool) -> Transitions:
+def transitions_of(rollout: Rollout, device: torch.device | str, head: Head) -> Transitions:
     """Return all steps of a rollout in its order. The pool is the rollout's: steps, then its segments' successors.
 
-    `squashed` is true where samples have passed through tanh and are the actions (SAC); those of other policies become
-    actions by `clip(sample, -3, 3) / 3`.
+    `head` is that of the policy that acted.
     """
+    continuous = rollout.continuous
     steps, last = rollout.steps, rollout.lengths.cumsum(0) - 1
     next_index = torch.arange(1, steps + 1)
     next_index[last] = torch.arange(steps, steps + rollout.segments)
@@ -65,15 +64,10 @@ def transitions_of(rollout: Rollout, device: torch.device | str, *, squashed: bo
         observations=[part.to(device) for part in rollout.pool()],
         index=torch.arange(steps, device=device),
         next_index=next_index.to(device),
-        continuous=environment_actions(rollout.continuous, squashed=squashed).to(device),
+        continuous=(continuous if head.continuous is None else head.continuous.action(TORCH, continuous)).to(device),
         discrete=rollout.discrete.to(device),
         rewards=rollout.rewards.to(device),
         group_rewards=rollout.group_rewards.to(device),
         terminated=terminated.to(device),
         ended=ended.to(device),
     )
-
-
-def environment_actions(samples: torch.Tensor, *, squashed: bool) -> torch.Tensor:
-    """Turn samples of a policy into what the environment gets."""
-    return samples if squashed else samples.clamp(-_LIMIT, _LIMIT) / _LIMIT

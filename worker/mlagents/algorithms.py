@@ -256,7 +256,7 @@ def _poca(config: POCAConfig, spec: BehaviorSpec) -> _Networks:
 def _sac(config: SACConfig, spec: BehaviorSpec) -> _Networks:
     names, generator = _names(config), torch.Generator()
     columns, branches = spec.actions.continuous_size, len(spec.actions.discrete_branches)
-    actor = Actor(spec, config.network_settings, generator, squashed=True)
+    actor = Actor(spec, config.network_settings, generator, head=config.head)
     critics = build_critics(spec, config.network_settings, len(names), generator)
     coefficients = torch.zeros(branches + bool(columns))
     theirs = {"entropy/discrete": (branches,), "entropy/continuous": (1,)}

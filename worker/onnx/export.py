@@ -42,11 +42,14 @@ from torch import Tensor
 from ludus.collector.layout import ActorLayout, ObservationKind
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.functional.distributions import branch_bounds, masked_logits
-from worker.learning.networks.actor import LOG_SIGMA_RANGE, Actor
+from worker.learning.networks.actor import Actor
 from worker.learning.networks.visual import scaled
 from worker.onnx.graph import FLOAT, Graph, add_body
+from worker.onnx.head_operations import GraphOperations, Node
 
 OPSET, IR_VERSION, MODEL_VERSION = 9, 4, 3.0
+PENALTY = 1e8
+"""Subtracted from the logit of a forbidden choice."""
 TOLERANCE = 1e-4
 """How far an exported action, within [-1, 1], may lie from torch's: float32 sums in another order.
 
@@ -108,11 +111,12 @@ def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
     layout, graph = actor.layout, Graph()
     for name, number in (("version_number", MODEL_VERSION), ("memory_size", float(layout.memory_size))):
         graph.node("Identity", [graph.constant(f"{name}.value", [number])], name)
-    features = add_body(graph, actor.body)
+    features, on = add_body(graph, actor.body), GraphOperations(graph)
+    head = Node(on, graph.linear(features, "head", actor.head.weight, actor.head.bias))
     if layout.continuous_size:
-        _continuous(graph, actor, features)
+        _continuous(graph, actor, head, on)
     if layout.discrete_branches:
-        _discrete(graph, actor, features)
+        _discrete(graph, actor, head, on)
     proto = helper.make_graph(
         graph.nodes, spec.behavior, list(_inputs(layout)), list(_outputs(layout)), initializer=graph.initializers
     )
@@ -144,47 +148,35 @@ def _outputs(layout: ActorLayout) -> Iterator[onnx.ValueInfoProto]:
             yield helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
 
 
-def _continuous(graph: Graph, actor: Actor, features: str) -> None:
+def _continuous(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> None:
     """Add the outputs of continuous actions."""
-    size, squashed = actor.layout.continuous_size, actor.layout.squashed
-    weight, bias = actor.head.weight, actor.head.bias
-    mean = graph.linear(features, "mean", weight[:size], bias[:size])
-    if squashed:
-        raw = graph.linear(features, "log_sigma", weight[size : 2 * size], bias[size : 2 * size])
-        least, most = LOG_SIGMA_RANGE
-        log_sigma = graph.node("Clip", [raw], "log_sigma/clipped", min=least, max=most)
-    else:
-        log_sigma = graph.constant("log_sigma", actor.log_sigma)
-    sigma = graph.node("Exp", [log_sigma], "sigma")
-    noise = graph.node("RandomNormalLike", [mean], "noise", dtype=FLOAT)
-    sample = graph.node("Add", [mean, graph.node("Mul", [noise, sigma], "deviation")], "sample")
-    for action, output in ((sample, "continuous_actions"), (mean, "deterministic_continuous_actions")):
-        if squashed:
-            graph.node("Tanh", [action], output)
-        else:
-            clipped = graph.node("Clip", [action], f"{action}/clipped", min=-3.0, max=3.0)
-            graph.node("Div", [clipped, graph.constant("scale", 3.0)], output)
+    size, continuous = actor.layout.continuous_size, actor.layout.kind.continuous
+    assert continuous is not None, "layouts refuse columns for such heads"
+    parameters = {name: Node(on, graph.constant(name, values)) for name, values in actor.head_parameters().items()}
+    mean, log_sigma = continuous.moments(on, head, parameters, size)
+    noise = on.node("RandomNormalLike", mean, dtype=FLOAT)
+    sample = mean + noise * on.exp(log_sigma)
+    for drawn, output in ((sample, "continuous_actions"), (mean, "deterministic_continuous_actions")):
+        graph.node("Identity", [continuous.action(on, continuous.recorded(on, drawn)).name], output)
     graph.node("Identity", [graph.constant("columns", [float(size)])], "continuous_action_output_shape")
 
 
-def _discrete(graph: Graph, actor: Actor, features: str) -> None:
+def _discrete(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> None:
     """Add the outputs of discrete actions. A forbidden choice has the logit -1e8, ML-Agents' number."""
-    first, penalty = actor.layout.logits_start, graph.constant("penalty", 1e8)
-    sampled, likeliest = [], []
-    for index, (start, stop) in enumerate(branch_bounds(actor.layout.discrete_branches)):
-        name, rows = f"branch.{index}", slice(first + start, first + stop)
-        logits = graph.linear(features, name, actor.head.weight[rows], actor.head.bias[rows])
-        mask = graph.slice("action_masks", f"{name}/mask", 1, start, stop)
-        forbidden = graph.node("Mul", [graph.one_minus(mask, f"{name}/forbidden"), penalty], f"{name}/penalty")
-        allowed = graph.node("Mul", [logits, mask], f"{name}/allowed")
-        masked = graph.node("Sub", [allowed, forbidden], f"{name}/masked_logits")
-        log_p = graph.node("Log", [graph.node("Softmax", [masked], f"{name}/p", axis=1)], f"{name}/log_p")
-        sampled.append(
-            graph.node("Multinomial", [log_p], f"{name}/sample", dtype=int(TensorProto.INT64), sample_size=1)
-        )
-        likeliest.append(graph.node("ArgMax", [masked], f"{name}/likeliest", axis=1, keepdims=1))
-    graph.node("Concat", sampled, "discrete_actions", axis=1)
-    graph.node("Concat", likeliest, "deterministic_discrete_actions", axis=1)
+    first, discrete = actor.layout.logits_start, actor.layout.kind.discrete
+    parameters = {name: Node(on, graph.constant(name, values)) for name, values in actor.head_parameters().items()}
+    drawn, best = [], []
+    for start, stop in branch_bounds(actor.layout.discrete_branches):
+        mask = on.columns(Node(on, "action_masks"), start, stop)
+        values = on.columns(head, first + start, first + stop) * mask - (1.0 - mask) * PENALTY
+        best.append(on.node("ArgMax", values, axis=1, keepdims=1))
+        if discrete.explores:
+            drawn.append(best[-1])
+        else:
+            log_p = on.log(on.node("Softmax", discrete.logits(on, values, parameters), axis=1))
+            drawn.append(on.node("Multinomial", log_p, dtype=int(TensorProto.INT64), sample_size=1))
+    for choices, output in ((drawn, "discrete_actions"), (best, "deterministic_discrete_actions")):
+        graph.node("Concat", [choice.name for choice in choices], output, axis=1)
     sizes = np.array([actor.layout.discrete_branches], np.float32)
     graph.node("Identity", [graph.constant("branches", sizes)], "discrete_action_output_shape")
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ludus.collector.activations import ACTIVATIONS
 from ludus.collector.layout import BodyLayout, ObservationKind
+from ludus.collector.policy import NORMALIZED_LIMIT
 from worker.learning.networks.attention import (
     EPSILON,
     NO_NUMBER,
@@ -32,7 +33,7 @@ from worker.learning.networks.conditional import ConditionalBody
 from worker.learning.networks.dense import Dense, DenseBody
 from worker.learning.networks.encoder import ObservationEncoder
 from worker.learning.networks.memory import Memory
-from worker.learning.networks.normalizer import CLIP, Normalizer
+from worker.learning.networks.normalizer import Normalizer
 from worker.learning.networks.visual import ResidualBlock, VisualEncoder
 
 FLOAT = int(TensorProto.FLOAT)
@@ -150,7 +151,7 @@ def _normalized(graph: Graph, normalizer: Normalizer, inputs: str) -> str:
     mean = graph.constant("normalizer.mean", normalizer.mean)
     std = graph.constant("normalizer.std", normalizer.std())
     scaled = graph.node("Div", [graph.node("Sub", [inputs, mean], "centred"), std], "scaled")
-    return graph.node("Clip", [scaled], "normalized", min=-CLIP, max=CLIP)
+    return graph.node("Clip", [scaled], "normalized", min=-NORMALIZED_LIMIT, max=NORMALIZED_LIMIT)
 
 
 def _dense(graph: Graph, body: DenseBody, hidden: str, name: str, activation: str) -> str:

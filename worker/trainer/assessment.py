@@ -21,6 +21,7 @@ from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
 from ludus.schemas.states import StopReason
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
+from server.config.behavior import TRAINERS
 from server.config.network import NetworkSettings
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Game, Outcome
@@ -115,7 +116,7 @@ class Assessment:
             network_settings=first.network_settings,
             weights_size=weights[0].size,
             time_horizon=64,
-            squashed=first.squashed,
+            head=first.head,
             device=str(device),
             evaluated=tuple(network for _, network in policies),
         )
@@ -130,13 +131,13 @@ class Assessment:
         if described is None or folder is None:
             raise InitializationError(f"{where} was not handed to this trainer; create the run again")
         settings = NetworkSettings.model_validate(described["network_settings"])
-        squashed = described["trainer_type"] == "sac"
-        actor = Actor(spec, settings, torch.Generator(), squashed=squashed)
+        head = TRAINERS[str(described["trainer_type"])].head
+        actor = Actor(spec, settings, torch.Generator(), head=head)
         try:
             self._steps[checkpoint] = load_policy(actor, spec.behavior, Path(folder))
         except InitializationError as error:
             raise InitializationError(f"{where}: {error}") from error
-        return actor, NetworkSpec(settings.model_dump(mode="json"), squashed)
+        return actor, NetworkSpec(settings.model_dump(mode="json"), head)
 
     def started(self, event: SimulatorStarted) -> None:
         """Give a simulator its first batch, if it brings the teams that are needed."""

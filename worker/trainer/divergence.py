@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ludus.collector.heads.head import HALF_LOG_TWO_PI
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
 from server.config.behavior import ReinforcementConfig, SACConfig
 from server.config.rewards import (
     GAILConfig,
 )
-from worker.learning.functional.distributions import HALF_LOG_TWO_PI, branch_bounds
+from worker.learning.functional.distributions import branch_bounds
 
 CALM: Final = 10
 """Updates in a row without a sign after which it is over."""

@@ -120,7 +120,7 @@ class BehaviorRegistry:
             network_settings=config.network_settings.model_dump(mode="json"),
             weights_size=algorithm.flat_weights().size,
             time_horizon=config.time_horizon,
-            squashed=algorithm.actor.layout.squashed,
+            head=algorithm.actor.layout.head,
             pink_noise=self._is_pink(config, spec),
             device=self._collector_device,
             self_play=in_selfplay,

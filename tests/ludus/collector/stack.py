@@ -48,7 +48,7 @@ class Learner:
         horizon: int = 16,
         lockstep: bool = True,
         network: dict[str, object] = NETWORK,
-        squashed: bool = False,
+        head: str = "gaussian",
         device: str = "cpu",
         assignment: OpponentAssignment | None = None,
         policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
@@ -64,7 +64,7 @@ class Learner:
         self.size = size
         self.horizon = horizon
         self.network = network
-        self.squashed = squashed
+        self.head = head
         self.device = device
         self.lockstep = lockstep
         """Grant the next round as soon as one is collected; else tests grant."""
@@ -117,13 +117,13 @@ class Learner:
         if self.configured is not None and spec.behavior not in self.configured:
             self.pool.refuse(spec.behavior, "behavior_not_configured", "the run's configuration has no such behavior")
             return
-        policy = POLICIES.policy(spec, self.network, self.squashed)
+        policy = POLICIES.policy(spec, self.network, self.head)
         arena = self.arenas[spec.behavior] = Arena.create(spec, 4 * self.size, memory_size=policy.memory_size)
         program = PolicySpec(
             self.network,
             policy.flat_size,
             self.horizon,
-            self.squashed,
+            self.head,
             device=self.device,
             self_play=self.assignment is not None,
         )
@@ -137,7 +137,7 @@ class Learner:
             self.pool.grant(spec.behavior, 0, self.size)
 
     def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
-        size = POLICIES.policy(spec, self.network, self.squashed).flat_size
+        size = POLICIES.policy(spec, self.network, self.head).flat_size
         return np.random.default_rng(3).standard_normal(size, np.float32) / 4
 
     def heard(self, kind: type[NoticeT]) -> list[NoticeT]:
@@ -172,7 +172,7 @@ class Learner:
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
-    keys = ("size", "horizon", "lockstep", "network", "squashed", "device", "assignment", "policies", "kept")
+    keys = ("size", "horizon", "lockstep", "network", "head", "device", "assignment", "policies", "kept")
     own = {key: settings.pop(key) for key in keys if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     try:

@@ -32,7 +32,7 @@ def test_sections_add_up_to_the_flat_size() -> None:
 
 def test_a_squashed_head_has_its_deviations_in_place_of_the_parameter() -> None:
     layout = ActorLayout.of(
-        make_spec(observations=(3,), continuous=2, branches=(3,)), {"hidden_units": 8, "num_layers": 1}, squashed=True
+        make_spec(observations=(3,), continuous=2, branches=(3,)), {"hidden_units": 8, "num_layers": 1}, head="squashed"
     )
 
     # layer 8 x 3 + 8; head 7 x 8 + 7 for 2 means, 2 log-sigmas and 3 logits

@@ -24,7 +24,7 @@ from worker.learning.networks.torch_policy import TorchPolicy
 def make_pair(kind: Kind, *, deterministic: bool = False) -> tuple[Actor, Policy]:
     """An actor and a policy with its weights."""
     settings = {**kind.network.model_dump(mode="json"), "deterministic": deterministic}
-    actor, policy = make_actor(kind), POLICIES.policy(kind.spec, settings, kind.squashed)
+    actor, policy = make_actor(kind), POLICIES.policy(kind.spec, settings, kind.head)
     policy.load(actor.flatten())
     return actor, policy
 
@@ -59,14 +59,14 @@ def test_log_probs_are_the_learners(name: str, masked: bool) -> None:
         gaussian = Normal(means, log_sigmas.exp())
         squashed = TransformedDistribution(gaussian, [TanhTransform()])
         columns = list(
-            (squashed if kind.squashed else gaussian).log_prob(torch.from_numpy(acted.continuous_sample)).t()
+            (squashed if kind.head == "squashed" else gaussian).log_prob(torch.from_numpy(acted.continuous_sample)).t()
         )
     chosen = torch.from_numpy(acted.discrete).long()
     for branch, (start, stop) in enumerate(branch_bounds(kind.spec.actions.discrete_branches)):
         columns.append(Categorical(logits=logits[:, start:stop]).log_prob(chosen[:, branch]))
     # near the ends of tanh, torch's own inverse of the sample is what is imprecise
     np.testing.assert_allclose(
-        acted.log_probs, torch.stack(columns, 1).detach().numpy(), atol=1e-3 if kind.squashed else 2e-5
+        acted.log_probs, torch.stack(columns, 1).detach().numpy(), atol=1e-3 if kind.head == "squashed" else 2e-5
     )
     assert (acted.memory is None) == (after is None)
     if after is not None:
@@ -209,7 +209,7 @@ def test_continuous_actions_are_clipped_and_scaled_for_the_environment_only() ->
 
 
 def test_squashed_actions_have_the_spread_of_their_observation_and_finite_log_probs() -> None:
-    policy = ActingPolicy(make_spec(continuous=1), {"hidden_units": 4, "num_layers": 1}, squashed=True)
+    policy = ActingPolicy(make_spec(continuous=1), {"hidden_units": 4, "num_layers": 1}, head="squashed")
     flat = np.zeros(policy.flat_size, np.float32)
     flat[-1] = 50.0  # the log-sigma's bias: clamped at 2
     policy.load(flat)
@@ -251,7 +251,7 @@ def test_plain_actors_act_in_numpy_and_others_in_torch(name: str) -> None:
 def test_a_policy_in_torch_lies_on_the_device_that_is_named(name: str) -> None:
     kind = OTHERS[name]
 
-    policy = POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.squashed, "meta")
+    policy = POLICIES.policy(kind.spec, kind.network.model_dump(mode="json"), kind.head, "meta")
 
     assert isinstance(policy, TorchPolicy)
     assert {part.device.type for part in policy._actor.state_dict().values()} == {"meta"}
@@ -265,13 +265,13 @@ def test_acting_on_the_cpu_is_the_actor_and_the_sampling_bit_by_bit(name: str) -
     memory = remember(actor, 20)
     with torch.inference_mode():
         head, after = actor(actor.encode(observations), memory)
-        log_sigma = None if kind.squashed else actor.log_sigma.numpy()
+        parameters = {name: values.numpy() for name, values in actor.head_parameters().items()}
 
     acted = act(policy, observations, masks, memory)
 
     rng = np.random.default_rng(5)
     state = None if after is None else after.numpy()
-    expected = sample(actor.layout, head.numpy(), log_sigma, masks.numpy(), rng, None, state)
+    expected = sample(actor.layout, head.numpy(), parameters, masks.numpy(), rng, None, state)
     for column, wanted in zip(astuple(acted), astuple(expected), strict=True):
         np.testing.assert_array_equal(column, wanted)
 
@@ -281,7 +281,7 @@ def test_acting_of_plain_actors_needs_no_torch() -> None:
 import sys
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.acting import POLICIES
-POLICIES.policy(BehaviorSpec("Walker", (ObservationSpec((4,)),), ActionSpec(2)), {}, True)
+POLICIES.policy(BehaviorSpec("Walker", (ObservationSpec((4,)),), ActionSpec(2)), {}, 'squashed')
 sys.exit('torch' in sys.modules)
 """
 

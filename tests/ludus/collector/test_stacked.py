@@ -23,16 +23,16 @@ ENTITIES = (
 CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (4,))
 PLAIN: dict[str, Any] = {"hidden_units": 8, "num_layers": 2, "deterministic": True}
 CASES = {
-    "continuous": (VECTORS, CONTINUOUS, PLAIN, False),
-    "normalised": (VECTORS, CONTINUOUS, {**PLAIN, "normalize": True}, False),
-    "squashed": (VECTORS, CONTINUOUS, PLAIN, True),
-    "discrete": (VECTORS, DISCRETE, PLAIN, False),
-    "hybrid": (VECTORS, HYBRID, PLAIN, False),
-    "squashed-hybrid": (VECTORS, HYBRID, PLAIN, True),
-    "recurrent": (VECTORS, HYBRID, {**PLAIN, "memory": {"memory_size": 6}}, False),
-    "recurrent-squashed": (VECTORS, CONTINUOUS, {**PLAIN, "memory": {"memory_size": 6}}, True),
-    "picture": (PICTURE, DISCRETE, PLAIN, False),
-    "entities": (ENTITIES, HYBRID, PLAIN, False),
+    "continuous": (VECTORS, CONTINUOUS, PLAIN, "gaussian"),
+    "normalised": (VECTORS, CONTINUOUS, {**PLAIN, "normalize": True}, "gaussian"),
+    "squashed": (VECTORS, CONTINUOUS, PLAIN, "squashed"),
+    "discrete": (VECTORS, DISCRETE, PLAIN, "gaussian"),
+    "hybrid": (VECTORS, HYBRID, PLAIN, "gaussian"),
+    "squashed-hybrid": (VECTORS, HYBRID, PLAIN, "squashed"),
+    "recurrent": (VECTORS, HYBRID, {**PLAIN, "memory": {"memory_size": 6}}, "gaussian"),
+    "recurrent-squashed": (VECTORS, CONTINUOUS, {**PLAIN, "memory": {"memory_size": 6}}, "squashed"),
+    "picture": (PICTURE, DISCRETE, PLAIN, "gaussian"),
+    "entities": (ENTITIES, HYBRID, PLAIN, "gaussian"),
 }
 
 
@@ -53,10 +53,10 @@ def weights_of(size: int, count: int) -> list[Any]:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("which", [[0, 1, 2, 0, 1, 2, 2], [1, 1, 1], [2], [0, 2, 2, 0], [2, 2, 2, 2, 0]], ids=str)
 def test_each_row_is_answered_by_the_policy_that_it_names(case: str, which: list[int]) -> None:
-    observations, actions, network, squashed = CASES[case]
+    observations, actions, network, head = CASES[case]
     spec = BehaviorSpec("Player", observations, actions)
-    alone = POLICIES.policy(spec, network, squashed)
-    stacked = POLICIES.stacked(spec, network, squashed)
+    alone = POLICIES.policy(spec, network, head)
+    stacked = POLICIES.stacked(spec, network, head)
     weights = weights_of(alone.flat_size, 3)
     stacked.load(weights)
     rng = np.random.default_rng(1)

@@ -221,7 +221,7 @@ class Desk:
             assert not hub.done.done(), hub.done
 
     def _admit(self, spec: BehaviorSpec) -> None:
-        size = POLICIES.policy(spec, NETWORK, squashed=False).flat_size
+        size = POLICIES.policy(spec, NETWORK).flat_size
         arena = self._arenas[spec.behavior] = Arena.create(spec, 2_000)
         self._pool.admit(spec, PolicySpec(NETWORK, size, HORIZON), arena)
         self._pool.publish(spec.behavior, 1, np.zeros(size, np.float32))

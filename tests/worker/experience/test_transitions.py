@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.collector.arena import Arena
+from ludus.collector.heads import HEADS
 from ludus.collector.segments import SegmentEnd
 from tests.segments import Segment, columns_of
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
@@ -37,7 +38,7 @@ def test_what_followed_and_how_it_ended_is_as_in_a_plain_loop(segments: list[tup
             )
         first += length
 
-    transitions = transitions_of(rollout, CPU, squashed=False)
+    transitions = transitions_of(rollout, CPU, HEADS["gaussian"])
 
     assert transitions.steps == len(expected)
     for step, (following, terminated, ended) in enumerate(expected):
@@ -51,29 +52,31 @@ def test_what_followed_and_how_it_ended_is_as_in_a_plain_loop(segments: list[tup
 def test_pictures_stay_bytes() -> None:
     rollout = random_rollout(SPEC, [2, 3], np.random.default_rng(1))
 
-    transitions = transitions_of(rollout, CPU, squashed=False)
+    transitions = transitions_of(rollout, CPU, HEADS["gaussian"])
 
     assert [part.dtype for part in transitions.observations] == [torch.float32, torch.uint8, torch.float32]
     assert [len(part) for part in transitions.observations] == [7, 7, 7]
 
 
-@pytest.mark.parametrize(("squashed", "expected"), [(False, [-1.0, -0.5, 0.0, 1.0]), (True, [-6.0, -1.5, 0.0, 3.0])])
+@pytest.mark.parametrize(
+    ("head", "expected"), [("gaussian", [-1.0, -0.5, 0.0, 1.0]), ("squashed", [-6.0, -1.5, 0.0, 3.0])]
+)
 def test_samples_become_actions_as_they_did_for_the_environment_and_squashed_ones_are_actions(
-    squashed: bool, expected: list[float]
+    head: str, expected: list[float]
 ) -> None:
     samples = np.array([[-6.0], [-1.5], [0.0], [3.0]])
     rollout = make_rollout(
         observations=[np.zeros((4, 1))], rewards=np.zeros(4), continuous=samples, log_probs=np.zeros((4, 1))
     )
 
-    transitions = transitions_of(rollout, CPU, squashed=squashed)
+    transitions = transitions_of(rollout, CPU, HEADS[head])
 
     assert transitions.continuous[:, 0].tolist() == pytest.approx(list(expected))
 
 
 def test_a_minibatch_points_into_the_same_pool() -> None:
     rollout = random_rollout(SPEC, [4, 2, 5], np.random.default_rng(1))
-    transitions = transitions_of(rollout, CPU, squashed=False)
+    transitions = transitions_of(rollout, CPU, HEADS["gaussian"])
     rows = torch.tensor([10, 3, 0])
 
     part = transitions.select(rows)

@@ -72,7 +72,7 @@ def test_policy_and_values_of_ppo_answer_as_they_did_in_ml_agents(tmp_path: Path
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("sac")])
 def test_policy_and_critics_of_sac_answer_as_they_did_in_ml_agents(tmp_path: Path, name: str) -> None:
     case = Case(name)
-    actor = Actor(case.spec, case.config.network_settings, generator(), squashed=True)
+    actor = Actor(case.spec, case.config.network_settings, generator(), head="squashed")
     critics = build_critics(
         case.spec, case.config.network_settings, len(case.config.reward_signals.active()), generator()
     )
@@ -174,7 +174,7 @@ def test_moments_go_where_their_weights_go(tmp_path: Path, name: str) -> None:
 
 def test_statistics_are_those_of_all_vectors_as_sums(tmp_path: Path) -> None:
     case = Case("sac-signals")
-    actor = Actor(case.spec, case.config.network_settings, generator(), squashed=True)
+    actor = Actor(case.spec, case.config.network_settings, generator(), head="squashed")
     file = case.file(tmp_path)
 
     load(actor, translate(file, case.config, case.spec).state["actor"])

@@ -147,14 +147,14 @@ def test_forbidden_choices_are_never_sampled(tmp_path: Path) -> None:
     assert (sampled != likeliest).any(), "sampled actions differ from the likeliest ones somewhere"
 
 
-@pytest.mark.parametrize(("squashed", "spread"), [(False, 0.5 / 3), (True, 0.42)])
-def test_sampled_actions_have_the_policys_spread(tmp_path: Path, squashed: bool, spread: float) -> None:
-    kind = Kind(make_spec(continuous=1), {}, squashed)
+@pytest.mark.parametrize(("head", "spread"), [("gaussian", 0.5 / 3), ("squashed", 0.42)])
+def test_sampled_actions_have_the_policys_spread(tmp_path: Path, head: str, spread: float) -> None:
+    kind = Kind(make_spec(continuous=1), {}, head)
     actor = make_actor(kind)
     with torch.no_grad():
         actor.head.weight.zero_()
         actor.head.bias.zero_()
-        (actor.head.bias[1:2] if squashed else actor.log_sigma).fill_(float(np.log(0.5)))
+        (actor.head.bias[1:2] if head == "squashed" else actor.log_sigma).fill_(float(np.log(0.5)))
     export_onnx(actor, kind.spec, tmp_path / "model.onnx")
 
     sampled = mlagents.run(tmp_path / "model.onnx", feed_of(*see(kind.spec, 5000)))["continuous_actions"]

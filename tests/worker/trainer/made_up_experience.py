@@ -29,7 +29,7 @@ def make_round(
     half = min(max(algorithm.round_steps() // (2 * AGENTS), FEWEST_STEPS // 2), MOST_STEPS // 2, config.time_horizon)
     actor = algorithm.actor
     settings = config.network_settings.model_dump(mode="json")
-    policy = POLICIES.policy(spec, settings, squashed=actor.layout.squashed)
+    policy = POLICIES.policy(spec, settings, head=actor.layout.head)
     policy.load(algorithm.flat_weights())
     steps, segments = 2 * half * AGENTS, 2 * AGENTS
     observations = [_observed(shape.shape, shape.dtype, steps, rng) for shape in spec.observations]

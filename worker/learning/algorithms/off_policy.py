@@ -128,7 +128,7 @@ class ReplayedExperience:
                 for known, part in zip(self.beginnings, rollout.observations, strict=True)
             ]
         if self.signals_learn:  # the game's own rewards are added up where they are played
-            rewards = self.signals.evaluate(transitions_of(rollout, self._device, squashed=True))
+            rewards = self.signals.evaluate(transitions_of(rollout, self._device, self._actor.layout.kind))
             self._earned.append(self.episodes.add(rollout, segment_sums(rewards, rollout).cpu().numpy()))
         self._recent.append(set(zip(rollout.simulators.tolist(), rollout.agents.tolist(), strict=True)))
         if self._actor.normalizer is not None:

@@ -145,7 +145,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
     def prepare(self, rollout: Rollout) -> TeamExperience:
         """Return the rollout with its targets: teams, values, rewards and advantages by the weights of before."""
         device, teams = self.device, teams_of(rollout)
-        transitions = transitions_of(rollout, device, squashed=False)._replace(rewards=teams.rewards.to(device))
+        transitions = transitions_of(rollout, device, self.actor.layout.kind)._replace(rewards=teams.rewards.to(device))
         pool = self._actor.encode(transitions.observations)
         taken = flat_actions(transitions.continuous, transitions.discrete, self._actor.layout.discrete_branches)
         actions = torch.cat([taken, taken.new_zeros(rollout.segments, taken.shape[1])])

@@ -188,7 +188,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
 
     def prepare(self, rollout: Rollout) -> PPOExperience:
         """Return the batch with its targets: values, rewards and advantages by the weights of before."""
-        transitions = transitions_of(rollout, self.device, squashed=False)
+        transitions = transitions_of(rollout, self.device, self.actor.layout.kind)
         pool = self.actor.encode(transitions.observations)  # all steps, then the segments' successors
         values, bootstrap, recurrence = self._values(rollout, pool)
         terminated = rollout.endings == SegmentEnd.TERMINATED

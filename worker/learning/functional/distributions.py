@@ -14,16 +14,13 @@ ratio of rare choices wrong); sums over columns and branches where ML-Agents kee
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-import math
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-FORBIDDEN = -1e30
-"""The logit of a forbidden choice."""
-HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+from ludus.collector.heads.head import FORBIDDEN, HALF_LOG_TWO_PI
 
 
 class Branch(NamedTuple):

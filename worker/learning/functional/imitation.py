@@ -8,10 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ludus.collector.heads.gaussian import LIMIT
 from worker.learning.functional.distributions import branch_bounds, masked_logits
-
-SAMPLE_RANGE = 3.0
-"""The environment gets `clip(sample, -3, 3) / 3` of a policy that is not squashed."""
 
 
 def continuous_error(
@@ -26,7 +24,7 @@ def continuous_error(
     """
     sigma = log_sigmas.exp()
     if noise is None:
-        error = (means / SAMPLE_RANGE - expert).square() + (sigma / SAMPLE_RANGE).square()
+        error = (means / LIMIT - expert).square() + (sigma / LIMIT).square()
     else:
         error = ((means + sigma * noise).tanh() - expert).square()
     return error.mean(1)

@@ -12,18 +12,14 @@ Deviation from ML-Agents, on purpose: no `1e-7` inside logarithms.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-import math
 from typing import NamedTuple
 
 import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from worker.learning.functional.distributions import HALF_LOG_TWO_PI
-
-LOG_SIGMA_LIMITS = (-20.0, 2.0)
-"""Of the logarithm of the standard deviation."""
-LOG_TWO = math.log(2.0)
+from ludus.collector.heads.head import HALF_LOG_TWO_PI
+from ludus.collector.heads.squashed import LOG_SIGMA_LIMITS, LOG_TWO
 
 
 class Squashed(NamedTuple):

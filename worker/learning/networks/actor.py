@@ -1,8 +1,8 @@
-"""The policy network: body, one head for means and logits, and the deviations of continuous actions.
+"""The policy network: a body, and a head whose columns become actions as `ludus.collector.heads` describes.
 
-The columns of the head are the means of the `C` continuous columns, then the logits of all branches. `log_sigma` is a
-parameter that does not depend on observations and starts at 0. Where the layout is *squashed* (SAC), the head has `C`
-columns of log-sigmas between means and logits instead, which count within [-20, 2], and samples pass through tanh.
+The columns of the head are those of the `C` continuous columns, then one for each choice of all branches. `log_sigma`,
+the deviations of a Gaussian head, is a parameter that does not depend on observations and starts at 0; other heads have
+none. Parameters that no gradient changes are buffers.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
@@ -22,14 +22,13 @@ from worker.learning.functional.distributions import branch_bounds, masked_logit
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense
 from worker.learning.networks.encoder import Encoded
+from worker.learning.networks.head_operations import TORCH
 from worker.learning.networks.normalizer import Normalizer
 
 MEAN_SCALE = 0.2
 """Scale of the initial weights to the means (and log-sigmas) of continuous columns (ML-Agents)."""
 LOGIT_SCALE = 0.1
 """Scale of the initial weights to the logits of discrete branches (ML-Agents)."""
-LOG_SIGMA_RANGE = (-20.0, 2.0)
-"""Of squashed actors."""
 
 
 class Parts(NamedTuple):
@@ -45,16 +44,22 @@ class Actor(nn.Module):
     """Maps observations to the parameters of the action distribution. Dimensions as in `networks.layout` and `body`."""
 
     def __init__(
-        self, spec: BehaviorSpec, settings: NetworkSettings, generator: torch.Generator, *, squashed: bool = False
+        self, spec: BehaviorSpec, settings: NetworkSettings, generator: torch.Generator, *, head: str = "gaussian"
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         super().__init__()
-        self.layout = layout = ActorLayout.of(spec, settings.model_dump(), squashed=squashed)
+        self.layout = layout = ActorLayout.of(spec, settings.model_dump(), head=head)
         self.body = NetworkBody(spec.observations, settings, generator)
         self.head = kaiming_dense(self.body.features, layout.head_size, LOGIT_SCALE, generator)
         with torch.no_grad():
             self.head.weight[: layout.logits_start] *= MEAN_SCALE / LOGIT_SCALE
-        self.log_sigma = nn.Parameter(torch.zeros(0 if squashed else layout.continuous_size))
+        self.log_sigma = nn.Parameter(torch.zeros(0))
+        for own in layout.kind.parameters(layout.continuous_size):
+            values = torch.zeros(own.size)
+            if own.learned:
+                setattr(self, own.name, nn.Parameter(values))
+            else:
+                self.register_buffer(own.name, values)
 
     @property
     def normalizer(self) -> Normalizer | None:
@@ -79,12 +84,16 @@ class Actor(nn.Module):
         return head, memory
 
     def parts(self, head: Float[Tensor, "R H"]) -> Parts:
-        """Return the head's columns by meaning. The log-sigmas of a squashed actor are clamped here."""
-        columns, start = self.layout.continuous_size, self.layout.logits_start
-        means, logits = head[:, :columns], head[:, start:]
-        if self.layout.squashed:
-            return Parts(means, head[:, columns:start].clamp(*LOG_SIGMA_RANGE), logits)
-        return Parts(means, self.log_sigma.expand_as(means), logits)
+        """Return the head's columns by meaning."""
+        logits, continuous = head[:, self.layout.logits_start :], self.layout.kind.continuous
+        if continuous is None or not self.layout.continuous_size:
+            return Parts(head[:, :0], head[:, :0], logits)
+        means, log_sigmas = continuous.moments(TORCH, head, self.head_parameters(), self.layout.continuous_size)
+        return Parts(means, log_sigmas.expand_as(means), logits)
+
+    def head_parameters(self) -> dict[str, Tensor]:
+        """Return the parameters of the head that are not its last layer, by name."""
+        return {own.name: getattr(self, own.name) for own in self.layout.kind.parameters(self.layout.continuous_size)}
 
     @torch.no_grad()
     def deterministic(
@@ -93,16 +102,19 @@ class Actor(nn.Module):
         masks: Bool[Tensor, "R M"] | None,
         memory: Float[Tensor, "R S"] | None = None,
     ) -> tuple[Float[Tensor, "R C"], Int[Tensor, "R D"], Float[Tensor, "R S"] | None]:
-        """Return the means as the environment gets them, the likeliest allowed choices, and the memory after the step.
+        """Return the means as the environment gets them, the best allowed choices, and the memory after the step.
 
-        `observations` are raw, one step of each row. Means are clipped and scaled or, squashed, pass through tanh.
+        `observations` are raw, one step of each row.
         """
         head, memory = self(self.encode(observations), memory)
         means, _, logits = self.parts(head)
         logits = masked_logits(logits, masks)
         choices = [logits[:, start:stop].argmax(1) for start, stop in branch_bounds(self.layout.discrete_branches)]
         chosen = torch.stack(choices, 1) if choices else logits.new_zeros((len(head), 0), dtype=torch.int64)
-        return means.tanh() if self.layout.squashed else means.clamp(-3.0, 3.0) / 3.0, chosen, memory
+        continuous = self.layout.kind.continuous
+        if continuous is not None and self.layout.continuous_size:
+            means = continuous.action(TORCH, continuous.recorded(TORCH, means))
+        return means, chosen, memory
 
     @torch.no_grad()
     def flatten(self) -> NDArray[np.float32]:
@@ -115,12 +127,12 @@ class Actor(nn.Module):
         """Take over what `flatten` returned. The statistics then normalise as they did, but must not be merged to."""
         if flat.shape != (self.flat_size,):
             raise ValueError(f"expected {self.flat_size} weights, got an array of shape {flat.shape}")
-        vector = torch.tensor(flat, device=self.log_sigma.device)  # in one piece, then there part by part
+        vector = torch.tensor(flat, device=self.head.weight.device)  # in one piece, then there part by part
         values = iter(torch.split(vector, [part.numel() for part in self.sections()]))
         if self.normalizer is not None:
             self.normalizer.set_scale(mean=next(values), std=next(values))
-        for parameter, value in zip(self._parameters_in_order(), values, strict=True):
-            parameter.copy_(value.view_as(parameter))
+        for part, value in zip(self._parts_in_order(), values, strict=True):
+            part.copy_(value.view_as(part))
 
     @property
     def flat_size(self) -> int:
@@ -128,13 +140,13 @@ class Actor(nn.Module):
         return sum(part.numel() for part in self.sections())
 
     def sections(self) -> Iterator[Tensor]:
-        """Yield the parts of the flat vector: statistics, body, head, log_sigma; for plain ones as the layout says."""
+        """Yield the parts of the flat vector: statistics, body, head and its parameters."""
         if self.normalizer is not None:
             yield self.normalizer.mean
             yield self.normalizer.std()
-        yield from self._parameters_in_order()
+        yield from self._parts_in_order()
 
-    def _parameters_in_order(self) -> Iterator[nn.Parameter]:
+    def _parts_in_order(self) -> Iterator[Tensor]:
         yield from self.body.parameters()
         yield from self.head.parameters()
-        yield self.log_sigma
+        yield from self.head_parameters().values()

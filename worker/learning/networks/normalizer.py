@@ -10,10 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ludus.collector.policy import NORMALIZED_LIMIT
 from worker.learning.data_parallel import total
-
-CLIP = 5.0
-"""Normalised observations lie in [-5, 5]."""
 
 
 class Normalizer(nn.Module):
@@ -36,7 +34,7 @@ class Normalizer(nn.Module):
 
     def forward(self, observations: Float[Tensor, "B O"]) -> Float[Tensor, "B O"]:
         """Return `clip((x - mean) / std, -5, 5)`, both statistics rounded to float32 as they are published."""
-        return ((observations - self.mean.float()) / self.std().float()).clamp(-CLIP, CLIP)
+        return ((observations - self.mean.float()) / self.std().float()).clamp(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 
     @torch.no_grad()
     def set_scale(self, *, mean: Float[Tensor, " O"], std: Float[Tensor, " O"]) -> None:

@@ -39,7 +39,7 @@ class SoftActorCritic:
         self, config: SACConfig, spec: BehaviorSpec, signals: int, device: torch.device, generator: torch.Generator
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        self.actor = Actor(spec, config.network_settings, generator, squashed=True).to(device)
+        self.actor = Actor(spec, config.network_settings, generator, head=config.head).to(device)
         self.critics = build_critics(spec, config.network_settings, signals, generator).to(device)
         self.columns, self.sizes = spec.actions.continuous_size, spec.actions.discrete_branches
         self.bounds = branch_bounds(self.sizes)

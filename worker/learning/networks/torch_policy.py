@@ -29,24 +29,24 @@ class TorchPolicy:
         spec: BehaviorSpec,
         network_settings: Mapping[str, Any],
         *,
-        squashed: bool = False,
+        head: str = "gaussian",
         device: torch.device | str = "cpu",
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         settings = NetworkSettings.model_validate(network_settings)
         self._device = torch.device(device)
-        self._actor = Actor(spec, settings, torch.Generator(), squashed=squashed).requires_grad_(requires_grad=False)
+        self._actor = Actor(spec, settings, torch.Generator(), head=head).requires_grad_(requires_grad=False)
         self._actor.to(self._device).eval()
         self.layout = self._actor.layout
         self.flat_size = self._actor.flat_size
         self.memory_size = self._actor.memory_size
-        self.log_sigma: FloatArray | None = None
-        """Of continuous columns; None where squashed."""
+        self.parameters: dict[str, FloatArray] = {}
+        """Of the head, by name."""
 
     def load(self, flat: FloatArray) -> None:
         """Take a copy of the weights; the buffer may change afterwards."""
         self._actor.load_flat(flat)
-        self.log_sigma = None if self.layout.squashed else self._actor.log_sigma.cpu().numpy()
+        self.parameters = {name: values.cpu().numpy() for name, values in self._actor.head_parameters().items()}
 
     def act(
         self,
@@ -58,7 +58,7 @@ class TorchPolicy:
     ) -> Acted:
         """Draw an action for each of `B` agents (`Policy.act`)."""
         head, state = self.forward(observations, memory)
-        return sample(self.layout, head, self.log_sigma, masks, rng, noise, state)
+        return sample(self.layout, head, self.parameters, masks, rng, noise, state)
 
     def forward(
         self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None
@@ -83,13 +83,13 @@ class StackedTorch:
         spec: BehaviorSpec,
         network_settings: Mapping[str, Any],
         *,
-        squashed: bool = False,
+        head: str = "gaussian",
         device: torch.device | str = "cpu",
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
 
         def make() -> TorchPolicy:
-            return TorchPolicy(spec, network_settings, squashed=squashed, device=device)
+            return TorchPolicy(spec, network_settings, head=head, device=device)
 
         self._make = make
         self._policies = [make()]
@@ -119,10 +119,8 @@ class StackedTorch:
             head[rows], state = self._policies[policy].forward(seen, None if memory is None else memory[rows])
             if after is not None and state is not None:
                 after[rows] = state
-        return sample(self.layout, head, self._log_sigmas(which), masks, rng, memory=after)
-
-    def _log_sigmas(self, which: Rows) -> FloatArray | None:
-        """Return those of each row, `(B, C)`; None where squashed."""
-        columns = [policy.log_sigma for policy in self._policies]
-        known = [column for column in columns if column is not None]
-        return np.stack(known)[which] if known else None
+        parameters = {
+            name: np.stack([policy.parameters[name] for policy in self._policies])[which]
+            for name in self._policies[0].parameters
+        }
+        return sample(self.layout, head, parameters, masks, rng, memory=after)

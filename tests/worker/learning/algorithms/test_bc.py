@@ -23,9 +23,9 @@ from worker.learning.networks.actor import Actor, Parts
 SMALL: dict[str, Any] = {"hidden_units": 16, "num_layers": 1}
 
 
-def make_actor(spec: BehaviorSpec, *, squashed: bool = False, **network: Any) -> Actor:
+def make_actor(spec: BehaviorSpec, *, head: str = "gaussian", **network: Any) -> Actor:
     settings = NetworkSettings.model_validate({**SMALL, **network})
-    return Actor(spec, settings, torch.Generator().manual_seed(1), squashed=squashed)
+    return Actor(spec, settings, torch.Generator().manual_seed(1), head=head)
 
 
 def make_cloning(
@@ -131,12 +131,12 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("squashed", [False, True])
+@pytest.mark.parametrize("head", ["gaussian", "squashed"])
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_the_actor_comes_to_act_as_it_was_shown(kind: str, squashed: bool) -> None:
+def test_the_actor_comes_to_act_as_it_was_shown(kind: str, head: str) -> None:
     spec = VARIANTS[kind]
     expert = lesson(spec)
-    actor = make_actor(spec, squashed=squashed)
+    actor = make_actor(spec, head=head)
     cloning = make_cloning(actor, expert)
 
     first = cloning.update(0)[LOSS]
@@ -253,7 +253,7 @@ class TestSchedule:
         self, config: dict[str, Any], minibatches: int
     ) -> None:
         spec = make_spec(vector(2), continuous=1)
-        cloning = make_cloning(make_actor(spec, squashed=True), lesson(spec), steps=100, **config)
+        cloning = make_cloning(make_actor(spec, head="squashed"), lesson(spec), steps=100, **config)
 
         loss = cloning.learn(0)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.collector.heads import HEADS
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.demonstrations.shown import make_demonstration
@@ -388,7 +389,7 @@ def test_what_whole_episodes_earned_from_a_signal_is_reported_once() -> None:
     first = sac.update(halves[0], 16)
     assert first is not None
     expected = float(sac._experience.episodes._open[0, 0][1][1]) + float(
-        sac._signals.evaluate(transitions_of(halves[1], "cpu", squashed=True))[:, 1].sum()
+        sac._signals.evaluate(transitions_of(halves[1], "cpu", HEADS["squashed"]))[:, 1].sum()
     )
     second = sac.update(halves[1], 32)
     third = sac.update(random_round(spec, rng, lengths=[16], ending=SegmentEnd.CUT, episodes=[1]), 48)
@@ -622,7 +623,7 @@ def test_weights_are_as_collectors_load_them() -> None:
     spec = make_spec(observations=(3,), continuous=2, branches=(2,))
     sac = make_sac(spec, network={"normalize": True})
     train(sac, spec, np.random.default_rng(1), 2)
-    policy = POLICIES.policy(spec, sac.config.network_settings.model_dump(), squashed=True)
+    policy = POLICIES.policy(spec, sac.config.network_settings.model_dump(), head="squashed")
 
     policy.load(sac.flat_weights())
     acted = policy.act([np.zeros((5, 3), np.float32)], None, None, np.random.default_rng(1))

@@ -13,11 +13,11 @@ from worker.learning.networks.actor import Actor
 
 
 class Kind(NamedTuple):
-    """A network: the behavior, its settings, and whether the actor is squashed."""
+    """A network: the behavior, its settings, and the head of the actor."""
 
     spec: BehaviorSpec
     settings: dict[str, Any]
-    squashed: bool = False
+    head: str = "gaussian"
 
     @property
     def network(self) -> NetworkSettings:
@@ -35,9 +35,9 @@ PLAIN = {
     "hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {"activation": "tanh"}),
     "one layer": Kind(make_spec(**BOTH), {"num_layers": 1, "activation": "relu"}),
     "goal not conditioning": Kind(make_spec(observations=(3, 2), goal=1, **BOTH), {"goal_conditioning_type": "none"}),
-    "squashed": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}, squashed=True),
-    "squashed hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {}, squashed=True),
-    "squashed discrete": Kind(make_spec(branches=(3, 2)), {}, squashed=True),
+    "squashed": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}, head="squashed"),
+    "squashed hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {}, head="squashed"),
+    "squashed discrete": Kind(make_spec(branches=(3, 2)), {}, head="squashed"),
 }
 OTHERS = {
     **{
@@ -56,9 +56,9 @@ OTHERS = {
     "goal, one layer": Kind(make_spec(observations=(3, 2), goal=0, **BOTH), {"num_layers": 1, "activation": "tanh"}),
     "goal picture": Kind(make_spec(observations=(3, PICTURE), goal=1, **BOTH), {}),
     "memory": Kind(make_spec(observations=(3, 2), **BOTH), {"normalize": True, **MEMORY}),
-    "memory, squashed": Kind(make_spec(continuous=2), MEMORY, squashed=True),
+    "memory, squashed": Kind(make_spec(continuous=2), MEMORY, head="squashed"),
     "everything": Kind(EVERYTHING, {"normalize": True, **MEMORY}),
-    "everything, squashed": Kind(EVERYTHING, {"normalize": True, **MEMORY}, squashed=True),
+    "everything, squashed": Kind(EVERYTHING, {"normalize": True, **MEMORY}, head="squashed"),
 }
 KINDS = {**PLAIN, **OTHERS}
 
@@ -66,7 +66,7 @@ KINDS = {**PLAIN, **OTHERS}
 def make_actor(kind: Kind, seed: int = 1) -> Actor:
     """An actor that has moved away from its start: every bias and statistic counts."""
     generator = torch.Generator().manual_seed(seed)
-    actor = Actor(kind.spec, kind.network, generator, squashed=kind.squashed)
+    actor = Actor(kind.spec, kind.network, generator, head=kind.head)
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)

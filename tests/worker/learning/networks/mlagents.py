@@ -52,7 +52,9 @@ def make_actor(name: str, generator: torch.Generator | None = None) -> Actor:
     """An actor of ours as ML-Agents built that of a model, with weights of its own."""
     spec, settings, squashed = MODELS[name]
     network = NetworkSettings.model_validate({"hidden_units": 16, "num_layers": 2, **settings})
-    return Actor(spec, network, generator or torch.Generator().manual_seed(1), squashed=squashed)
+    return Actor(
+        spec, network, generator or torch.Generator().manual_seed(1), head="squashed" if squashed else "gaussian"
+    )
 
 
 @torch.no_grad()

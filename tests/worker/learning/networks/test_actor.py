@@ -82,7 +82,7 @@ def test_deterministic_actions_are_within_what_the_environment_takes(squashed: b
 def test_squashed_heads_start_as_in_ml_agents() -> None:
     kind = KINDS["squashed hybrid"]._replace(spec=make_spec(continuous=40, branches=(40,)))
     network = kind.network.model_copy(update={"hidden_units": 512})
-    actor = Actor(kind.spec, network, torch.Generator().manual_seed(1), squashed=True).requires_grad_(False)
+    actor = Actor(kind.spec, network, torch.Generator().manual_seed(1), head="squashed").requires_grad_(False)
 
     # Kaiming normal: 0.2 for means and log-sigmas, 0.1 for logits
     for columns, scale in ((slice(0, 40), 0.2), (slice(40, 80), 0.2), (slice(80, 120), 0.1)):

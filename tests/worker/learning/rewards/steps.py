@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.collector.heads import HEADS
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.rollouts import random_rollout
 from worker.experience.transitions import Transitions, transitions_of
@@ -16,7 +17,7 @@ CPU = torch.device("cpu")
 def random_transitions(spec: BehaviorSpec, steps: int = 64, seed: int = 1) -> Transitions:
     """Steps of any behavior, in four segments."""
     rollout = random_rollout(spec, [steps // 4] * 4, np.random.default_rng(seed))
-    return transitions_of(rollout, CPU, squashed=False)
+    return transitions_of(rollout, CPU, HEADS["gaussian"])
 
 
 def single_steps(
