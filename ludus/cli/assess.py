@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -17,26 +17,27 @@ from ludus.child_process import ChildProcess
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import Standstill
 from ludus.cli.options import (
+    ASSIGNMENT,
     SEED,
     SERVER_VARIABLE,
-    Assignment,
     json_option,
+    option,
     run_name_option,
     run_tag_option,
     timeout_option,
 )
 from ludus.cli.render import echo, number, print_json
 from ludus.cli.reports import Report, report_options
-from ludus.cli.sources import GAME_METAVAR, Source, SourceType
+from ludus.cli.sources import GAME_METAVAR, SOURCE, Source
 from ludus.cli.sources import check as check_source
 from ludus.client import TERMINAL_STATES, Client, NotFound, RunStalled, WaitTimedOut
 from ludus.schemas import EvaluationResult, MatchResult, Run
 
 LOOK_SECONDS: Final = 1.0
 SIMULATORS_SECONDS: Final = 10.0
-"""What simulators get to end by themselves once the run has."""
+"""Time-out for the simulators to end by themselves after the run has ended."""
 STOP_SECONDS: Final = 15.0
-"""How long the simulators may take to stop; longer than `ludus simulate` itself takes."""
+"""Time-out for the simulators to stop; longer than that of `ludus simulate` itself."""
 LAST_LINES: Final = 20
 Result = MatchResult | EvaluationResult
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -44,12 +45,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Assessed:
-    """How it ended."""
+    """The end of an assessment."""
 
     run: Run
     result: Result | None
     ended: Exit
-    """Of the run, whatever the verdict."""
+    """Exit code for the end of the run, without the verdict."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,10 @@ class Games:
     envs: int
     gateway: str | None
 
-    @property
-    def seed_parameter(self) -> str | None:
-        """By which environment parameter they take the seed of an episode."""
-        return None if self.source is None else "seed"
-
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line says of the run, and of how it is told of."""
+    """The options of the run, and of its report."""
 
     name: str | None
     tags: tuple[str, ...]
@@ -84,7 +80,7 @@ def games_options(handler: Command) -> Command:
 
     @click.option(
         "--game",
-        type=SourceType(),
+        type=SOURCE,
         metavar=GAME_METAVAR,
         help="Start simulators here, as `ludus simulate` does. [those that join otherwise]",
     )
@@ -93,16 +89,15 @@ def games_options(handler: Command) -> Command:
         "--env-arg",
         "game_arguments",
         metavar="KEY=VALUE",
-        type=Assignment(),
+        type=ASSIGNMENT,
         multiple=True,
         help="Argument of the --game, as in max_cycles=100. Can be given several times.",
     )
-    @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes of --game.")
-    @click.option(
+    @option("--count", type=click.IntRange(1, 1000), default=1, help="Processes of --game.")
+    @option(
         "--envs",
         type=click.IntRange(1, 10_000),
         default=1,
-        show_default=True,
         help="Games per process. A process waits for its slowest game: more processes waste less time.",
     )
     @click.option(
@@ -137,7 +132,7 @@ def run_options(handler: Command) -> Command:
     @click.option(
         "--set",
         "overrides",
-        type=Assignment(),
+        type=ASSIGNMENT,
         multiple=True,
         help="Any other key of the run, as in environment_parameters.size=9. Can be given several times.",
     )
@@ -145,17 +140,9 @@ def run_options(handler: Command) -> Command:
     @json_option
     @report_options
     @functools.wraps(handler)
-    def command(
-        *args: Any,
-        name: str | None,
-        tags: tuple[str, ...],
-        seed: int | None,
-        overrides: tuple[tuple[str, Any], ...],
-        timeout: float | None,
-        as_json: bool,
-        **others: Any,
-    ) -> None:
-        handler(*args, options=RunOptions(name, tags, seed, overrides, timeout, as_json), **others)
+    def command(*args: Any, **given: Any) -> None:
+        options = RunOptions(**{each.name: given.pop(each.name) for each in fields(RunOptions)})
+        handler(*args, options=options, **given)
 
     return command  # type: ignore[return-value]  # likewise
 
@@ -163,16 +150,18 @@ def run_options(handler: Command) -> Command:
 def run_assessment(
     client: Client, section: str, settings: Mapping[str, Any], games: Games, options: RunOptions, report: Report
 ) -> Assessed:
-    """Create a run, wait for its end while telling how far it is, and report. A time-out cancels the run.
+    """Create a run, wait for its end while its progress is printed, and report. A time-out cancels the run.
 
-    `settings` go to a `section` of its configuration, `match` or `evaluate`; what is None is left to its default.
+    `settings` go to a `section` of its configuration, `match` or `evaluate`; None stands for the default. The seed
+    parameter of simulators that the command starts is `seed` by default.
     """
+    document: dict[str, Any] = {section: {key: value for key, value in settings.items() if value is not None}}
     if games.source is not None:
         check_source(games.source, {})
-    document: dict[str, Any] = {section: {key: value for key, value in settings.items() if value is not None}}
+        document[section].setdefault("seed_parameter", "seed")
     if options.seed is not None:
         document["seed"] = options.seed
-    # With one key for all its requests, the run is made once, however often it is asked for.
+    # All requests have the same idempotency key, so that the run is created once.
     create = functools.partial(
         client.runs.create,
         document,
@@ -193,7 +182,7 @@ def run_assessment(
                 echo(f"waiting for simulators: ludus simulate GAME --run {run.name}", err=True)
             found = _follow(client, run, options.timeout, alone)
     except KeyboardInterrupt:
-        # Interrupted before the answer was read, the run may be there all the same: asked again, the server names it.
+        # The run may exist although the answer was not read: with the same key, the server returns it.
         client.runs.cancel((run or create()).id)
         raise
     report.collect(client, found.run)
@@ -203,10 +192,10 @@ def run_assessment(
         client.runs.cancel(run.id)
         report.lines.extend(last)
         why = f": {last[-1]}" if last else ""
-        report.say(f"the simulators have ended before {run.id} has, which is cancelled{why}")
+        report.say(f"the simulators have ended before {run.id}, which is cancelled{why}")
     elif found.ended is Exit.STALLED:
         client.runs.cancel(run.id)
-        report.say(f"{RunStalled(found.run)}. Its verdict is not waited for: {run.id} is cancelled")
+        report.say(f"{RunStalled(found.run)}. The command does not wait for its verdict: {run.id} is cancelled")
     elif found.ended is Exit.TIMED_OUT:
         client.runs.cancel(run.id)
         report.say(f"not decided within {options.timeout:g} s; {run.id} is cancelled")
@@ -223,18 +212,21 @@ def run_assessment(
 def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[], bool]) -> Assessed:
     """Wait until the run ends, and print its progress when it changes.
 
-    Stop waiting when `alone` says that all simulators have ended, or when the run needs a person to continue.
+    Stop waiting when `alone` returns that all simulators have ended, or when the run needs a person to continue.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     said, standstill = "", Standstill()
     while True:
-        all_ended = alone()  # before the run is looked at, which may have ended since
+        all_ended = alone()  # before the request, because the run may end in between
         left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
         try:
             present = client.runs.wait(run.id, timeout=max(left, 0.0))
         except WaitTimedOut as error:
             present = error.run
-        result = _result(client, run.id)
+        try:
+            result: Result | None = client.runs.result(run.id)
+        except NotFound:
+            result = None
         line = _state(present) if result is None else progress_line(result)
         if result is not None and present.state not in TERMINAL_STATES | {"RUNNING"}:
             line += f"; the run is {_state(present)}"
@@ -254,19 +246,12 @@ def _follow(client: Client, run: Run, timeout: float | None, alone: Callable[[],
             return Assessed(present, result, Exit.TIMED_OUT)
 
 
-def _result(client: Client, run: str) -> Result | None:
-    try:
-        return client.runs.result(run)
-    except NotFound:
-        return None
-
-
 def _state(run: Run) -> str:
     return f"{run.state}{f' ({run.stop_detail or run.stop_reason})' if run.stop_reason else ''}"
 
 
 def progress_line(result: Result) -> str:
-    """Say how far an assessment is."""
+    """Return a line about the progress of an assessment."""
     if isinstance(result, EvaluationResult):
         interval = "" if result.low is None else f" ({number(result.low)} to {number(result.high)})"
         return f"{result.episodes} of {result.wanted} episodes, mean return {number(result.mean)}{interval}"
@@ -278,7 +263,7 @@ def progress_line(result: Result) -> str:
 
 
 def _lead(result: MatchResult) -> str:
-    """Say the Elo lead with its interval, or the one end that it has where all games went the same way."""
+    """Return the Elo lead with its interval, which has one end where all games had the same result."""
     match result.elo, result.elo_low, result.elo_high:
         case float(elo), float(low), float(high):
             return f", Elo {elo:+.0f} ({low:+.0f} to {high:+.0f})"
@@ -294,7 +279,7 @@ def _lead(result: MatchResult) -> str:
 def _simulators(run: str, games: Games, seed_parameter: str | None, last: deque[str]) -> Iterator[Callable[[], bool]]:
     """Run simulators while the block runs, and keep their newest lines in `last`.
 
-    Yields a function that tells whether all of them have ended.
+    Yields a function that returns whether all of them have ended.
     """
     if games.source is None:
         yield lambda: False
@@ -306,7 +291,7 @@ def _simulators(run: str, games: Games, seed_parameter: str | None, last: deque[
     command += [] if seed_parameter is None else ["--seed-parameter", seed_parameter]
     command += [] if games.source.behavior is None else ["--behavior", games.source.behavior]
     for key, value in games.source.arguments.items():
-        command += ["--env-arg", f"{key}={json.dumps(value)}"]  # JSON is YAML, as which it is read
+        command += ["--env-arg", f"{key}={json.dumps(value)}"]  # read as YAML, which includes JSON
 
     def show(line: str) -> None:
         echo(line, err=True)
@@ -317,12 +302,12 @@ def _simulators(run: str, games: Games, seed_parameter: str | None, last: deque[
     def have_ended() -> bool:
         if process.exit_code() is None:
             return False
-        process.end()  # with its last lines, which say why
+        process.end()  # reads its last lines, which have the reason
         return True
 
     try:
         yield have_ended
-        process.wait(SIMULATORS_SECONDS)  # the server tells them that the run has ended
+        process.wait(SIMULATORS_SECONDS)  # the server closes their sessions
     finally:
         if process.exit_code() is None:
             process.terminate()

@@ -1,18 +1,18 @@
 """`ludus checkpoint`: list a run's checkpoints, download models; upload those of ML-Agents to begin with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
 
 from ludus.cli.checkpoint_care import pin, prune, score, unpin, verify
-from ludus.cli.client import Failure, connected
+from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, name_of
-from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, size
+from ludus.cli.render import LINES, ago, echo, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client
-from ludus.schemas import Checkpoint, CheckpointFile, UploadedCheckpoint
+from ludus.schemas import Alias, Checkpoint, UploadedCheckpoint
 
 MODELS = "*.onnx"
 
@@ -33,17 +33,36 @@ for _command in (pin, unpin, score, verify, prune):
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--name", help="Name for display. [the file's]")
 @click.option("--behavior", help="Behavior of the checkpoint, as a note.")
-@json_option
-@connected
-def upload(client: Client, *, files: tuple[Path, ...], name: str | None, behavior: str | None, as_json: bool) -> None:
+@answering(print_ids)
+def upload(
+    client: Client, *, files: tuple[Path, ...], name: str | None, behavior: str | None
+) -> Iterator[UploadedCheckpoint]:
     """Upload FILES: ML-Agents' checkpoint.pt, or any Behavior-STEP.pt beside it. Prints an id for each."""
-    stored = []
     for file in files:
-        stored.append(client.uploaded_checkpoints.upload(file, name=name or name_of(file), behavior=behavior))
-        if not as_json:
-            echo(stored[-1].id)
-    if as_json:
-        print_json(stored)
+        yield client.uploaded_checkpoints.upload(file, name=name or name_of(file), behavior=behavior)
+
+
+_list_uploaded = table(
+    "id, name, behavior, size, created",
+    lambda each: (each.id, each.name, each.behavior or "-", size(each.size), ago(each.created_at)),
+)
+_list_of_run = table(
+    "id, step, reason, reward, size, created, kept",
+    lambda each: (
+        *(each.id, number(each.step), each.reason, _rewards(each)),
+        *(size(each.size), ago(each.created_at), _state(each)),
+    ),
+)
+
+
+def _rewards(found: Checkpoint) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in found.metrics.items()) or "-"
+
+
+def _state(found: Checkpoint) -> str:
+    pinned = [f"pinned {ago(found.pinned_at)}"] if found.pinned_at else []
+    damaged = [f"damaged: {found.damage}"] if found.damaged_at else []
+    return "; ".join(pinned + damaged) or "-"
 
 
 @checkpoint.command("list")
@@ -53,33 +72,49 @@ def upload(client: Client, *, files: tuple[Path, ...], name: str | None, behavio
 def list_(client: Client, *, run: str | None, as_json: bool) -> None:
     """List the checkpoints of RUN, newest first; without RUN, the uploaded ones."""
     if run is None:
-        _list_uploaded(list(client.uploaded_checkpoints.list()), as_json=as_json)
-        return
-    found = client.checkpoints.list(run)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (each.id, number(each.step), each.reason, _rewards(each), size(each.size), ago(each.created_at), _why(each))
-        for each in found
-    ]
-    print_table(["id", "step", "reason", "reward", "size", "created", "kept"], rows)
+        print_answer(client.uploaded_checkpoints.list(), _list_uploaded, as_json=as_json)
+    else:
+        print_answer(client.checkpoints.list(run), _list_of_run, as_json=as_json)
+
+
+def _show(found: Checkpoint | UploadedCheckpoint) -> None:
+    if isinstance(found, UploadedCheckpoint):
+        facts = [
+            ("id", found.id),
+            ("name", found.name),
+            ("behavior", found.behavior or ""),
+            ("format", found.format),
+            ("modules", ", ".join(found.modules)),
+            ("size", size(found.size)),
+            ("sha256", found.sha256),
+            ("created", ago(found.created_at)),
+        ]
+    else:
+        facts = [
+            ("id", found.id),
+            ("run", found.run_id),
+            ("step", number(found.step)),
+            *((f"step of {behavior}", number(step)) for behavior, step in found.steps.items()),
+            ("reason", found.reason),
+            ("reward", _rewards(found)),
+            ("size", size(found.size)),
+            *((f"file {file.name}", size(file.size)) for file in found.files),
+            ("score", number(found.score)),
+            ("created", ago(found.created_at)),
+            ("kept", _state(found)),
+        ]
+    print_facts(facts)
 
 
 @checkpoint.command()
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
 @click.option("--run", help="Run of the checkpoint; without it, an uploaded checkpoint.")
-@json_option
-@connected
-def show(client: Client, *, checkpoint_id: str, run: str | None, as_json: bool) -> None:
+@answering(_show)
+def show(client: Client, *, checkpoint_id: str, run: str | None) -> Checkpoint | UploadedCheckpoint:
     """Show CHECKPOINT: its contents and files."""
-    found = (
-        client.uploaded_checkpoints.get(checkpoint_id) if run is None else client.checkpoints.get(run, checkpoint_id)
-    )
-    if as_json:
-        print_json(found)
-        return
-    print_facts(_uploaded_facts(found) if isinstance(found, UploadedCheckpoint) else _facts(found))
+    if run is None:
+        return client.uploaded_checkpoints.get(checkpoint_id)
+    return client.checkpoints.get(run, checkpoint_id)
 
 
 @checkpoint.command()
@@ -109,12 +144,25 @@ def download(
 ) -> None:
     """Download the models (or other files) of a checkpoint of RUN, the latest by default; checksums are verified."""
     found = client.checkpoints.get(run, checkpoint_id)
-    files = [_fetch(client, found, file, output) for file in _chosen(found, patterns or (MODELS,))]
-    if as_json:
-        print_json({"checkpoint": found, "files": [str(file) for file in files]})
-        return
-    for file in files:
-        echo(str(file))
+    patterns = patterns or (MODELS,)
+    names = [file.name for file in found.files if any(fnmatchcase(file.name, pattern) for pattern in patterns)]
+    if not names:
+        there = ", ".join(file.name for file in found.files)
+        raise Failure(f"checkpoint {found.id} has no file {' or '.join(patterns)}; it has {there}", Exit.REFUSED)
+    files = [str(fetch(client, found, name, output)) for name in names]
+    print_answer({"checkpoint": found, "files": files}, lambda _: echo("\n".join(files), kept=LINES), as_json=as_json)
+
+
+def fetch(client: Client, found: Checkpoint, name: str, folder: Path) -> Path:
+    """Download one file of a checkpoint to a folder. Raises Failure where the name leads out of the folder."""
+    target = folder / name
+    if not target.resolve().is_relative_to(folder.resolve()):
+        outside = f"the server names a file {name!r}, which lies outside the folder; not downloaded"
+        raise Failure(outside, Exit.REFUSED)
+    try:
+        return client.checkpoints.download(found.run_id, found.id, name, target)
+    except OSError as error:
+        raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
 
 
 @checkpoint.group()
@@ -130,42 +178,30 @@ def alias() -> None:
     metavar="CHECKPOINT",
     help="Change only if the alias has this checkpoint now; `none`: only if the alias is new.",
 )
-@json_option
-@connected
-def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | None, as_json: bool) -> None:
+@answering(lambda made: f"{made.name} is {made.checkpoint_id}")
+def set_alias(client: Client, *, name: str, checkpoint_id: str, expect: str | None) -> Alias:
     """Set the alias NAME to CHECKPOINT: an id (ckpt_...) or RUN/latest."""
     if "/" in checkpoint_id:
         run, _, which = checkpoint_id.rpartition("/")
         checkpoint_id = client.checkpoints.get(run, which).id
     if expect is None:
-        made = client.aliases.set(name, checkpoint_id)
-    else:
-        made = client.aliases.set(name, checkpoint_id, expected=None if expect == "none" else expect)
-    print_result(made, f"{made.name} is {made.checkpoint_id}", as_json=as_json)
+        return client.aliases.set(name, checkpoint_id)
+    return client.aliases.set(name, checkpoint_id, expected=None if expect == "none" else expect)
 
 
 @alias.command("list")
-@json_option
-@connected
-def list_aliases(client: Client, *, as_json: bool) -> None:
+@answering(table("name, checkpoint, moved", lambda each: (each.name, each.checkpoint_id, ago(each.moved_at))))
+def list_aliases(client: Client) -> Iterator[Alias]:
     """List aliases and their checkpoints."""
-    found = list(client.aliases.list())
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ["name", "checkpoint", "moved"], [(each.name, each.checkpoint_id, ago(each.moved_at)) for each in found]
-    )
+    return client.aliases.list()
 
 
 @alias.command("show")
 @click.argument("name")
-@json_option
-@connected
-def show_alias(client: Client, *, name: str, as_json: bool) -> None:
+@answering(lambda found: found.checkpoint_id)
+def show_alias(client: Client, *, name: str) -> Alias:
     """Print the checkpoint of the alias NAME."""
-    found = client.aliases.get(name)
-    print_result(found, found.checkpoint_id, as_json=as_json)
+    return client.aliases.get(name)
 
 
 @alias.command("delete")
@@ -175,71 +211,3 @@ def delete_alias(client: Client, *, names: tuple[str, ...]) -> None:
     """Remove NAMES; the checkpoints stay."""
     for each in names:
         client.aliases.delete(each)
-
-
-def _chosen(found: Checkpoint, patterns: Sequence[str]) -> list[CheckpointFile]:
-    chosen = [file for file in found.files if any(fnmatchcase(file.name, pattern) for pattern in patterns)]
-    if not chosen:
-        names = ", ".join(file.name for file in found.files)
-        raise Failure(f"checkpoint {found.id} has no file {' or '.join(patterns)}; it has {names}", Exit.REFUSED)
-    return chosen
-
-
-def _fetch(client: Client, found: Checkpoint, file: CheckpointFile, folder: Path) -> Path:
-    target = folder / file.name
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise Failure(
-            f"the server names a file {file.name!r}, which lies outside the folder; not downloaded", Exit.REFUSED
-        )
-    try:
-        return client.checkpoints.download(found.run_id, found.id, file.name, target)
-    except OSError as error:
-        raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
-
-
-def _list_uploaded(found: Sequence[UploadedCheckpoint], *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    rows = [(each.id, each.name, each.behavior or "-", size(each.size), ago(each.created_at)) for each in found]
-    print_table(["id", "name", "behavior", "size", "created"], rows)
-
-
-def _uploaded_facts(found: UploadedCheckpoint) -> list[tuple[str, str]]:
-    return [
-        ("id", found.id),
-        ("name", found.name),
-        ("behavior", found.behavior or ""),
-        ("format", found.format),
-        ("modules", ", ".join(found.modules)),
-        ("size", size(found.size)),
-        ("sha256", found.sha256),
-        ("created", ago(found.created_at)),
-    ]
-
-
-def _facts(found: Checkpoint) -> list[tuple[str, str]]:
-    return [
-        ("id", found.id),
-        ("run", found.run_id),
-        ("step", number(found.step)),
-        *((f"step of {behavior}", number(step)) for behavior, step in found.steps.items()),
-        ("reason", found.reason),
-        ("reward", _rewards(found)),
-        ("size", size(found.size)),
-        *((f"file {file.name}", size(file.size)) for file in found.files),
-        ("score", "-" if found.score is None else number(found.score)),
-        ("created", ago(found.created_at)),
-        ("kept", _why(found)),
-    ]
-
-
-def _why(found: Checkpoint) -> str:
-    """Say what else is known of it: pinned, damaged."""
-    pinned = [f"pinned {ago(found.pinned_at)}"] if found.pinned_at else []
-    damaged = [f"damaged: {found.damage}"] if found.damaged_at else []
-    return "; ".join(pinned + damaged) or "-"
-
-
-def _rewards(found: Checkpoint) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in found.metrics.items()) or "-"

@@ -2,17 +2,18 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import click
 
 from ludus.cli.exits import Exit
-from ludus.cli.render import LINES, printable
+from ludus.cli.options import json_option, option
+from ludus.cli.render import LINES, print_answer, printable
 from ludus.client import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
 from ludus.protocol.credentials import CLIENT_TOKEN
 
-Parameters = ParamSpec("Parameters")
-Handler = Callable[Concatenate[Client, Parameters], None]
+Handler = Callable[..., Any]
+"""Takes a connected client, then the options of its command by their names."""
 
 
 class Failure(click.ClickException):
@@ -23,31 +24,40 @@ class Failure(click.ClickException):
         self.exit_code = int(code)  # type: ignore[misc]  # click declares it for the class and reads it from the instance
 
 
-def _failure(error: ApiError) -> Failure:
-    """Make a sentence and an exit code of an error of the client."""
-    if isinstance(error, ServerUnreachable):
-        return Failure(str(error), Exit.UNREACHABLE)
-    return Failure(explain(error), Exit.REFUSED)
-
-
 def explain(error: ApiError) -> str:
-    """Say what went wrong; where the server found several mistakes, one line for each."""
+    """Return the message of an error; where the server found several mistakes, one line for each."""
     if not isinstance(error, ProblemAnswer) or not error.errors:
         return str(error)
     lines = [f"  {item.path or '(document)'}: {item.message}" for item in error.errors]
     return "\n".join([f"{len(lines)} mistake{'s' if len(lines) > 1 else ''} [{error.code}]:", *lines])
 
 
-def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
-    """Give a command `--server`, `--token` and `--project`, and a connected client as its first argument.
+def answering(text: Callable[[Any], str | None]) -> Callable[[Handler], Handler]:
+    """Make a connected command of a handler, with `--json`, that prints what the handler returns.
 
-    What goes wrong on the server, or on the way there, becomes a sentence and an exit code. The files of TLS come from
-    the environment (`ludus.protocol.tls`).
+    `text` returns the line for people, or prints by itself and returns None (`ludus.cli.render.table`).
     """
 
-    @click.option(
-        "--server", envvar="LUDUS_SERVER", default=DEFAULT_SERVER, show_default=True, help="Address [LUDUS_SERVER]."
-    )
+    def decorate(handler: Handler) -> Handler:
+        @json_option
+        @connected
+        @functools.wraps(handler)
+        def command(client: Client, *args: Any, as_json: bool, **options: Any) -> None:
+            print_answer(handler(client, *args, **options), text, as_json=as_json)
+
+        return command
+
+    return decorate
+
+
+def connected(handler: Handler) -> Handler:
+    """Give a command `--server`, `--token` and `--project`, and a connected client as its first argument.
+
+    An error of the server, or of the connection, becomes a sentence and an exit code. The files of TLS come from the
+    environment (`ludus.protocol.tls`).
+    """
+
+    @option("--server", envvar="LUDUS_SERVER", default=DEFAULT_SERVER, help="Address [LUDUS_SERVER].")
     @click.option("--token", help=f"Bearer token; better given as {CLIENT_TOKEN}.")
     @click.option(
         "--project",
@@ -60,6 +70,7 @@ def connected(handler: Handler[Parameters]) -> Callable[Parameters, None]:
             with Client(server, token, project=project) as client:
                 handler(client, *args, **options)
         except ApiError as error:
-            raise _failure(error) from error
+            code = Exit.UNREACHABLE if isinstance(error, ServerUnreachable) else Exit.REFUSED
+            raise Failure(explain(error), code) from error
 
-    return command  # type: ignore[return-value]  # click adds the three options, which the caller doesn't see
+    return command

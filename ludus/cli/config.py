@@ -8,14 +8,14 @@ from typing import Any, Final
 import click
 import yaml
 
-from ludus.cli.client import connected
+from ludus.cli.client import answering, connected
 from ludus.cli.options import json_option
-from ludus.cli.render import LINES, ago, echo, print_json, print_result, print_table
+from ludus.cli.render import ago, echo, print_answer, print_document, table
 from ludus.client import Client
-from ludus.schemas import ConfigUpgrade
+from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion
 
 MAX_VALUE: Final = 60
-"""Characters of a value in a report."""
+"""Maximum number of characters of a value in a report."""
 
 
 @click.group()
@@ -27,26 +27,23 @@ def config() -> None:
 @click.argument("name")
 @click.argument("file", type=click.File("r", encoding="utf-8"))
 @click.option("--description", default="", help="What it is for.")
-@json_option
-@connected
-def create(client: Client, *, name: str, file: Any, description: str, as_json: bool) -> None:
+@answering(lambda stored: f"{stored.name}@{stored.version}")
+def create(client: Client, *, name: str, file: Any, description: str) -> ConfigVersion:
     """Store FILE (`-` is standard input) as the next version of NAME; an equal one is not stored twice."""
-    stored = client.configs.create(name, file.read(), description=description)
-    print_result(stored, f"{stored.name}@{stored.version}", as_json=as_json)
+    return client.configs.create(name, file.read(), description=description)
 
 
 @config.command("list")
 @click.argument("name", required=False)
-@json_option
-@connected
-def list_(client: Client, *, name: str | None, as_json: bool) -> None:
+@answering(
+    table(
+        "name, version, created, description",
+        lambda each: (each.name, each.version, ago(each.created_at), each.description),
+    )
+)
+def list_(client: Client, *, name: str | None) -> Iterator[ConfigSummary]:
     """List the names, or the versions of NAME, newest first."""
-    found = list(client.configs.list() if name is None else client.configs.list_versions(name))
-    if as_json:
-        print_json(found)
-        return
-    rows = [(each.name, each.version, ago(each.created_at), each.description) for each in found]
-    print_table(["name", "version", "created", "description"], rows)
+    return client.configs.list() if name is None else client.configs.list_versions(name)
 
 
 @config.command()
@@ -59,32 +56,29 @@ def show(client: Client, *, name: str, resolved: bool, as_json: bool) -> None:
     base, _, version = name.partition("@")
     if version and not version.isdecimal():
         raise click.UsageError(f"{version!r} in {name} is not a version number")
-    stored = client.configs.get(base, int(version) if version else None)
-    if as_json:
-        print_json(stored)
-    elif resolved:
-        echo(yaml.safe_dump(stored.resolved, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
-    else:
-        echo(stored.source, nl=not stored.source.endswith("\n"), kept=LINES)
+
+    def show(stored: ConfigVersion) -> None:
+        print_document(stored.resolved if resolved else stored.source)
+
+    print_answer(client.configs.get(base, int(version) if version else None), show, as_json=as_json)
+
+
+def _print_diff(found: ConfigDiff) -> None:
+    for change in found.changes:
+        if change.kind != "added":
+            echo(f"- {change.path}: {_value(change.old)}")
+        if change.kind != "removed":
+            echo(f"+ {change.path}: {_value(change.new)}")
 
 
 @config.command()
 @click.argument("name")
 @click.argument("old", type=click.IntRange(min=1))
 @click.argument("new", type=click.IntRange(min=1))
-@json_option
-@connected
-def diff(client: Client, *, name: str, old: int, new: int, as_json: bool) -> None:
+@answering(_print_diff)
+def diff(client: Client, *, name: str, old: int, new: int) -> ConfigDiff:
     """Compare versions OLD and NEW of NAME, every default filled in."""
-    found = client.configs.diff(name, old, new)
-    if as_json:
-        print_json(found)
-        return
-    for change in found.changes:
-        if change.kind != "added":
-            echo(f"- {change.path}: {_value(change.old)}")
-        if change.kind != "removed":
-            echo(f"+ {change.path}: {_value(change.new)}")
+    return client.configs.diff(name, old, new)
 
 
 @config.command()
@@ -109,13 +103,14 @@ def upgrade(
     done = client.configs.upgrade(file.read(), curriculum=lessons, sampler=None if sampler is None else sampler.read())
     if output is not None:
         output.write_text(done.document, encoding="utf-8")
-    if as_json:
-        print_json(done)
-        return
-    if output is None:
-        echo(done.document, nl=not done.document.endswith("\n"), kept=LINES)
-    for line in _report(done):
-        echo(line, err=True)
+
+    def show(done: ConfigUpgrade) -> None:
+        if output is None:
+            print_document(done.document)
+        for line in _report(done):
+            echo(line, err=True)
+
+    print_answer(done, show, as_json=as_json)
 
 
 def _curricula(path: Path) -> dict[str, Any] | str:
@@ -129,7 +124,7 @@ def _curricula(path: Path) -> dict[str, Any] | str:
 
 
 def _json_curricula(path: Path) -> dict[str, Any]:
-    """Read curricula by behavior; one that doesn't say for which behavior it is, its file is named after."""
+    """Read curricula by behavior; a file with one curriculum is named after its behavior."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
@@ -140,7 +135,7 @@ def _json_curricula(path: Path) -> dict[str, Any]:
 
 
 def _report(done: ConfigUpgrade) -> Iterator[str]:
-    """Say what was done, one line each."""
+    """Yield a line for each change, dropped key and problem."""
     if done.unchanged:
         yield "unchanged: this is the format of today"
     for change in done.changes:

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from ludus.cli.client import Failure, connected
+from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import SEED, json_option, name_of
-from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table, size
+from ludus.cli.options import SEED, filter_option, name_of
+from ludus.cli.render import ago, echo, id_of, number, print_facts, print_ids, size, table
 from ludus.client import Client
-from ludus.schemas import DemonstrationStatistics, RecordedBehavior, Spread
+from ludus.schemas import Demonstration, DemonstrationSummary, Spread
 
 BARS = " ▁▂▃▄▅▆▇█"
 SUFFIXES = {"mlagents": ".demo", "ludus": ".npz"}
@@ -27,59 +27,77 @@ def demonstration() -> None:
 @demonstration.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @name_option
-@json_option
-@connected
-def upload(client: Client, *, paths: tuple[Path, ...], name: str | None, as_json: bool) -> None:
+@answering(print_ids)
+def upload(client: Client, *, paths: tuple[Path, ...], name: str | None) -> Iterator[Demonstration]:
     """Upload PATHS: files (ML-Agents' .demo, or .npz of `ludus simulate --record`), or folders of them.
 
     Prints an id for each file, in the order of the names within a folder. A configuration that lists all ids learns
     from them as from one, as ML-Agents does with a folder in `demo_path`.
     """
-    stored = []
-    for file in [file for path in paths for file in _files_of(path)]:
-        stored.append(client.demonstrations.upload(file, name=name or name_of(file)))
-        if not as_json:
-            echo(stored[-1].id)
-    if as_json:
-        print_json(stored)
+    files: list[Path] = []
+    for path in paths:
+        of_folder = path.iterdir() if path.is_dir() else ()
+        found = sorted(file for file in of_folder if file.suffix in SUFFIXES.values()) if path.is_dir() else [path]
+        if not found:
+            raise Failure(f"the folder {path} has no {' or '.join(SUFFIXES.values())} file", Exit.REFUSED)
+        files += found
+    for file in files:
+        yield client.demonstrations.upload(file, name=name or name_of(file))
 
 
 @demonstration.command("list")
-@click.option("--filter", "filter_", default="", help="As in 'behavior = \"Walker*\" AND episodes >= 10'.")
-@json_option
-@connected
-def list_(client: Client, *, filter_: str, as_json: bool) -> None:
+@filter_option("'behavior = \"Walker*\" AND episodes >= 10'")
+@answering(
+    table(
+        "id, name, behavior, steps, episodes, return, size, created",
+        lambda each: (
+            *(each.id, each.name, each.behavior, number(each.transitions), number(each.episodes)),
+            *(number(each.mean_return), size(each.size), ago(each.created_at)),
+        ),
+    )
+)
+def list_(client: Client, *, filter_: str) -> Iterator[DemonstrationSummary]:
     """List demonstrations, newest first."""
-    found = list(client.demonstrations.list(filter_))
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (
-            each.id,
-            each.name,
-            each.behavior,
-            number(each.transitions),
-            number(each.episodes),
-            number(each.mean_return),
-            size(each.size),
-            ago(each.created_at),
-        )
-        for each in found
+    return client.demonstrations.list(filter_)
+
+
+def _origin(origin: Mapping[str, Any]) -> str:
+    match origin:
+        case {"merged": list(sources)}:
+            return "merged: " + ", ".join(sources)
+        case {"subsampled": source}:
+            kept = [
+                f"{origin['count']} transitions" if "count" in origin else "",
+                f"every {origin['every']}. transition" if "every" in origin else "",
+                f"{origin['episodes']} episodes" if "episodes" in origin else "",
+            ]
+            seed = f", seed {origin['seed']}" if "seed" in origin else ""
+            return " of ".join([*filter(None, kept), str(source)]) + seed
+        case _:
+            return ""
+
+
+def _spread(values: Spread | None) -> str:
+    if values is None:
+        return ""
+    return f"{number(values.mean)} ± {number(values.std)} ({number(values.minimum)} to {number(values.maximum)})"
+
+
+def _bars(counts: Sequence[int]) -> str:
+    """Draw a histogram in one line; every bin that is not empty has a bar."""
+    highest = max(counts, default=0) or 1
+    return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in counts)
+
+
+def _show(found: Demonstration) -> None:
+    observations = [
+        f"{' x '.join(str(length) for length in each.shape)} {each.dtype} {each.name}".rstrip()
+        for each in found.spec.observations
     ]
-    print_table(["id", "name", "behavior", "steps", "episodes", "return", "size", "created"], rows)
-
-
-@demonstration.command()
-@click.argument("demonstration_id", metavar="DEMONSTRATION")
-@json_option
-@connected
-def show(client: Client, *, demonstration_id: str, as_json: bool) -> None:
-    """Show DEMONSTRATION: observations, actions, episodes and returns."""
-    found = client.demonstrations.get(demonstration_id)
-    if as_json:
-        print_json(found)
-        return
+    branches = [
+        ", ".join(f"{choice}: {number(count)}" for choice, count in enumerate(counts))
+        for counts in found.summary.discrete
+    ]
     print_facts(
         [
             ("id", found.id),
@@ -93,21 +111,28 @@ def show(client: Client, *, demonstration_id: str, as_json: bool) -> None:
             ("fragments", number(found.summary.fragments)),
             ("returns", _spread(found.summary.returns)),
             ("lengths", _spread(found.summary.lengths)),
-            *_observations(found.spec),
-            *_histograms(found.summary),
+            *((f"observation {index}", text) for index, text in enumerate(observations)),
+            *((f"continuous {index}", f"-1 |{_bars(each)}| 1") for index, each in enumerate(found.summary.continuous)),
+            *((f"branch {index}", text) for index, text in enumerate(branches)),
         ]
     )
 
 
 @demonstration.command()
+@click.argument("demonstration_id", metavar="DEMONSTRATION")
+@answering(_show)
+def show(client: Client, *, demonstration_id: str) -> Demonstration:
+    """Show DEMONSTRATION: observations, actions, episodes and returns."""
+    return client.demonstrations.get(demonstration_id)
+
+
+@demonstration.command()
 @click.argument("demonstrations", nargs=-1, required=True, metavar="DEMONSTRATIONS...")
 @name_option
-@json_option
-@connected
-def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None, as_json: bool) -> None:
+@answering(id_of)
+def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None) -> Demonstration:
     """Make one demonstration of several; the originals stay. Prints its id."""
-    made = client.demonstrations.merge(demonstrations, name=name)
-    print_result(made, made.id, as_json=as_json)
+    return client.demonstrations.merge(demonstrations, name=name)
 
 
 @demonstration.command()
@@ -121,19 +146,10 @@ def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None, 
     help="Seed: draw the episodes and the first transition of --every. [the first ones; 0 for COUNT]",
 )
 @name_option
-@json_option
-@connected
+@answering(id_of)
 def subsample(
-    client: Client,
-    *,
-    demonstration_id: str,
-    count: int | None,
-    episodes: int | None,
-    every: int | None,
-    seed: int | None,
-    name: str | None,
-    as_json: bool,
-) -> None:
+    client: Client, *, demonstration_id: str, count: int | None, episodes: int | None, every: int | None, **others: Any
+) -> Demonstration:
     """Make a smaller demonstration of DEMONSTRATION, and print its id.
 
     `--episodes 10` keeps whole episodes, `--every 20` every 20th transition of each, COUNT keeps COUNT transitions,
@@ -143,10 +159,7 @@ def subsample(
         raise click.UsageError("COUNT and --every both say which transitions: leave one of them out")
     if count is episodes is every is None:
         raise click.UsageError("say what to keep: --episodes, and --every or COUNT for transitions")
-    made = client.demonstrations.subsample(
-        demonstration_id, count, episodes=episodes, every=every, seed=seed, name=name
-    )
-    print_result(made, made.id, as_json=as_json)
+    return client.demonstrations.subsample(demonstration_id, count, episodes=episodes, every=every, **others)
 
 
 @demonstration.command()
@@ -175,54 +188,3 @@ def delete(client: Client, *, demonstrations: tuple[str, ...]) -> None:
     """Delete demonstrations. The server refuses while a run that has not ended uses one of them."""
     for each in demonstrations:
         client.demonstrations.delete(each)
-
-
-def _files_of(path: Path) -> list[Path]:
-    """Return a file, or the recordings of a folder (not of its folders)."""
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES.values())
-    if not files:
-        raise Failure(f"the folder {path} has no {' or '.join(SUFFIXES.values())} file", Exit.REFUSED)
-    return files
-
-
-def _origin(origin: Mapping[str, Any]) -> str:
-    match origin:
-        case {"merged": list(sources)}:
-            return "merged: " + ", ".join(sources)
-        case {"subsampled": source}:
-            kept = [
-                f"{origin['count']} transitions" if "count" in origin else "",
-                f"every {origin['every']}. transition" if "every" in origin else "",
-                f"{origin['episodes']} episodes" if "episodes" in origin else "",
-            ]
-            seed = f", seed {origin['seed']}" if "seed" in origin else ""
-            return " of ".join([*filter(None, kept), str(source)]) + seed
-        case _:
-            return ""
-
-
-def _spread(values: Spread | None) -> str:
-    if values is None:
-        return ""
-    return f"{number(values.mean)} ± {number(values.std)} ({number(values.minimum)} to {number(values.maximum)})"
-
-
-def _observations(spec: RecordedBehavior) -> Iterator[tuple[str, str]]:
-    for index, observation in enumerate(spec.observations):
-        shape = " x ".join(str(length) for length in observation.shape)
-        yield f"observation {index}", f"{shape} {observation.dtype} {observation.name}".rstrip()
-
-
-def _histograms(summary: DemonstrationStatistics) -> Iterator[tuple[str, str]]:
-    for index, counts in enumerate(summary.continuous):
-        yield f"continuous {index}", f"-1 |{_bars(counts)}| 1"
-    for index, counts in enumerate(summary.discrete):
-        yield f"branch {index}", ", ".join(f"{choice}: {number(count)}" for choice, count in enumerate(counts))
-
-
-def _bars(counts: Sequence[int]) -> str:
-    """Draw a histogram in one line; whatever is there at all shows."""
-    highest = max(counts, default=0) or 1
-    return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in counts)

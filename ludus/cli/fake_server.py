@@ -12,7 +12,7 @@ import click
 import grpc
 
 from ludus.cli.exits import Exit
-from ludus.cli.options import Assignment
+from ludus.cli.options import ASSIGNMENT, PEM, Parsed, option
 from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
 from ludus.sdk.fake_server import ENDINGS, Behaviour, FakeServer
@@ -20,67 +20,54 @@ from ludus.sdk.fake_server import ENDINGS, Behaviour, FakeServer
 TICK_SECONDS: Final = 0.05
 WILDCARDS: Final = {"0.0.0.0", "::", "[::]"}  # noqa: S104  compared with
 
-pem = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-
-class ScriptType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """A file of actions, one JSON object in each line."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read the file."""
-        if isinstance(value, tuple):
-            return value
-        actions = []
+def _read_script(file: str) -> tuple[Any, ...]:
+    """Read a file of actions, one JSON object in each line."""
+    actions = []
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
         try:
-            lines = Path(value).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            self.fail(f"{value} cannot be read: {error}", param, ctx)
-        for number, line in enumerate(lines, 1):
-            try:
-                action = json.loads(line)
-                continuous = tuple(float(each) for each in action.get("continuous", ()))
-                discrete = tuple(int(each) for each in action.get("discrete", ()))
-            except (ValueError, TypeError, AttributeError):
-                self.fail(
-                    f'{value}, line {number} is no action; write for instance {{"continuous": [0.5], "discrete": [2]}}',
-                    param,
-                    ctx,
-                )
-            if any(not -1 <= each <= 1 for each in continuous) or any(each < 0 for each in discrete):
-                self.fail(
-                    f"{value}, line {number}: continuous actions lie in [-1, 1], choices count from 0", param, ctx
-                )
-            actions.append((continuous, discrete))
-        if not actions:
-            self.fail(f"{value} holds no action", param, ctx)
-        return tuple(actions)
+            action = json.loads(line)
+            continuous = tuple(float(each) for each in action.get("continuous", ()))
+            discrete = tuple(int(each) for each in action.get("discrete", ()))
+        except (ValueError, TypeError, AttributeError):
+            example = '{"continuous": [0.5], "discrete": [2]}'
+            raise ValueError(f"{file}, line {number} is no action; write for instance {example}") from None
+        if any(not -1 <= each <= 1 for each in continuous) or any(each < 0 for each in discrete):
+            raise ValueError(f"{file}, line {number}: continuous actions lie in [-1, 1], choices count from 0")
+        actions.append((continuous, discrete))
+    if not actions:
+        raise ValueError(f"{file} holds no action")
+    return tuple(actions)
 
 
 @click.command("fake-server")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=7070, show_default=True, help="0: any free port.")
+@option("--host", default="127.0.0.1", help="Address to listen at.")
+@option("--port", type=click.IntRange(0, 65535), default=7070, help="0: any free port.")
 @click.option(
     "--advertise", metavar="HOST", help="Host in the addresses of assignments. [--host, or this machine's name]"
 )
 @click.option("--token", help="Token that the server demands. [none]")
 @click.option("--run", help="Name of the only run. [every name is accepted]")
-@click.option("--tls-certificate", type=pem, help="Speak TLS with this certificate (PEM).")
-@click.option("--tls-key", type=pem, help="Its key.")
-@click.option("--tls-client-ca", type=pem, help="Demand client certificates of this authority (mTLS).")
+@click.option("--tls-certificate", type=PEM, help="Speak TLS with this certificate (PEM).")
+@click.option("--tls-key", type=PEM, help="Its key.")
+@click.option("--tls-client-ca", type=PEM, help="Demand client certificates of this authority (mTLS).")
 @click.option(
     "--wait", "waits", type=click.IntRange(min=0), default=0, help="Number of joins to answer with `wait` first."
 )
-@click.option("--relay", is_flag=True, help="Assign an unreachable address, so that clients must ask for relay.")
+@click.option(
+    "--relay", "unreachable", is_flag=True, help="Assign an unreachable address, so that clients must ask for relay."
+)
 @click.option(
     "--steps", type=click.IntRange(min=1), help="End each stream after this number of answered steps. [never]"
 )
-@click.option(
+@option(
     "--ending",
     type=click.Choice(list(ENDINGS)),
     default="finished",
-    show_default=True,
     help="How streams end after --steps.",
 )
 @click.option("--reset-every", metavar="N", type=click.IntRange(min=1), help="Reset in place of every n-th answer.")
@@ -89,17 +76,21 @@ class ScriptType(click.ParamType):  # type: ignore[type-arg]  # generic only in 
     "--parameter",
     "parameters",
     metavar="NAME=VALUE",
-    type=Assignment(),
+    type=ASSIGNMENT,
     multiple=True,
     help="Environment parameter, 1 more after each reset. Can be given several times.",
 )
-@click.option("--delay", type=click.FloatRange(min=0), default=0.0, help="Seconds that each answer takes.")
+@click.option(
+    "--delay", "delay_seconds", type=click.FloatRange(min=0), default=0.0, help="Seconds that each answer takes."
+)
 @click.option("--split", is_flag=True, help="Answer the agents of a step one by one, the last one first.")
-@click.option("--unknown-messages", is_flag=True, help="Send a message of an unknown kind before each answer.")
+@click.option(
+    "--unknown-messages", "future", is_flag=True, help="Send a message of an unknown kind before each answer."
+)
 @click.option(
     "--script",
     metavar="FILE",
-    type=ScriptType(),
+    type=Parsed("file", _read_script),
     default=(),
     help="Actions to take in turn, one JSON object a line. [random]",
 )
@@ -110,7 +101,13 @@ class ScriptType(click.ParamType):  # type: ignore[type-arg]  # generic only in 
     default=MAX_MESSAGE_BYTES,
     help="Maximum size of a client's message.",
 )
-@click.option("--step-timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="In seconds.")
+@option(
+    "--step-timeout",
+    "step_timeout_seconds",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    help="In seconds.",
+)
 @click.option("--streams", type=click.IntRange(min=1), help="Exit after this number of streams. [at Ctrl-C]")
 @click.option("--quiet", is_flag=True, help="Print only violations.")
 def fake_server(
@@ -118,27 +115,13 @@ def fake_server(
     host: str,
     port: int,
     advertise: str | None,
-    token: str | None,
-    run: str | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
-    waits: int,
-    relay: bool,
-    steps: int | None,
-    ending: str,
-    reset_every: int | None,
-    save_every: int | None,
     parameters: tuple[tuple[str, Any], ...],
-    delay: float,
-    split: bool,
-    unknown_messages: bool,
-    script: Any,
-    seed: int,
-    max_message_bytes: int,
-    step_timeout: float,
     streams: int | None,
     quiet: bool,
+    **settings: Any,
 ) -> None:
     """A server for testing clients: gateway and collector in one, without training.
 
@@ -164,26 +147,8 @@ def fake_server(
         authority = None if tls_client_ca is None else tls_client_ca.read_bytes()
         pair = (tls_key.read_bytes(), tls_certificate.read_bytes())
         tls = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
-    behaviour = Behaviour(
-        token=token,
-        run=run,
-        waits=waits,
-        advertise=advertise,
-        unreachable=relay,
-        steps=steps,
-        ending=ending,
-        reset_every=reset_every,
-        save_every=save_every,
-        delay_seconds=delay,
-        split=split,
-        future=unknown_messages,
-        parameters={name: float(value) for name, value in parameters},
-        script=script,
-        seed=seed,
-        max_message_bytes=max_message_bytes,
-        step_timeout_seconds=step_timeout,
-        tls=tls,
-    )
+    values = {name: float(value) for name, value in parameters}
+    behaviour = Behaviour(advertise=advertise, parameters=values, tls=tls, **settings)
 
     def say(sentence: str) -> None:
         if not quiet or sentence.startswith("VIOLATION"):
@@ -193,7 +158,7 @@ def fake_server(
 
 
 async def _serve(behaviour: Behaviour, say: Any, host: str, port: int, streams: int | None) -> Exit:
-    """Serve until enough streams have ended, or somebody interrupts."""
+    """Serve until enough streams have ended, or until an interrupt."""
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -204,7 +169,7 @@ async def _serve(behaviour: Behaviour, say: Any, host: str, port: int, streams: 
             echo(f"listening at {host}:{server.port}{' with TLS' if behaviour.tls is not None else ''}")
             while not interrupted.is_set() and (streams is None or server.ended < streams):
                 await asyncio.sleep(TICK_SECONDS)
-    except RuntimeError as error:  # gRPC says no more than that
+    except RuntimeError as error:  # the only error of gRPC for a port in use
         echo(f"{host}:{port} cannot be listened at: {error}", err=True)
         return Exit.REFUSED
     found = len(server.violations)

@@ -1,18 +1,20 @@
 """`ludus ladder`: matches, results and ratings."""
 
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
-from ludus.cli.client import Failure, connected
+from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import Exit
-from ludus.cli.options import json_option, timeout_option
-from ludus.cli.render import ago, echo, number, print_facts, print_json, print_result, print_table
+from ludus.cli.options import filter_option, json_option, limit_option, option, timeout_option
+from ludus.cli.render import ago, echo, id_of, number, print_answer, print_facts, print_table, table
 from ludus.client import Client
 from ludus.schemas import Ladder, Match, Payoffs, Rating
 
 POLL_SECONDS = 0.5
-"""Between two looks at how far a computation is."""
+"""Pause between two requests for the progress of a computation."""
 
 ladder_argument = click.argument("ladder_key", metavar="LADDER")
 
@@ -26,69 +28,90 @@ def ladder() -> None:
 
 
 @ladder.command("list")
-@click.option("--filter", "filter_", default="", help="As in 'name = \"league*\" AND matches >= 100'.")
-@json_option
-@connected
-def list_(client: Client, *, filter_: str, as_json: bool) -> None:
+@filter_option("'name = \"league*\" AND matches >= 100'")
+@answering(
+    table(
+        "id, name, players, matches, created",
+        lambda each: (each.id, each.name, number(each.players), number(each.matches), ago(each.created_at)),
+    )
+)
+def list_(client: Client, *, filter_: str) -> Iterator[Ladder]:
     """List ladders, newest first."""
-    found = list(client.ladders.list(filter_))
-    if as_json:
-        print_json(found)
-        return
-    rows = [(each.id, each.name, number(each.players), number(each.matches), ago(each.created_at)) for each in found]
-    print_table(["id", "name", "players", "matches", "created"], rows)
+    return client.ladders.list(filter_)
 
 
 @ladder.command()
 @click.argument("name")
 @click.option("--description", default="", help="A sentence for people.")
 @click.option("--initial-elo", type=float, help="Initial Elo of players without one of their own. [1200]")
-@json_option
-@connected
-def create(client: Client, *, name: str, description: str, initial_elo: float | None, as_json: bool) -> None:
+@answering(id_of)
+def create(client: Client, *, name: str, description: str, initial_elo: float | None) -> Ladder:
     """Make a ladder that runs can share: they name it in `self_play.ladder`. Prints its id."""
-    made = client.ladders.create(name, description=description, initial_elo=initial_elo)
-    print_result(made, made.id, as_json=as_json)
+    return client.ladders.create(name, description=description, initial_elo=initial_elo)
+
+
+def _rating(each: Rating) -> tuple[object, ...]:
+    elo = number(each.elo) + ("=" if each.fixed else "")
+    numbers = (number(each.ordinal), number(each.mu), number(each.sigma), number(each.games))
+    return (each.id, each.name, each.kind, number(each.step), elo, *numbers)
+
+
+def _show(found: dict[str, Any]) -> None:
+    ladder: Ladder = found["ladder"]
+    unrated = ladder.matches - ladder.rated_through
+    print_facts(
+        [
+            ("id", ladder.id),
+            ("name", ladder.name),
+            ("description", ladder.description),
+            ("players", number(ladder.players)),
+            ("matches", number(ladder.matches)),
+            ("not yet rated", number(unrated) if unrated > 0 else ""),
+        ]
+    )
+    echo()
+    table("id, player, kind, step, elo, ordinal, mu, sigma, games", _rating)(found["ratings"])
 
 
 @ladder.command()
 @ladder_argument
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of players.")
+@limit_option("players")
 @click.option("--order-by", default="", help="elo, ordinal, mu, games or id; then asc or desc. [elo desc]")
-@json_option
-@connected
-def show(client: Client, *, ladder_key: str, limit: int, order_by: str, as_json: bool) -> None:
+@answering(_show)
+def show(client: Client, *, ladder_key: str, limit: int, order_by: str) -> dict[str, Any]:
     """Show LADDER and its strongest players.
 
-    `mu` and `sigma` are the mean and the deviation of what is believed of a player's strength; `ordinal`, mu - 3 sigma,
-    is what it very probably exceeds. Ratings of players marked `=` are fixed.
+    `mu` and `sigma` are the mean and the deviation of the estimate of a player's strength; `ordinal`, mu - 3 sigma, is
+    a value that the strength very probably exceeds. Ratings of players marked `=` are fixed.
     """
     found = client.ladders.get(ladder_key)
-    ratings = list(client.ladders.list_ratings(found.id, order_by=order_by, limit=limit))
-    if as_json:
-        print_json({"ladder": found, "ratings": ratings})
-        return
-    print_facts(
-        [
-            ("id", found.id),
-            ("name", found.name),
-            ("description", found.description),
-            ("players", number(found.players)),
-            ("matches", number(found.matches)),
-            ("not yet rated", number(found.matches - found.rated_through) if _behind(found) else ""),
-        ]
-    )
-    echo()
-    headers = ["id", "player", "kind", "step", "elo", "ordinal", "mu", "sigma", "games"]
-    print_table(headers, [_rating(each) for each in ratings])
+    return {"ladder": found, "ratings": list(client.ladders.list_ratings(found.id, order_by=order_by, limit=limit))}
+
+
+def _matrix(found: Payoffs) -> None:
+    rows = [
+        (str(player.id), player.name, *("-" if score is None else f"{score:.2f}" for score in scores))
+        for player, scores in zip(found.players, found.scores, strict=True)
+    ]
+    print_table(["id", "player", *(str(each.id) for each in found.players)], rows)
+
+
+def _pairs(found: Payoffs) -> None:
+    """Print a row for each pair that has met, those of the newest players first."""
+    rows: list[tuple[object, ...]] = []
+    for b, second in reversed(list(enumerate(found.players))):
+        for a, first in enumerate(found.players[:b]):
+            score = found.scores[a][b]
+            if score is not None:
+                counts = (number(counted[a][b]) for counted in (found.games, found.wins, found.draws, found.losses))
+                rows.append((first.id, first.name, second.id, second.name, *counts, f"{score:.2f}"))
+    print_table(["id", "player", "id", "opponent", "games", "won", "drawn", "lost", "score"], rows)
 
 
 @ladder.command()
 @ladder_argument
 @click.option("--player", "players", type=click.IntRange(min=1), multiple=True, help="Only these; several times.")
-@click.option(
-    "--limit", type=click.IntRange(2, 500), default=20, show_default=True, help="Maximum number of players, the newest."
-)
+@option("--limit", type=click.IntRange(2, 500), default=20, help="Maximum number of players, the newest.")
 @click.option(
     "--all",
     "all_players",
@@ -106,29 +129,23 @@ def payoffs(
     each player (row) against each other one (column).
     """
     found = client.ladders.payoffs(ladder_key, players, limit, met=not all_players)
-    if as_json:
-        print_json(found)
-    elif all_players:
-        print_table(["id", "player", *(str(each.id) for each in found.players)], _matrix(found))
-    else:
-        print_table(["id", "player", "id", "opponent", "games", "won", "drawn", "lost", "score"], _pairs(found))
+    print_answer(found, _matrix if all_players else _pairs, as_json=as_json)
+
+
+def _match(each: Match) -> tuple[object, ...]:
+    rated = "superseded" if each.superseded_by is not None else "yes" if each.rated else "no"
+    sides = " - ".join(f"{participant.name} (team {participant.team})" for participant in each.participants)
+    return (each.seq, ago(each.at), number(each.step), each.outcome, rated, sides)
 
 
 @ladder.command()
 @ladder_argument
-@click.option("--filter", "filter_", default="", help="As in 'player = 3 AND outcome = win'.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of matches, the newest."
-)
-@json_option
-@connected
-def matches(client: Client, *, ladder_key: str, filter_: str, limit: int, as_json: bool) -> None:
+@filter_option("'player = 3 AND outcome = win'")
+@limit_option("matches, the newest")
+@answering(table("match, ended, step, outcome, rated, players", _match))
+def matches(client: Client, *, ladder_key: str, filter_: str, limit: int) -> Iterator[Match]:
     """List matches of LADDER, newest first. Superseded ones come with --filter 'superseded = true'."""
-    found = list(client.ladders.list_matches(ladder_key, filter_, limit=limit))
-    if as_json:
-        print_json(found)
-        return
-    print_table(["match", "ended", "step", "outcome", "rated", "players"], [_match(each) for each in found])
+    return client.ladders.list_matches(ladder_key, filter_, limit=limit)
 
 
 @ladder.command()
@@ -147,39 +164,4 @@ def recompute(client: Client, *, ladder_key: str, timeout: float | None, as_json
             raise Failure(f"{done}; the controller continues", Exit.TIMED_OUT)
         time.sleep(POLL_SECONDS)
         found = client.ladders.get(found.id)
-    print_result(found, f"{number(matches_then)} matches are rated", as_json=as_json)
-
-
-def _behind(found: Ladder) -> bool:
-    return found.rated_through < found.matches
-
-
-def _rating(each: Rating) -> tuple[object, ...]:
-    elo = number(each.elo) + ("=" if each.fixed else "")
-    numbers = (number(each.ordinal), number(each.mu), number(each.sigma), number(each.games))
-    return (each.id, each.name, each.kind, number(each.step), elo, *numbers)
-
-
-def _matrix(found: Payoffs) -> list[tuple[str, ...]]:
-    return [
-        (str(player.id), player.name, *("-" if score is None else f"{score:.2f}" for score in scores))
-        for player, scores in zip(found.players, found.scores, strict=True)
-    ]
-
-
-def _pairs(found: Payoffs) -> list[tuple[object, ...]]:
-    """Return a row for each pair that has met, those of the newest players first."""
-    rows: list[tuple[object, ...]] = []
-    for b, second in reversed(list(enumerate(found.players))):
-        for a, first in enumerate(found.players[:b]):
-            score = found.scores[a][b]
-            if score is not None:
-                counts = (number(table[a][b]) for table in (found.games, found.wins, found.draws, found.losses))
-                rows.append((first.id, first.name, second.id, second.name, *counts, f"{score:.2f}"))
-    return rows
-
-
-def _match(each: Match) -> tuple[object, ...]:
-    rated = "superseded" if each.superseded_by is not None else "yes" if each.rated else "no"
-    sides = " - ".join(f"{participant.name} (team {participant.team})" for participant in each.participants)
-    return (each.seq, ago(each.at), number(each.step), each.outcome, rated, sides)
+    print_answer(found, lambda _: f"{number(matches_then)} matches are rated", as_json=as_json)

@@ -7,25 +7,25 @@ from typing import Any, Final
 
 import click
 
-from ludus.cli.client import Failure, connected
+from ludus.cli.client import Failure, answering, connected
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.follow import await_end
 from ludus.cli.options import (
-    Assignment,
+    ASSIGNMENT,
     json_option,
+    option,
     overrides_option,
     priority_option,
     require_option,
     timeout_option,
     wait_option,
 )
-from ludus.cli.render import ago, echo, print_json, print_result, print_state
+from ludus.cli.render import ago, echo, id_of, print_answer, state_of
 from ludus.cli.require import Requirement
 from ludus.client import Client, NotSaved, WaitTimedOut
+from ludus.schemas import Amendments, Run
 
 _KEY = re.compile(r'"([^"]+)"|([^."]+)')
-
-change_argument = click.argument("changes", nargs=-1, type=Assignment(), required=True, metavar="NAME.KEY=VALUE...")
 
 
 @click.command()
@@ -42,7 +42,7 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
             record = client.runs.wait(record.id, ["PAUSED"], timeout)
         except WaitTimedOut as error:
             raise Failure(f"{error}; it will pause all the same", Exit.TIMED_OUT) from error
-    print_state(record, as_json=as_json)
+    print_answer(record, state_of, as_json=as_json)
     if wait_ and record.state in OUTCOMES:  # it ended first
         sys.exit(OUTCOMES[record.state])
 
@@ -52,37 +52,34 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
 @click.option(
     "--set",
     "changes",
-    type=Assignment(),
+    type=ASSIGNMENT,
     multiple=True,
     help="Change a behavior's key first, as in Walker.hyperparameters.learning_rate=1e-4. Can be given several times.",
 )
-@json_option
-@connected
-def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
+@answering(state_of)
+def resume(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...]) -> Run:
     """Resume a paused run from its newest checkpoint."""
-    print_state(client.runs.resume(run, nested(changes) or None), as_json=as_json)
+    return client.runs.resume(run, nested(changes) or None)
 
 
 @click.command()
 @click.argument("run")
 @timeout_option
-@json_option
-@connected
-def checkpoint(client: Client, *, run: str, timeout: float | None, as_json: bool) -> None:
+@answering(lambda answer: str(answer["checkpoint_id"]))
+def checkpoint(client: Client, *, run: str, timeout: float | None) -> dict[str, str]:
     """Save a checkpoint of a running run now, wait until it is stored, and print its id. The run continues.
 
     Without --timeout the command waits up to a minute.
     """
     try:
-        saved = client.checkpoints.save(run, 60.0 if timeout is None else timeout)
+        return {"checkpoint_id": client.checkpoints.save(run, 60.0 if timeout is None else timeout)}
     except NotSaved as error:
         raise Failure(str(error), Exit.REFUSED) from error
-    print_result({"checkpoint_id": saved}, saved, as_json=as_json)
 
 
 @click.command("set")
 @click.argument("run")
-@change_argument
+@click.argument("changes", nargs=-1, type=ASSIGNMENT, required=True, metavar="NAME.KEY=VALUE...")
 @json_option
 @connected
 def set_(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_json: bool) -> None:
@@ -93,28 +90,33 @@ def set_(client: Client, *, run: str, changes: tuple[tuple[str, Any], ...], as_j
 
     A running run uses them from its next update. Put a behavior's name with a dot into double quotes.
     """
-    record = client.runs.change(run, nested(changes))
-    if as_json:
-        print_json(record)
-        return
-    _print_changes(client, record.id, newest=True)
+
+    def show(record: Run) -> None:
+        _show(client.runs.amendments(record.id), slice(-1, None))
+
+    print_answer(client.runs.change(run, nested(changes)), show, as_json=as_json)
+
+
+def _show(found: Amendments, part: slice = slice(None)) -> None:
+    if not found.amendments:
+        echo("Nothing in the run's configuration was changed.")
+    for amendment in found.amendments[part]:
+        for change in amendment.changes:
+            echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
+        echo(f"   {'the trainer uses it' if amendment.applied else 'the trainer has not applied it yet'}")
 
 
 @click.command()
 @click.argument("run")
-@json_option
-@connected
-def changes(client: Client, *, run: str, as_json: bool) -> None:
+@answering(_show)
+def changes(client: Client, *, run: str) -> Amendments:
     """Show the changes of a run's configuration since its creation."""
-    if as_json:
-        print_json(client.runs.amendments(run))
-    else:
-        _print_changes(client, run, newest=False)
+    return client.runs.amendments(run)
 
 
 @click.command()
 @click.argument("run")
-@click.option("--checkpoint", default="latest", show_default=True, help="Id of the checkpoint to start from.")
+@option("--checkpoint", default="latest", help="Id of the checkpoint to start from.")
 @click.option(
     "--continue",
     "go_on",
@@ -134,22 +136,16 @@ def branch(
     client: Client,
     *,
     run: str,
-    checkpoint: str,
-    go_on: bool,
-    name: str | None,
-    tags: tuple[str, ...],
     overrides: tuple[tuple[str, Any], ...],
-    priority: int,
     wait_: bool,
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
+    **described: Any,
 ) -> None:
     """Queue a new run with the configuration of RUN, changed by --set, that starts from a checkpoint of RUN."""
-    created = client.runs.branch(
-        run, checkpoint, overrides=dict(overrides), go_on=go_on, name=name, tags=tags, priority=priority
-    )
-    print_result(created, created.id, as_json=as_json)
+    created = client.runs.branch(run, overrides=dict(overrides), **described)
+    print_answer(created, id_of, as_json=as_json)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
 
@@ -175,14 +171,3 @@ def nested(assignments: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
             section = section.setdefault(key, {})
         section[keys[-1]] = value
     return found
-
-
-def _print_changes(client: Client, run: str, *, newest: bool) -> None:
-    found = client.runs.amendments(run).amendments
-    if not found:
-        echo("Nothing in the run's configuration was changed.")
-    for amendment in found[-1:] if newest else found:
-        done = "the trainer uses it" if amendment.applied else "the trainer has not applied it yet"
-        for change in amendment.changes:
-            echo(f"{amendment.seq}  {change.path}: {change.old} -> {change.new}  ({ago(amendment.created_at)})")
-        echo(f"   {done}")

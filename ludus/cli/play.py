@@ -1,4 +1,4 @@
-"""`ludus play`: how good an exported model is, without a server."""
+"""`ludus play`: measures an exported model, without a server."""
 
 import itertools
 import json
@@ -11,20 +11,11 @@ from typing import Any
 import click
 
 from ludus.cli.exits import Exit
-from ludus.cli.options import SEED, RequirementType
+from ludus.cli.options import REQUIREMENT, SEED, option
 from ludus.cli.render import number, print_table
 from ludus.cli.require import ALIASES, Requirement
 from ludus.cli.simulate import finish_recording, name_recordings
-from ludus.cli.sources import (
-    GAME_METAVAR,
-    RANDOM,
-    PlayerType,
-    Source,
-    SourceType,
-    game_options,
-    make_player,
-    try_to_make,
-)
+from ludus.cli.sources import GAME_METAVAR, PLAYER, RANDOM, SOURCE, Source, game_options, make_player, try_to_make
 from ludus.demonstrations import DemonstrationError
 from ludus.demonstrations.recorded import EpisodeLog
 from ludus.play.episodes import SEED_PARAMETER, EndlessGame, Episode, Summary, play_episodes, summarize, team_of
@@ -36,7 +27,7 @@ from ludus.sdk.simulation import Simulation
 
 @dataclass(frozen=True)
 class GameSeries:
-    """What is to be played."""
+    """The episodes to play."""
 
     model: str
     against: str | None
@@ -45,27 +36,27 @@ class GameSeries:
     first_seed: int
     sample: bool
     teams: tuple[int | None, ...]
-    """Those that the model plays in turn."""
+    """The model plays these in turn."""
 
 
 @click.command()
-@click.argument("model", type=PlayerType())
-@click.argument("source", metavar=GAME_METAVAR, type=SourceType())
-@click.option("--episodes", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="How many.")
-@click.option("--against", type=PlayerType(), help=f"Player of the other teams: {RANDOM!r} or a model (FILE.onnx).")
+@click.argument("model", type=PLAYER)
+@click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
+@option("--episodes", type=click.IntRange(1, 1_000_000), default=20, help="How many.")
+@click.option("--against", type=PLAYER, help=f"Player of the other teams: {RANDOM!r} or a model (FILE.onnx).")
 @click.option(
     "--team",
     "only_team",
     type=click.IntRange(min=0),
     help="The model plays this team only. [all in turn, each seed once with every team]",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the first game.")
+@option("--seed", type=SEED, default=0, help="Seed of the first game.")
 @click.option("--sample", is_flag=True, help="Let models draw their actions. [they take the likeliest]")
 @game_options
 @click.option(
     "--require",
     "requirements",
-    type=RequirementType(),
+    type=REQUIREMENT,
     multiple=True,
     help="Required result, as in 'reward>=475' or 'win>=0.95'. Can be given several times.",
 )
@@ -147,13 +138,13 @@ def _sides(simulation: Simulation, against: str | None, only: int | None) -> tup
 
 
 def _played(simulation: Simulation, series: GameSeries, log: EpisodeLog | None) -> list[Episode]:
-    """Play. Raises click.UsageError for a model or a game of which nothing can be played here."""
+    """Play the episodes. Raises click.UsageError for a model or a game that cannot be played here."""
 
     def candidate(spec: BehaviorSpec) -> Player:
         return make_player(series.model, spec, sample=series.sample, seed=series.first_seed)
 
     def others(spec: BehaviorSpec) -> Player:
-        assert series.against is not None, "everybody belongs to the model's team"
+        assert series.against is not None, "all players belong to the model's team"
         return make_player(series.against, spec, sample=series.sample, seed=series.first_seed + 1)
 
     seeds = itertools.count(series.first_seed)
@@ -167,14 +158,14 @@ def _played(simulation: Simulation, series: GameSeries, log: EpisodeLog | None) 
 
 
 def _all_alike(series: GameSeries, played: Sequence[Episode]) -> bool:
-    """Whether nothing was learned from all episodes but the first of each side."""
+    """Whether all episodes of a side were like its first one."""
     ways = {(episode.team, episode.cumulative_reward, episode.length) for episode in played}
     models = series.against is not None and RANDOM not in {series.model, series.against}
     return models and len(ways) == len(series.teams) < len(played)
 
 
 def _sections(series: GameSeries, played: Sequence[Episode]) -> list[tuple[str, Summary]]:
-    """Return each side's episodes in a few numbers, and those of all."""
+    """Return a summary of each side's episodes, and one of all."""
     sections = [
         (f"team {team}", summarize(own))
         for team in series.teams
@@ -222,7 +213,7 @@ def _document(series: GameSeries, played: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _meets(requirements: Sequence[Requirement], summary: Summary) -> bool:
-    """Say of each requirement on standard error whether it is met; return whether all of them are."""
+    """Print on standard error whether each requirement is met; return whether all of them are."""
     values = {"reward": summary.mean, "length": summary.mean_length}
     if summary.decided:
         shares = (("win", summary.wins), ("draw", summary.draws), ("loss", summary.losses))

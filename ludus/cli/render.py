@@ -8,11 +8,12 @@ import dataclasses
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
+import yaml
 
 from ludus.schemas import Event, Run
 
@@ -34,13 +35,11 @@ def printable(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each in kept or each.isprintable() or unicodedata.category(each) == "Zs" else _escaped(each)
+        each
+        if each in kept or each.isprintable() or unicodedata.category(each) == "Zs"
+        else each.encode("unicode_escape").decode()
         for each in text.replace("\r\n", "\n")
     )
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def print_json(value: Any) -> None:
@@ -58,18 +57,40 @@ def _json(value: Any, indent: int | None = None) -> str:
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def print_result(value: Any, text: str, *, as_json: bool) -> None:
-    """Print what came of a command: as JSON, or the line that people and scripts read."""
+def print_answer(answer: Any, text: Callable[[Any], str | None], *, as_json: bool) -> None:
+    """Print the answer of a command: as JSON, or the line that `text` returns; None where `text` prints by itself."""
     if as_json:
-        print_json(value)
-    else:
-        echo(text)
+        print_json(list(answer) if isinstance(answer, Iterator) else answer)
+    elif (line := text(answer)) is not None:
+        echo(line)
 
 
-def print_state(run: Run, *, as_json: bool) -> None:
-    """Print where a run is, and what it was asked for."""
+def id_of(record: Any) -> str:
+    """Return the id of a record: the text for people and scripts of commands that create one."""
+    return str(record.id)
+
+
+def print_ids(records: Iterable[Any]) -> None:
+    """Print the id of each record as soon as there is one."""
+    for record in records:
+        echo(record.id)
+
+
+def state_of(run: Run) -> str:
+    """Return the state of a run, and the state that was requested."""
     doing = f", {run.intent} asked for" if run.intent else ""
-    print_result(run, f"{run.id} {run.state}{doing}", as_json=as_json)
+    return f"{run.id} {run.state}{doing}"
+
+
+def table(headers: str, row: Callable[[Any], Sequence[object]]) -> Callable[[Iterable[Any]], None]:
+    """Return a function that prints records as a table. `headers` has commas between them, `row` returns the cells."""
+    return lambda records: print_table(headers.split(", "), map(row, records))
+
+
+def print_document(document: Any) -> None:
+    """Print a text that ends its lines itself, or a value as YAML."""
+    text = document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    echo(text, nl=not text.endswith("\n"), kept=LINES)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,21 +1,22 @@
 """`ludus run`: queue, show and end runs. `ludus.cli.lifecycle` has the commands on live runs."""
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from ludus.cli.client import connected
 from ludus.cli.diff import diff
 from ludus.cli.follow import await_end, logs, wait, watch
-from ludus.cli.lessons import lessons, set_lesson, set_parameter
+from ludus.cli.lessons import COMMANDS as LESSONS
 from ludus.cli.lifecycle import COMMANDS as LIFECYCLE
 from ludus.cli.mirror import mirror
 from ludus.cli.options import (
     json_option,
+    limit_option,
     overrides_option,
     priority_option,
     require_option,
@@ -25,23 +26,24 @@ from ludus.cli.options import (
     wait_option,
 )
 from ludus.cli.render import (
-    LINES,
     ago,
     echo,
     event_line,
+    id_of,
     max_steps,
     number,
+    print_answer,
+    print_document,
     print_facts,
-    print_json,
-    print_result,
-    print_state,
     print_table,
     span,
+    state_of,
+    table,
 )
 from ludus.cli.require import ALIASES, Requirement
-from ludus.cli.tidy import delete, rename, tag
+from ludus.cli.tidy import COMMANDS as TIDYING
 from ludus.client import Client, StoredConfig
-from ludus.schemas import Metric, Run, SelfPlay
+from ludus.schemas import PlannedRun, Run, RunListed
 
 
 @click.group()
@@ -72,33 +74,30 @@ def create(
     *,
     file: Any,
     stored: str | None,
-    name: str | None,
-    tags: tuple[str, ...],
     overrides: tuple[tuple[str, Any], ...],
-    priority: int,
-    owner: str,
     validate_only: bool,
     wait_: bool,
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
+    **described: Any,
 ) -> None:
     """Queue a training run with the configuration in FILE (`-` is standard input)."""
     source = _configuration(file, stored)
     changes = dict(overrides)
     if validate_only:
-        planned = client.runs.plan(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
-        if as_json:
-            print_json(planned)
-        else:
-            echo(yaml.safe_dump(planned.config, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
-            for warning in planned.warnings:
-                echo(f"Warning: {warning.path}: {warning.message}", err=True)
+        print_answer(client.runs.plan(source, overrides=changes, **described), _show_plan, as_json=as_json)
         return
-    created = client.runs.create(source, overrides=changes, name=name, tags=tags, priority=priority, owner=owner)
-    print_result(created, created.id, as_json=as_json)
+    created = client.runs.create(source, overrides=changes, **described)
+    print_answer(created, id_of, as_json=as_json)
     if wait_:
         sys.exit(await_end(client, created.id, timeout, requirements))
+
+
+def _show_plan(planned: PlannedRun) -> None:
+    print_document(planned.config)
+    for warning in planned.warnings:
+        echo(f"Warning: {warning.path}: {warning.message}", err=True)
 
 
 @run.command("list")
@@ -116,7 +115,7 @@ def create(
 @click.option(
     "--order-by", default="", help="A field or a metric, then asc or desc, as in 'reward@max desc'. [created_at desc]"
 )
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of runs.")
+@limit_option("runs", 50)
 @json_option
 @connected
 def list_(
@@ -139,23 +138,23 @@ def list_(
     conditions = [filter_] if filter_ else []
     conditions += [f'state = "{state.upper()}"'] if state else []
     conditions += [f'tag = "{tag}"' for tag in tags]
-    runs = list(client.runs.list(" AND ".join(conditions), ordering, limit, [_key(each) for each in wanted]))
-    if as_json:
-        print_json(runs)
-        return
-    headers = ["id", "name", "state", "reason", "steps", *metrics, "created", "tags"]
-    rows = [
-        [
-            *(each.id, each.name, each.state, each.stop_reason, number(each.step)),
-            *(number(each.metrics.get(_key(metric))) for metric in metrics),
-            *(ago(each.created_at), each.tags),
+
+    def show(runs: list[RunListed]) -> None:
+        waiting = any(each.waits_for for each in runs)
+        headers = ["id", "name", "state", "reason", "steps", *metrics, "created", "tags"]
+        rows = [
+            [
+                *(each.id, each.name, each.state, each.stop_reason, number(each.step)),
+                *(number(each.metrics.get(_key(metric))) for metric in metrics),
+                *(ago(each.created_at), each.tags),
+                *([each.waits_for] if waiting else ()),
+            ]
+            for each in runs
         ]
-        for each in runs
-    ]
-    if any(each.waits_for for each in runs):
-        headers.append("waits for")
-        rows = [[*row, each.waits_for] for row, each in zip(rows, runs, strict=True)]
-    print_table(headers, rows)
+        print_table([*headers, "waits for"] if waiting else headers, rows)
+
+    runs = list(client.runs.list(" AND ".join(conditions), ordering, limit, [_key(each) for each in wanted]))
+    print_answer(runs, show, as_json=as_json)
 
 
 @run.command()
@@ -167,81 +166,78 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
     """Show one run: state, newest metrics, simulators, newest events."""
     record = client.runs.get(run)
     if with_config:
-        echo(yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), nl=False, kept=LINES)
+        print_document(record.config)
         return
     metrics = client.metrics.list(record.id)
-    if as_json:
-        print_json({"run": record, "metrics": metrics})
-        return
-    print_facts(_facts(client, record))
-    if metrics:
+
+    def show(_: object) -> None:
+        print_facts(_facts(client, record))
+        if metrics:
+            echo()
+            table(
+                "behavior, metric, value, step",
+                lambda each: (each.behavior or "-", each.key, number(each.value), number(each.step)),
+            )(metrics)
+        events = list(client.events.list(record.id))[-8:]
         echo()
-        print_table(["behavior", "metric", "value", "step"], _metric_rows(metrics))
-    events = list(client.events.list(record.id))[-8:]
-    echo()
-    for event in events:
-        echo(event_line(event))
+        for event in events:
+            echo(event_line(event))
+
+    print_answer({"run": record, "metrics": metrics}, show, as_json=as_json)
+
+
+def _ending_command(handler: Callable[[Client, str], Run]) -> Callable[..., None]:
+    """Make a command of a handler that ends a run: it prints the run's state, and waits for the end with `--wait`."""
+
+    @click.argument("run")
+    @wait_option
+    @timeout_option
+    @json_option
+    @connected
+    @functools.wraps(handler)
+    def command(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
+        record = handler(client, run)
+        print_answer(record, state_of, as_json=as_json)
+        if wait_:
+            sys.exit(await_end(client, record.id, timeout, ()))
+
+    return command
 
 
 @run.command()
-@click.argument("run")
-@wait_option
-@timeout_option
-@json_option
-@connected
-def stop(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
+@_ending_command
+def stop(client: Client, run: str) -> Run:
     """End a run with a final checkpoint and its models."""
-    _after_order(client, client.runs.stop(run), wait_, timeout, as_json)
+    return client.runs.stop(run)
 
 
 @run.command()
-@click.argument("run")
-@wait_option
-@timeout_option
-@json_option
-@connected
-def cancel(client: Client, *, run: str, wait_: bool, timeout: float | None, as_json: bool) -> None:
+@_ending_command
+def cancel(client: Client, run: str) -> Run:
     """End a run at once: without a checkpoint."""
-    _after_order(client, client.runs.cancel(run), wait_, timeout, as_json)
+    return client.runs.cancel(run)
 
 
-for command in LIFECYCLE:
+for command in (*LIFECYCLE, *LESSONS, *TIDYING, wait, watch, logs, diff, mirror):
     run.add_command(command)
-run.add_command(lessons)
-run.add_command(set_lesson)
-run.add_command(set_parameter)
-run.add_command(wait)
-run.add_command(watch)
-run.add_command(logs)
-run.add_command(rename)
-run.add_command(tag)
-run.add_command(delete)
-run.add_command(diff)
-run.add_command(mirror)
 
 
 def _key(metric: str) -> str:
-    """Write out a metric that is named in short: `reward@max`, `Walker:reward`."""
+    """Return the full key of a metric with an alias: `reward@max`, `Walker:reward`."""
     named, at, which = metric.partition("@")
     behavior, colon, key = named.rpartition(":")
     return f"{behavior}{colon}{ALIASES.get(key, key)}{at}{which}"
 
 
 def _ordering(order_by: str, metrics: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return how the server names an order, and the metrics to ask for: the first one is that of the order."""
+    """Return the order in the server's form, and the metrics to request: the order is by the first one."""
     head, _, last = order_by.strip().rpartition(" ")
     name, direction = (head.strip(), last) if last.lower() in {"asc", "desc"} else (order_by.strip(), "asc")
     keys = {_key(metric): metric for metric in metrics}
     if _key(name) not in keys and name not in ALIASES and not set(name) & set("/:@"):
-        return order_by, metrics  # a field of the run; what is none, the server says
+        return order_by, metrics  # a field of the run, or an error that the server reports
     first = keys.get(_key(name), name)
     return f"metric {direction}", (first, *(metric for metric in metrics if metric != first))
-
-
-def _after_order(client: Client, record: Run, wait_: bool, timeout: float | None, as_json: bool) -> None:
-    print_state(record, as_json=as_json)
-    if wait_:
-        sys.exit(await_end(client, record.id, timeout, ()))
 
 
 def _configuration(file: Any, stored: str | None) -> str | StoredConfig:
@@ -281,7 +277,7 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
         ("steps", f"{number(record.step)} of {number(max_steps(record))}"),
         ("attempts", record.attempt),
         ("learning team", record.self_play and str(record.self_play.learning_team)),
-        ("Elo", record.self_play and _ratings(record.self_play)),
+        ("Elo", record.self_play and ", ".join(f"{name} {elo:.1f}" for name, elo in record.self_play.elo.items())),
         ("trained on", _trained_on(client, record)),
         ("simulators", f"{len(connected_now)} connected, {sum(each.agents for each in connected_now)} agents"),
         ("created", ago(record.created_at)),
@@ -290,12 +286,8 @@ def _facts(client: Client, record: Run) -> list[tuple[str, object]]:
     ]
 
 
-def _ratings(self_play: SelfPlay) -> str:
-    return ", ".join(f"{behavior} {elo:.1f}" for behavior, elo in self_play.elo.items())
-
-
 def _trained_on(client: Client, record: Run) -> str | None:
-    """Say what the newest attempt runs on, in a line; `ludus run diff` compares all of it."""
+    """Return the software and hardware of the newest attempt in a line; `ludus run diff` compares all of it."""
     attempts = client.runs.attempts(record.id)
     found = (attempts[-1].fingerprint if attempts else None) or {}
     named = {"release": "Ludus", "python": "Python", "torch": "torch", "cuda": "CUDA"}
@@ -303,7 +295,3 @@ def _trained_on(client: Client, record: Run) -> str | None:
     parts += [str(found["cpu"])] if found.get("cpu") else []
     parts += [", ".join(found["gpus"])] if found.get("gpus") else []
     return ", ".join(parts) or None
-
-
-def _metric_rows(metrics: Sequence[Metric]) -> list[tuple[str, str, str, str]]:
-    return [(each.behavior or "-", each.key, number(each.value), number(each.step)) for each in metrics]

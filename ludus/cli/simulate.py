@@ -1,7 +1,7 @@
 """`ludus simulate`: games of Gymnasium and PettingZoo, and Python games of one's own, as simulators of a run.
 
 The command checks the game, then starts processes (`ludus.cli.simulate_process`) and keeps them running until
-the run ends: what crashes is started again, after growing pauses, until it has crashed too often.
+the run ends. A process that crashes is started again, after growing pauses, until it has crashed too often.
 """
 
 import json
@@ -21,9 +21,9 @@ import click
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
-from ludus.cli.options import SEED, ca_file_option, connect_timeout_option, gateway_option, token_option
+from ludus.cli.options import SEED, ca_file_option, connect_timeout_option, gateway_option, option, token_option
 from ludus.cli.render import echo
-from ludus.cli.sources import GAME_METAVAR, RANDOM, ScriptedType, Source, SourceType, check, game_options
+from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 
@@ -37,15 +37,15 @@ TICK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process simulates. Travels to it as JSON; the token goes through the environment."""
+    """The task of one process. Travels to it as JSON; the token goes through the environment."""
 
     token_given: bool
-    """Whether the token was given on the command line, and is in LUDUS_SIMULATOR_TOKEN for that."""
+    """Whether the token was given on the command line; then it is in LUDUS_SIMULATOR_TOKEN."""
 
     source: Source
     envs: int
     scripted: Mapping[int, str]
-    """Team -> who plays it, here instead of in the run."""
+    """Team -> the player of it on this machine."""
     seed: int | None
     server: str
     run: str
@@ -53,7 +53,7 @@ class Plan:
     ca_file: str | None
     connect_timeout_seconds: float
     record: str | None
-    """File that what is played is recorded to."""
+    """File to which the episodes are recorded."""
 
     def to_json(self) -> str:
         """Render on one line."""
@@ -68,10 +68,10 @@ class Plan:
 
 
 @click.command()
-@click.argument("source", metavar=GAME_METAVAR, type=SourceType())
+@click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
 @click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
-@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes.")
-@click.option("--envs", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Games per process.")
+@option("--count", type=click.IntRange(1, 1000), default=1, help="Processes.")
+@option("--envs", type=click.IntRange(1, 10_000), default=1, help="Games per process.")
 @gateway_option
 @token_option
 @ca_file_option
@@ -80,7 +80,7 @@ class Plan:
 @click.option(
     "--scripted",
     metavar="TEAM=PLAYER",
-    type=ScriptedType(),
+    type=SCRIPTED,
     multiple=True,
     help=f"Play a team here, by {RANDOM!r} or an exported model (FILE.onnx), instead of by the run. Can be given "
     "several times.",
@@ -92,11 +92,10 @@ class Plan:
     help="Environment parameter of the run that is the seed of the episodes.",
 )
 @click.option("--label", help="Label in the list of simulators. [game and host]")
-@click.option(
+@option(
     "--restarts",
     type=click.IntRange(min=0),
     default=10,
-    show_default=True,
     help="Maximum number of restarts in a row of a crashed process.",
 )
 @connect_timeout_option
@@ -110,23 +109,20 @@ class Plan:
 def simulate(
     *,
     source: Source,
-    run: str,
     count: int,
     envs: int,
-    server: str,
     token: str | None,
     ca_file: Path | None,
-    behavior: str | None,
-    separate: bool,
-    teams: tuple[int, ...],
     arguments: tuple[tuple[str, Any], ...],
     scripted: tuple[tuple[int, str], ...],
     seed: int | None,
-    seed_parameter: str | None,
     label: str | None,
     restarts: int,
-    connect_timeout: float,
     record: Path | None,
+    run: str,
+    server: str,
+    connect_timeout: float,
+    **lineup: Any,
 ) -> None:
     """Play games in a run until it ends: COUNT processes with ENVS games each.
 
@@ -144,14 +140,7 @@ def simulate(
       4  the run failed
       5  the run was cancelled
     """
-    source = replace(
-        source,
-        arguments=dict(arguments),
-        behavior=behavior,
-        separate=separate,
-        teams=teams,
-        seed_parameter=seed_parameter,
-    )
+    source = replace(source, arguments=dict(arguments), **lineup)
     check(source, dict(scripted))
     recordings = name_recordings(record, count)
     plans = [
@@ -198,7 +187,7 @@ def name_recordings(record: Path | None, count: int) -> list[Path | None]:
 
 
 def finish_recording(file: Path) -> None:
-    """Join what was recorded, even by processes that were killed, and say what it is."""
+    """Join the recordings, including those of processes that were killed, and print their sizes."""
     Recorder(file)
     if not file.exists():
         echo(f"nothing was recorded to {file}: no step was played to its outcome", err=True)
@@ -230,7 +219,7 @@ class Simulator:
         return ChildProcess(command, environment=environment, tied=True, stdout=partial(self._output.say, self._index))
 
     def poll(self) -> None:
-        """Note the end of the process, and restart it when its pause is over."""
+        """Record the end of the process, and restart it after its pause."""
         if self.outcome is not None or (code := self._process.poll()) is None:
             return
         if code in set(Exit):
@@ -248,12 +237,12 @@ class Simulator:
 
 
 class MergedOutput:
-    """Prints the lines of all processes; a line that several of them print, once."""
+    """Prints the lines of all processes; a line that several of them print is printed once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[str, int] = {}
-        """Sentence -> the process that said it last."""
+        """Sentence -> the process that printed it."""
 
     def say(self, index: int, sentence: str) -> None:
         """Print a sentence of one process."""

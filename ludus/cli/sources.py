@@ -1,4 +1,4 @@
-"""The games of `ludus simulate` and `ludus play`, and the players without a server."""
+"""The games of `ludus simulate` and `ludus play`, and the players that need no server."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar, assert_never
 import click
 
 from ludus.adapters import python
-from ludus.cli.options import Assignment
+from ludus.cli.options import ASSIGNMENT, Parsed
 from ludus.cli.render import LINES, echo
 from ludus.play.episodes import team_of
 from ludus.play.model import ModelPlayer
@@ -43,9 +43,9 @@ class Source:
 
     library: Library
     name: str
-    """What the library calls the game."""
+    """The library's name of the game."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The game's own."""
+    """Arguments of the game itself."""
     behavior: str | None = None
     separate: bool = False
     teams: Sequence[int] = ()
@@ -53,131 +53,89 @@ class Source:
     seed_parameter: str | None = None
 
     def make(self, count: int = 1, seed: int | None = None) -> Simulation:
-        """Make `count` games. Raises ImportError without the library, and what the library or the game raises."""
+        """Make `count` games. Raises ImportError without the library, and the errors of the library and the game."""
         if os.getcwd() not in sys.path:  # noqa: PTH109  as text
-            sys.path.insert(0, os.getcwd())  # noqa: PTH109  games of one's own lie where one works
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109  one's own games lie in the working directory
+        seeds: Any = {"seed": seed, "seed_parameter": self.seed_parameter, "arguments": self.arguments}
+        teams = tuple(self.teams)
         match self.library:
             case "gymnasium":
                 from ludus.adapters import gymnasium  # noqa: PLC0415  needs the library
 
-                return gymnasium.make_simulation(
-                    self.name,
-                    count,
-                    behavior=self.behavior,
-                    seed=seed,
-                    seed_parameter=self.seed_parameter,
-                    arguments=self.arguments,
-                )
+                return gymnasium.make_simulation(self.name, count, behavior=self.behavior, **seeds)
             case "pettingzoo":
                 from ludus.adapters import assignment, pettingzoo  # noqa: PLC0415  likewise
 
-                return pettingzoo.make_simulation(
-                    self.name,
-                    count,
-                    lineup=assignment.Lineup(self.behavior, self.separate, tuple(self.teams)),
-                    seed=seed,
-                    seed_parameter=self.seed_parameter,
-                    arguments=self.arguments,
-                )
+                lineup = assignment.Lineup(self.behavior, self.separate, teams)
+                return pettingzoo.make_simulation(self.name, count, lineup=lineup, **seeds)
             case "python":
-                return python.make_simulation(
-                    self.name,
-                    count,
-                    behavior=self.behavior,
-                    separate=self.separate,
-                    teams=tuple(self.teams),
-                    seed=seed,
-                    seed_parameter=self.seed_parameter,
-                    arguments=self.arguments,
-                )
+                lineup_options: Any = {"behavior": self.behavior, "separate": self.separate, "teams": teams}
+                return python.make_simulation(self.name, count, **lineup_options, **seeds)
             case _:
                 assert_never(self.library)
 
 
-class SourceType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """`LIBRARY:GAME`, or a Python game of one's own: `python:FILE.py[:CLASS]`, `MODULE:CLASS`."""
-
-    name = "game"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Source:
-        """Read the text."""
-        if isinstance(value, Source):
-            return value
-        scheme, _, name = value.partition(":")
-        library = next((library for library in EXAMPLES if library == scheme), None)
-        if library is None and python.is_python_game(value):
-            return Source("python", value)
-        if library is None or not name:
-            self.fail(f"{value!r} names no game; write {GAME_FORMS}, as in {', '.join(EXAMPLES.values())}", param, ctx)
-        return Source(library, name)
+def _read_source(text: str) -> Source:
+    scheme, _, name = text.partition(":")
+    library = next((library for library in EXAMPLES if library == scheme), None)
+    if library is None and python.is_python_game(text):
+        return Source("python", text)
+    if library is None or not name:
+        raise ValueError(f"{text!r} names no game; write {GAME_FORMS}, as in {', '.join(EXAMPLES.values())}")
+    return Source(library, name)
 
 
-class TeamsType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """`0,1,1`."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Read the text."""
-        if isinstance(value, tuple):
-            return value
-        numbers = value.split(",")
-        if not all(number.strip().isdecimal() for number in numbers):
-            self.fail(f"{value!r} names no teams; write their numbers, as in 0,1", param, ctx)
-        return tuple(int(number) for number in numbers)
+def _read_teams(text: str) -> tuple[int, ...]:
+    numbers = text.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise ValueError(f"{text!r} names no teams; write their numbers, as in 0,1")
+    return tuple(int(number) for number in numbers)
 
 
-class PlayerType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """`random`, or an exported model."""
-
-    name = "player"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the text."""
-        if value != RANDOM and not Path(value).is_file():
-            self.fail(f"{value!r} is neither {RANDOM!r} nor a file", param, ctx)
-        return str(value)
+def _check_player(text: str) -> str:
+    if text != RANDOM and not Path(text).is_file():
+        raise ValueError(f"{text!r} is neither {RANDOM!r} nor a file")
+    return text
 
 
-class ScriptedType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """`TEAM=PLAYER`."""
+def _read_scripted(text: str) -> tuple[int, str]:
+    team, equals, player = text.partition("=")
+    if not equals or not team.isdecimal():
+        raise ValueError(f"{text!r} names no team; write for instance 1={RANDOM} or 1=champion.onnx")
+    return int(team), _check_player(player)
 
-    name = "team=player"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, str]:
-        """Read the text."""
-        if isinstance(value, tuple):
-            return value
-        team, equals, player = value.partition("=")
-        if not equals or not team.isdecimal():
-            self.fail(f"{value!r} names no team; write for instance 1={RANDOM} or 1=champion.onnx", param, ctx)
-        return int(team), PlayerType().convert(player, param, ctx)
+SOURCE: Final = Parsed("game", _read_source)
+"""`LIBRARY:GAME`, or a Python game of one's own: `python:FILE.py[:CLASS]`, `MODULE:CLASS`."""
+TEAMS: Final = Parsed("numbers", _read_teams)
+"""`0,1,1`."""
+PLAYER: Final = Parsed("player", _check_player)
+"""`random`, or an exported model."""
+SCRIPTED: Final = Parsed("team=player", _read_scripted)
+"""`TEAM=PLAYER`."""
 
 
 def game_options(command: Command) -> Command:
-    """Add the options that say how games are made."""
-    for option in (
-        click.option(
-            "--env-arg",
-            "arguments",
-            metavar="KEY=VALUE",
-            type=Assignment(),
-            multiple=True,
-            help="Argument of the game itself, as in max_cycles=100. Can be given several times.",
-        ),
-        click.option(
-            "--teams",
-            type=TeamsType(),
-            default=(),
-            metavar="TEAM,...",
-            help="PettingZoo: team of each player in the game's order, or one for all. [each its own, or by kind]",
-        ),
-        click.option(
-            "--separate", is_flag=True, help="PettingZoo: a behavior of its own for each player, with its name."
-        ),
-    ):
-        command = option(command)
-    return command
+    """Add the options of the game itself."""
+    arguments = click.option(
+        "--env-arg",
+        "arguments",
+        metavar="KEY=VALUE",
+        type=ASSIGNMENT,
+        multiple=True,
+        help="Argument of the game itself, as in max_cycles=100. Can be given several times.",
+    )
+    teams = click.option(
+        "--teams",
+        type=TEAMS,
+        default=(),
+        metavar="TEAM,...",
+        help="PettingZoo: team of each player in the game's order, or one for all. [each its own, or by kind]",
+    )
+    separate = click.option(
+        "--separate", is_flag=True, help="PettingZoo: a behavior of its own for each player, with its name."
+    )
+    return separate(teams(arguments(command)))
 
 
 def make_player(player: str, spec: BehaviorSpec, *, sample: bool, seed: int | None = None) -> Player:
@@ -188,7 +146,7 @@ def make_player(player: str, spec: BehaviorSpec, *, sample: bool, seed: int | No
 
 
 def with_scripted(simulation: Simulation, scripted: Mapping[int, str]) -> Simulation:
-    """Let built-in players play the teams that are named. Raises ValueError for a team that the game doesn't have.
+    """Assign built-in players to the named teams. Raises ValueError for a team that the game does not have.
 
     Models draw their actions, as they did when they were trained.
     """
@@ -206,7 +164,7 @@ def with_scripted(simulation: Simulation, scripted: Mapping[int, str]) -> Simula
 
 
 def check(source: Source, scripted: Mapping[int, str]) -> None:
-    """Raise click.UsageError, which says why not, unless the games can be made, and the scripted teams played, here."""
+    """Raise click.UsageError, with the reason, unless this machine can make the games and play the scripted teams."""
     simulation = try_to_make(source)
     try:
         with_scripted(simulation, scripted)
@@ -219,7 +177,7 @@ def check(source: Source, scripted: Mapping[int, str]) -> None:
 
 
 def try_to_make(source: Source) -> Simulation:
-    """Make one game. Raises click.UsageError, which says why it can't be."""
+    """Make one game. Raises click.UsageError with the reason."""
     if source.library == "python":
         try:
             return source.make()

@@ -1,36 +1,34 @@
 """`ludus run rename | tag | delete`: rename, tag and delete runs."""
 
+from collections.abc import Sequence
+
 import click
 
-from ludus.cli.client import connected
-from ludus.cli.options import json_option
-from ludus.cli.render import echo, print_result
+from ludus.cli.client import answering, connected
+from ludus.cli.render import echo
 from ludus.client import Client
+from ludus.schemas import Run
 
 
 @click.command()
 @click.argument("run")
 @click.argument("name")
-@json_option
-@connected
-def rename(client: Client, *, run: str, name: str, as_json: bool) -> None:
+@answering(lambda renamed: f"{renamed.id} {renamed.name}")
+def rename(client: Client, *, run: str, name: str) -> Run:
     """Give RUN another NAME, also after its end."""
-    renamed = client.runs.rename(run, name)
-    print_result(renamed, f"{renamed.id} {renamed.name}", as_json=as_json)
+    return client.runs.rename(run, name)
 
 
 @click.command()
 @click.argument("run")
 @click.argument("tags", nargs=-1)
 @click.option("--remove", "removed", multiple=True, metavar="TAG", help="A tag to remove. Can be given several times.")
-@json_option
-@connected
-def tag(client: Client, *, run: str, tags: tuple[str, ...], removed: tuple[str, ...], as_json: bool) -> None:
+@answering(lambda tagged: ", ".join(tagged.tags))
+def tag(client: Client, *, run: str, tags: tuple[str, ...], removed: tuple[str, ...]) -> Run:
     """Add TAGS to RUN, and remove others, also after its end. Prints all tags of the run."""
     if not tags and not removed:
         raise click.UsageError("name at least one tag to add, or --remove TAG")
-    tagged = client.runs.tag(run, tags, removed)
-    print_result(tagged, ", ".join(tagged.tags), as_json=as_json)
+    return client.runs.tag(run, tags, removed)
 
 
 @click.command()
@@ -40,8 +38,8 @@ def tag(client: Client, *, run: str, tags: tuple[str, ...], removed: tuple[str, 
 def delete(client: Client, *, runs: tuple[str, ...], yes: bool) -> None:
     """Delete RUNS that have ended, with their metrics, events, logs and checkpoints.
 
-    A run is kept, and what needs it is named, while an alias stands for one of its checkpoints, another run began with
-    one or judged one, a checkpoint is pinned, or it plays on a shared ladder.
+    A run is kept, and the error names the reason, while an alias stands for one of its checkpoints, another run began
+    with one or judged one, a checkpoint is pinned, or it plays on a shared ladder.
     """
     found = [client.runs.get(run) for run in runs]  # all names first: after a deletion one would mean another run
     if not yes:
@@ -52,3 +50,6 @@ def delete(client: Client, *, runs: tuple[str, ...], yes: bool) -> None:
     for each in found:
         client.runs.delete(each.id)
         echo(f"{each.id} deleted")
+
+
+COMMANDS: Sequence[click.Command] = (rename, tag, delete)

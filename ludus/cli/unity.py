@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Coroutine
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import click
 
 from ludus.cli.exits import INTERRUPTED, exit_of_end, exit_of_error
-from ludus.cli.options import ca_file_option, connect_timeout_option, gateway_option, token_option
+from ludus.cli.options import ca_file_option, connect_timeout_option, gateway_option, option, token_option
 from ludus.cli.render import LINES, echo
 from ludus.games.builds import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings, play
 from ludus.games.engine import EngineOverrides
@@ -46,20 +47,18 @@ class _TakesTheRest(click.Command):
     type=click.Path(path_type=Path),
     help="The build, with or without its extension. [default: wait for the Editor]",
 )
-@click.option("--num-envs", type=click.IntRange(1, 256), default=1, show_default=True, help="Copies of the build.")
+@option("--num-envs", type=click.IntRange(1, 256), default=1, help="Copies of the build.")
 @click.option(REST, "env_args", metavar="...", help="Everything after it goes to the build.")
-@click.option(
+@option(
     "--base-port",
     type=click.IntRange(1, LAST_PORT),
     default=BASE_PORT,
-    show_default=True,
     help="Port of the first copy; the others take the next ones.",
 )
-@click.option(
+@option(
     "--editor-port",
     type=click.IntRange(1, LAST_PORT),
     default=EDITOR_PORT,
-    show_default=True,
     help="The Editor's port.",
 )
 @click.option("--no-graphics", is_flag=True, help="Start without graphics; cameras then show nothing.")
@@ -70,32 +69,30 @@ class _TakesTheRest(click.Command):
 @click.option("--time-scale", type=click.FloatRange(0), help="Game seconds per second. [the run's]")
 @click.option("--target-frame-rate", type=_INT32, help="Frames per second; -1: no limit. [the run's]")
 @click.option("--capture-frame-rate", type=_INT32, help="Frames per second of game time. [the run's]")
-@click.option(
+@option(
     "--timeout-wait",
+    "timeout_wait_seconds",
     type=click.FloatRange(0, min_open=True),
     default=60.0,
-    show_default=True,
     help="Seconds that a copy may take to call first, to call again, and to quit.",
 )
-@click.option(
+@option(
     "--max-lifetime-restarts",
     type=click.IntRange(-1),
     default=10,
-    show_default=True,
     help=f"How often each copy is started again if it ends before the run. {_ANY_NUMBER}",
 )
-@click.option(
+@option(
     "--restarts-rate-limit-n",
     type=click.IntRange(-1),
     default=1,
-    show_default=True,
     help=f"How often within the period. {_ANY_NUMBER}",
 )
-@click.option(
+@option(
     "--restarts-rate-limit-period-s",
+    "restarts_rate_limit_period_seconds",
     type=click.FloatRange(0, min_open=True),
     default=60.0,
-    show_default=True,
     help="The period, in seconds.",
 )
 @click.option(
@@ -113,27 +110,13 @@ def unity(
     run: str,
     env: Path | None,
     num_envs: int,
-    env_args: tuple[str, ...],
-    base_port: int,
-    editor_port: int,
-    no_graphics: bool,
-    no_graphics_monitor: bool,
-    width: int | None,
-    height: int | None,
-    quality_level: int | None,
-    time_scale: float | None,
-    target_frame_rate: int | None,
-    capture_frame_rate: int | None,
-    timeout_wait: float,
-    max_lifetime_restarts: int,
-    restarts_rate_limit_n: int,
-    restarts_rate_limit_period_s: float,
     logs: Path | None,
     server: str,
     token: str | None,
     ca_file: Path | None,
     label: str,
     connect_timeout: float,
+    **settings: Any,
 ) -> None:
     """Connect Unity games to RUN (an id or a name) until it ends: copies of a build, or the Editor.
 
@@ -153,27 +136,16 @@ def unity(
     """
     if env is None and num_envs > 1:
         raise click.UsageError("--num-envs counts copies of a build: name it with --env")
-    settings = GameSettings(
-        Target(server, run, token, label, ca_file, connect_timeout),
-        env=env,
-        num_envs=num_envs,
-        env_args=env_args,
-        base_port=base_port,
-        editor_port=editor_port,
-        no_graphics=no_graphics,
-        no_graphics_monitor=no_graphics_monitor,
-        engine=EngineOverrides(width, height, quality_level, time_scale, target_frame_rate, capture_frame_rate),
-        timeout_wait_seconds=timeout_wait,
-        max_lifetime_restarts=max_lifetime_restarts,
-        restarts_rate_limit_n=restarts_rate_limit_n,
-        restarts_rate_limit_period_seconds=restarts_rate_limit_period_s,
-        logs=logs or Path("results", _folder_name(run), "run_logs"),
-    )
-    sys.exit(_play(settings))
+    target = Target(server, run, token, label, ca_file, connect_timeout)
+    engine = EngineOverrides(**{each.name: settings.pop(each.name) for each in fields(EngineOverrides)})
+    # A name that every file system accepts.
+    folder = re.sub(r"[^0-9A-Za-z._-]", "_", run).strip(".") or "run"
+    logs = logs or Path("results", folder, "run_logs")
+    sys.exit(_play(GameSettings(target, env=env, num_envs=num_envs, engine=engine, logs=logs, **settings)))
 
 
 def _play(settings: GameSettings) -> int:
-    """Play, say how that went, and return the exit code."""
+    """Play, print the end, and return the exit code."""
     handler = _Echo()
     logger = logging.getLogger("ludus.games")
     level = logger.level
@@ -193,7 +165,7 @@ def _play(settings: GameSettings) -> int:
 
 
 async def _interruptible(playing: Coroutine[Any, Any, RunEnd]) -> RunEnd | None:
-    """Let each Ctrl-C, or SIGTERM, cancel what is played; None: it was."""
+    """Run the games; each Ctrl-C or SIGTERM cancels them. Returns None if they were cancelled."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(playing)
     interrupts = 0
@@ -205,7 +177,7 @@ async def _interruptible(playing: Coroutine[Any, Any, RunEnd]) -> RunEnd | None:
             echo("telling the games to quit; Ctrl-C again ends them at once", err=True)
         loop.call_soon_threadsafe(task.cancel)
 
-    # signal.signal, since the loop's own handlers are for POSIX alone; on Windows it runs with the next tick.
+    # Not the loop's own handlers, which only POSIX has; on Windows the handler runs with the next tick.
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return await task
@@ -217,12 +189,7 @@ async def _interruptible(playing: Coroutine[Any, Any, RunEnd]) -> RunEnd | None:
 
 
 class _Echo(logging.Handler):
-    """Prints what the library logs."""
+    """Prints the log records of the library."""
 
     def emit(self, record: logging.LogRecord) -> None:
         echo(record.getMessage(), err=True, kept=LINES)
-
-
-def _folder_name(run: str) -> str:
-    """Return the name of a run as one that every file system takes."""
-    return re.sub(r"[^0-9A-Za-z._-]", "_", run).strip(".") or "run"

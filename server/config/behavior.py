@@ -10,7 +10,7 @@ Differences from ML-Agents, all of them refusals: values that it takes and that 
 buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are refused here.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
@@ -113,7 +113,7 @@ class TrainerConfig(Section):
 
 
 class ReinforcementConfig(TrainerConfig):
-    """Parent of the trainers that learn from rewards by playing: PPO, SAC and POCA."""
+    """Parent of the trainers that learn from rewards by playing (`LearningConfig`)."""
 
     reward_signals: RewardSignals = RewardSignals(extrinsic=ExtrinsicConfig())
     """The reward signals. If given, only the listed signals exist."""
@@ -196,13 +196,12 @@ class CloneConfig(FromDemonstrations, TrainerConfig):
     """Episodes per evaluation; 0 = no evaluations."""
 
 
+LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
+"""The trainers that learn from a simulator."""
 TRAINERS: Final[dict[str, type[TrainerConfig]]] = {
-    "ppo": PPOConfig,
-    "sac": SACConfig,
-    "poca": POCAConfig,
-    "clone": CloneConfig,
+    trainer.model_fields["trainer_type"].default: trainer for trainer in (*get_args(LearningConfig), CloneConfig)
 }
-"""The trainers by `trainer_type`; a test holds this against the union."""
+"""All trainers by `trainer_type`."""
 
 
 def _named(value: Any) -> Any:
@@ -213,7 +212,7 @@ def _named(value: Any) -> Any:
 
 
 BehaviorConfig: TypeAlias = Annotated[
-    Annotated[PPOConfig | SACConfig | POCAConfig | CloneConfig, Field(discriminator="trainer_type")],
+    Annotated[LearningConfig | CloneConfig, Field(discriminator="trainer_type")],
     BeforeValidator(_named),
 ]
 """The union of all trainers' sections, discriminated by `trainer_type`."""

@@ -118,8 +118,8 @@ class POCAHyperparameters(OnPolicyHyperparameters):
     """Multi-Agent Posthumous Credit Assignment (Cohen et al. 2022): PPO's numbers, with a critic of its own kind."""
 
 
-class SACHyperparameters(_Buffered):
-    """Soft Actor-Critic (Haarnoja et al. 2018)."""
+class OffPolicyHyperparameters(_Buffered):
+    """Parent of the numbers of trainers that learn from a replay buffer: SAC's."""
 
     batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER)
     """Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with discrete ones."""
@@ -133,11 +133,6 @@ class SACHyperparameters(_Buffered):
     """Agent steps before the first gradient step, best several episodes of the untrained policy. Typical: 1,000 to
     10,000.
     """
-    init_entcoef: Real = Field(default=1.0, gt=0)
-    """Initial value of the entropy coefficients, which then adapt: one for the continuous actions, one for each
-    discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous actions, 0.05 to 0.5 with discrete
-    ones.
-    """
     save_replay_buffer: Flag = False
     """Save the replay buffer with checkpoints, so that a resumed run continues with it."""
     steps_per_update: Real = Field(default=1.0, gt=0, le=1e9)
@@ -148,14 +143,24 @@ class SACHyperparameters(_Buffered):
     """Agent steps per gradient step of the reward signals' own networks. Default: a copy of `steps_per_update`.
     Typical: 1 to 20, as `steps_per_update`.
     """
+    tau: Real = Field(default=0.005, gt=0, le=1)
+    """Fraction by which the target network moves towards the network per gradient step; larger is faster and less
+    stable. Typical: 0.005 to 0.01.
+    """
+
+
+class SACHyperparameters(OffPolicyHyperparameters):
+    """Soft Actor-Critic (Haarnoja et al. 2018)."""
+
+    init_entcoef: Real = Field(default=1.0, gt=0)
+    """Initial value of the entropy coefficients, which then adapt: one for the continuous actions, one for each
+    discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous actions, 0.05 to 0.5 with discrete
+    ones.
+    """
     exploration_noise: Literal["white", "pink"] = Field(default="white", json_schema_extra=OWN)
     """Noise of continuous actions over time: independent at each step as in ML-Agents (white), or with equal power at
     all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise reaches goals that white noise, which
     cancels out over time, does not reach (MountainCarContinuous).
-    """
-    tau: Real = Field(default=0.005, gt=0, le=1)
-    """Fraction by which the target network moves towards the network per gradient step; larger is faster and less
-    stable. Typical: 0.005 to 0.01.
     """
 
 

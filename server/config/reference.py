@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from server.config.assessment import EvaluateSettings, MatchSettings
-from server.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.behavior import TRAINERS, TrainerConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.divergence import DivergenceSettings
 from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
@@ -28,12 +28,6 @@ from server.config.environment_parameters import (
     UniformParameters,
     UniformSampler,
 )
-from server.config.hyperparameters import (
-    CloneHyperparameters,
-    POCAHyperparameters,
-    PPOHyperparameters,
-    SACHyperparameters,
-)
 from server.config.imitation import BehavioralCloningConfig
 from server.config.key_validation import MAX_PROBLEMS
 from server.config.mlagents_keys import MLAgentsKey, mlagents_keys_of, path_keys
@@ -47,16 +41,16 @@ from server.config.unsupported import UNSUPPORTED
 from server.config.values import OWN, Section
 from server.kit.docstrings import field_texts
 
+
+def _of_trainer(name: str, trainer: type[TrainerConfig]) -> Iterator[tuple[type[Section], str]]:
+    """Yield the sections of a trainer with their paths."""
+    yield trainer, f"`behaviors.NAME` with `trainer_type: {name}`"
+    yield type(trainer.model_fields["hyperparameters"].default), f"`behaviors.NAME.hyperparameters` of `{name}`"
+
+
 PATHS: Final[Mapping[type[Section], str]] = {
     RunConfig: "The document",
-    PPOConfig: "`behaviors.NAME` with `trainer_type: ppo`",
-    PPOHyperparameters: "`behaviors.NAME.hyperparameters` of `ppo`",
-    SACConfig: "`behaviors.NAME` with `trainer_type: sac`",
-    SACHyperparameters: "`behaviors.NAME.hyperparameters` of `sac`",
-    POCAConfig: "`behaviors.NAME` with `trainer_type: poca`",
-    POCAHyperparameters: "`behaviors.NAME.hyperparameters` of `poca`",
-    CloneConfig: "`behaviors.NAME` with `trainer_type: clone`",
-    CloneHyperparameters: "`behaviors.NAME.hyperparameters` of `clone`",
+    **dict(pair for name, trainer in TRAINERS.items() for pair in _of_trainer(name, trainer)),
     NetworkSettings: "behaviors.NAME.network_settings",
     MemorySettings: "behaviors.NAME.network_settings.memory",
     RewardSignals: "behaviors.NAME.reward_signals",

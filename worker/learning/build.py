@@ -9,7 +9,7 @@ reward signals, `shown` the `DemonstrationBuffer` of its `behavioral_cloning` se
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ import torch
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.behavior import CloneConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
 from server.config.imitation import FromDemonstrations
 from server.config.rewards import (
     CuriosityConfig,
@@ -41,9 +41,6 @@ from worker.learning.rewards.gail import GAILReward
 from worker.learning.rewards.novelty import NoveltyReward
 from worker.learning.rewards.rnd import RNDReward
 from worker.learning.rewards.signals import NamedSignal, RewardSignal, SignalSet
-
-LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
-"""The trainers that learn from a simulator."""
 
 
 class DeviceMissing(ValueError):
