@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.examples import examples
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.replay import MOST_STREAMS, ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
@@ -195,7 +196,7 @@ class ReplayMachine(RuleBasedStateMachine):
 TestReplayAgainstAList = ReplayMachine.TestCase
 TestReplayAgainstAList.settings = settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=20,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a failure of this machine takes minutes
 )

@@ -37,6 +37,7 @@ from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.simulators.repository import Placement
 from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
+from tests.examples import examples
 from tests.factories import RecordingWakeUp, make_checkpoint, make_run
 
 MOVES = sorted(RunState)
@@ -352,8 +353,10 @@ class Life(RuleBasedStateMachine):
             return RunRepository(session).get(self._id)
 
 
-LIMITS = settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-FEWER = settings(LIMITS, max_examples=10)
+LIMITS = settings(
+    max_examples=examples(25), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+FEWER = settings(LIMITS, max_examples=examples(10))
 """Each run of the tests tries others."""
 
 
