@@ -13,7 +13,8 @@ import numpy as np
 from ludus.demonstrations import Demonstration, DemonstrationError, Summary, inspect, merge, read, thin, write
 from ludus.protocol.spec import BehaviorSpec
 from server.demonstrations.refs import DemonstrationRef
-from server.kit.artifacts import ArtifactStore, Stored, fetch, published
+from server.kit.artifacts.publication import Stored, published
+from server.kit.artifacts.store import ArtifactStore, fetch
 from server.kit.db.ids import new_id
 from server.kit.errors import DemonstrationInvalid
 

@@ -11,11 +11,11 @@ from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import DemonstrationError
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
+from ludus.schemas.states import StopReason
 from server.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
 from server.config.hyperparameters import OffPolicyHyperparameters
 from server.config.problems import join_path
 from server.config.rewards import GAILConfig
-from server.kit.states import StopReason
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import (
     Demonstrations,

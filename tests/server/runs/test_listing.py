@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select
 from sqlalchemy.exc import InvalidRequestError
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.keyset import prefix
 from server.kit.errors import InvalidQuery
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.kit.states import RunState
 from server.runs import repository
 from server.runs.models import Run, RunTag
 from server.runs.repository import RunRepository

@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 
 
 def hang(descriptor: int) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from server.kit.artifacts import FileRef, FolderStore, check_path
 from server.kit.artifacts import folder as artifacts
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef, check_path
 from server.kit.errors import ArtifactNotFound, InvalidArtifactPath, StorageFull, StorageRefused, StorageUnavailable
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
-from server.kit.states import RunState
 from server.ladders.models import LadderPlayer
 from server.ladders.rating_systems import RatingTable, Tally, tally
 from server.ladders.ratings.job import RatingJob

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import booleans, integers, sampled_from
 
+from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.controller.controller import Controller
@@ -25,7 +26,7 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.errors import IllegalTransition, LeaseLost, RunEnded, RunEnding, RunNotPaused, RunNotRunning
 from server.kit.settings import Settings
-from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent, RunState, StopReason
+from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService

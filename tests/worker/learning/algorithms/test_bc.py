@@ -8,7 +8,9 @@ import torch
 
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import BehavioralCloningConfig, CloneConfig, NetworkSettings
+from server.config.behavior import CloneConfig
+from server.config.imitation import BehavioralCloningConfig
+from server.config.network import NetworkSettings
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, picture, vector
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
