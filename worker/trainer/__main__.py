@@ -14,15 +14,10 @@ import structlog
 import torch
 
 from ludus.logging import bind_process, configure_logging, redirect_output
-<<<<<<< HEAD
-from server.config.config import parse_document, review
-=======
 from ludus.schemas.states import StopReason
 from server.config.document import parse_document
->>>>>>> main
 from server.config.problems import join_path
 from server.config.resolution import review
-from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem
 from worker.collectors.pool import CollectorStartError

@@ -20,16 +20,10 @@ from ludus.collector.messages import EndedGame, EvaluationEnded, SimulatorStarte
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
-<<<<<<< HEAD
-from server.config.assessment import AssessmentSettings, MatchSettings, checkpoints_of
-from server.config.behavior import TRAINERS, NetworkSettings
-from server.kit.states import StopReason
-=======
 from ludus.schemas.states import StopReason
-from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
+from server.config.assessment import AssessmentSettings, MatchSettings, checkpoints_of
 from server.config.behavior import TRAINERS
 from server.config.network import NetworkSettings
->>>>>>> main
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator
 from worker.evaluation.evaluation import EpisodeEvaluator

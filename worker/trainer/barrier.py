@@ -9,14 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-<<<<<<< HEAD
 from ludus.collector.snapshots.state import State
-from server.config.config import CloneConfig, RunConfig
-=======
-from ludus.collector.session_snapshots import State
 from server.config.behavior import CloneConfig
 from server.config.run import RunConfig
->>>>>>> main
 from worker.collectors.events import CollectorDied, CollectorEvent, HandedOver
 from worker.trainer.attempt import Attempt
 from worker.trainer.learner import BehaviorLearner

@@ -26,15 +26,8 @@ from torch import Tensor
 from ludus.collector.heads.head import HALF_LOG_TWO_PI
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-<<<<<<< HEAD
-from server.config.config import ReinforcementConfig, SACConfig
-from server.config.rewards import GAILConfig
-=======
 from server.config.behavior import ReinforcementConfig, SACConfig
-from server.config.rewards import (
-    GAILConfig,
-)
->>>>>>> main
+from server.config.rewards import GAILConfig
 from worker.learning.functional.distributions import branch_bounds
 
 CALM: Final = 10
