@@ -9,7 +9,7 @@ truncated, always with its final observation, never with the first one of the ne
 metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are when an
 episode begins, and drawn again for each later one where they have samplers; the one that seeds episodes
 (`ludus.sdk.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without
-`reset`, hear of new ones with the run's next reset only.
+`reset`, get new ones only with the run's next reset.
 """
 
 import inspect
@@ -64,7 +64,7 @@ def make_simulation(
 
 
 class _GymnasiumSimulation(GameSimulation):
-    """What single and vector environments have in common."""
+    """Common base of single and vector environments."""
 
     def __init__(self, behavior: str, observations: Any, actions: Any) -> None:
         self._encoder = ObservationEncoder(observations)
@@ -149,7 +149,7 @@ def _check_reset(env: Environment) -> None:
 
 
 def _check_answer(env: Environment, method: str, answer: object, parts: tuple[str, ...]) -> None:
-    """Raise SimulatorError unless `reset` or `step` returned Gymnasium's tuple. Playing again would not mend it."""
+    """Raise SimulatorError unless `reset` or `step` returned Gymnasium's tuple. Another attempt would fail, too."""
     if isinstance(answer, tuple) and len(answer) == len(parts):
         return
     found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"one {type(answer).__name__}"

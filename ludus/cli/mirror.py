@@ -1,6 +1,7 @@
 """`ludus run mirror RUN DIR`: a run's results as files on this machine, TensorBoard's among them."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -29,8 +30,8 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
     ludus run mirror nightly results/nightly &
     tensorboard --logdir results
 
-    Event files for TensorBoard, `configuration.yaml`, checkpoints and models. Interrupted, it goes on where it was
-    when it is started again; a run that has ended is brought over as a whole. The run itself is left alone.
+    Event files for TensorBoard, `configuration.yaml`, checkpoints and models. Interrupted, it continues
+    when it is started again; a run that has ended is copied as a whole. The run itself does not change.
     """
     found = client.runs.get(run)
     target = Folder(folder)
@@ -40,8 +41,10 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
             raise Failure(
                 f"{target.shown(folder)} has the results of run {journal.run}; name another folder", Exit.USAGE
             )
-        began = found.created_at.timestamp()  # and not when this command was started: it may be started again
-        with Mirror(client, found, target, say=_say, began=began, server=client.server) as mirrored:
+        began = found.created_at.timestamp()  # not the start of this command, which may be started again
+        with Mirror(
+            client, found, target, say=partial(echo, kept=LINES), began=began, server=client.server
+        ) as mirrored:
             ended = _follow(mirrored, once=once)
     except ResultsUnusable as error:
         raise Failure(str(error), Exit.REFUSED) from error
@@ -54,12 +57,8 @@ def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:
         raise SystemExit(OUTCOMES[ended])
 
 
-def _say(text: str) -> None:
-    echo(text, kept=LINES)
-
-
 def _follow(mirrored: Mirror, *, once: bool) -> str | None:
-    """Bring over what is new until the run has ended; return its final state, None with `once` before that."""
+    """Copy new results until the run has ended; return its final state, None with `once` before that."""
     backoff = ServerBackoff()
     while True:
         try:

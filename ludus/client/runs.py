@@ -13,7 +13,7 @@ from ludus.schemas import Amendments, Assessment, Attempt, EvaluationResult, Mat
 
 TERMINAL_STATES: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 LONG_POLL_SECONDS: Final = 20.0
-"""How long the server may hold one request of `wait`; below the idle time-out of common proxies."""
+"""Longest time of one request of `wait`; below the idle time-out of common proxies."""
 STALL_POLL_SECONDS: Final = 5.0
 """The same with `unless_stalled`: a run may stall by the passing of time, without a change of state."""
 PAUSED_POLL_SECONDS: Final = 1.0
@@ -162,7 +162,7 @@ class Runs(Resource):
         """Block until a run is in one of `states` (`terminal` stands for all final ones) or has ended, and return it.
 
         Tolerates a server that is away for up to a minute. `timeout` is in seconds; raises WaitTimedOut after it, and
-        with `unless_stalled` RunStalled as soon as the run continues only after somebody acts (`Run.needs_action`).
+        with `unless_stalled` RunStalled as soon as the run continues only after a person acts (`Run.needs_action`).
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         wanted = {name for state in states for name in (TERMINAL_STATES if state == "terminal" else {state})}

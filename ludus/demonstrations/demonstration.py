@@ -1,8 +1,8 @@
 """A demonstration: transitions of one behavior as columns, in the order in which they happened.
 
-The rows lie in *pieces*, one behind the other: each is an episode, or a part of one. Row t holds the observation s_t
+The rows lie in *pieces*, one after the other: each is an episode, or a part of one. Row t holds the observation s_t
 and the action a_t that was taken there; the observation that followed is the next row's, and for the last row of a
-piece it is the piece's final observation, which is never a row of its own.
+piece it is the piece's final observation, which is never a row.
 
 Legend: n rows, E pieces, C continuous columns, D discrete branches, K choices of all branches together.
 """
@@ -22,7 +22,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
 ACTION_TOLERANCE = 1e-6
-"""How far a continuous action may lie outside [-1, 1] by rounding."""
+"""Tolerance for continuous actions outside [-1, 1], by rounding."""
 
 
 class DemonstrationError(ValueError):
@@ -39,7 +39,7 @@ class DemonstrationError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Demonstration:
-    """Columns of transitions. Raises `DemonstrationError` unless shapes, dtypes and values are what they should be."""
+    """Columns of transitions. Raises `DemonstrationError` for wrong shapes, dtypes and values."""
 
     spec: BehaviorSpec
     observations: tuple[Array, ...]
@@ -57,13 +57,13 @@ class Demonstration:
     starts: Rows
     """(E,): the first row of each piece; the first is 0, every piece has a row."""
     final_observations: tuple[Array, ...]
-    """One per ObservationSpec: (E, *shape), what was seen after each piece's last row."""
+    """One per ObservationSpec: (E, *shape), the observation after each piece's last row."""
     from_start: Bools
     """(E,): the piece begins where its episode began."""
     group_rewards: Floats | None = None
     """(n,): shared with the agent's group, beside `rewards`. None: zeros."""
     group_ids: Ints | None = None
-    """(n,): the agent's group, 0 = none. None: nobody has one."""
+    """(n,): the agent's group, 0 = none. None: no agent has one."""
     action_masks: Bytes | None = None
     """(n, K), 1 = allowed. None: everything was allowed."""
 
@@ -168,7 +168,7 @@ class Demonstration:
         )
 
     def next_observations(self, rows: Rows) -> tuple[Array, ...]:
-        """Return what was seen after these rows."""
+        """Return the observations after these rows."""
         last = np.isin(rows, self.ends)
         piece = np.searchsorted(self.starts, rows, side="right") - 1
         following = np.where(last, 0, rows + 1)
@@ -245,7 +245,7 @@ def merge(demonstrations: Sequence[Demonstration]) -> Demonstration:
 def check_fit(
     shown: BehaviorSpec, behavior: BehaviorSpec, whose: str | None = None, what: str = "the demonstration"
 ) -> None:
-    """Raise `DemonstrationError`, with both shapes, unless what was shown is what the behavior sees and does.
+    """Raise `DemonstrationError`, with both shapes, unless the specs have the same observations and actions.
 
     Names, types and dimension properties of observations are not compared (ML-Agents does not either), nor are dtypes:
     an image of uint8 and one of float32 are the same to a network. `what` and `whose` name the two in the message.

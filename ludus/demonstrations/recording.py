@@ -1,6 +1,6 @@
 """Our own recordings: a `.npz` archive, version 1, that needs no pickle.
 
-`demonstration.json` holds the format's version and the behavior's spec; every column is a member of its own, named as
+`demonstration.json` holds the format's version and the behavior's spec; every column is one member, named as
 in `Demonstration`: `observations/0.npy`, ..., `final_observations/0.npy`, ..., `rewards.npy`, .... The optional ones
 are missing where they are None. `numpy.load(path, allow_pickle=False)["rewards"]` works.
 
@@ -34,7 +34,7 @@ _COLUMNS: Final = ("continuous", "discrete", "rewards", "terminated", "truncated
 _OPTIONAL: Final = ("group_rewards", "group_ids", "action_masks")
 _PER_OBSERVATION: Final = ("observations", "final_observations")
 _NO_HEADER: Final = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError)
-"""What numpy raises for an array's header that is none: it evaluates it as a literal of Python."""
+"""Errors of numpy for an invalid header of an array, which it evaluates as a literal of Python."""
 
 
 def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
@@ -54,7 +54,7 @@ def encode(demonstration: Demonstration, flushes: int = 0) -> bytes:
 
 
 def decode(file: bytes, *, max_bytes: int) -> tuple[Demonstration, int]:
-    """Return what a file holds, and its `flushes`. Raises `DemonstrationError`."""
+    """Return the demonstration in a file, and its `flushes`. Raises `DemonstrationError`."""
     try:
         with opened(io.BytesIO(file)) as archive:
             return _decode(archive, max_bytes)

@@ -75,7 +75,7 @@ class GamePort:
         top, peer = outline(request), str(context.peer())
         if introduces(request, top):
             if self._occupied(peer):
-                self._tell(diagnostics.foreign_game(self.number))
+                self._tell(diagnostics.failure("foreign_game", port=self.number))
                 return GOODBYE
             await self.end_session()
             self._earlier_peer = self._peer if peer != self._peer else ""
@@ -83,7 +83,7 @@ class GamePort:
             self.session = self._new_session()
         elif self.session is None or peer == self._earlier_peer:
             if not top.closes:
-                self._tell(diagnostics.stray_call(self.number))
+                self._tell(diagnostics.failure("stray_call", port=self.number))
             return GOODBYE
         return await self.session.answer(request, top)
 
@@ -94,7 +94,7 @@ class GamePort:
 
 
 def _answers(number: int) -> bool:
-    """Whether something listens on a port. Where several may share one (macOS, Windows), binding alone won't tell."""
+    """Whether something listens on a port. Where several may share one (macOS, Windows), binding does not fail."""
     try:
         with socket.create_connection(("127.0.0.1", number), PROBE_SECONDS):
             return True

@@ -41,7 +41,7 @@ _Batch = TypeVar("_Batch", DecisionBatch, TerminalBatch)
 
 
 class Action(NamedTuple):
-    """What one agent shall do."""
+    """The action of one agent."""
 
     behavior: str
     agent: int
@@ -166,7 +166,7 @@ class StepBuilder:
         """End an agent's episode with its final observation.
 
         `truncated` is True where a limit cut the episode short (its future still had value), False where the task
-        itself ended. `outcome` tells who won, in games that have winners.
+        itself ended. `outcome` is the result for the agent, in games that have winners.
         """
         layout = self._layout(behavior)
         rows = self._rows(self._terminals, layout)
@@ -196,7 +196,7 @@ class StepBuilder:
 
     @property
     def stats(self) -> Sequence[StatValue]:
-        """What was reported so far."""
+        """The stats that were reported in this step."""
         return self._stats
 
     @property

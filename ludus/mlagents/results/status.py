@@ -40,7 +40,7 @@ class SavedModel:
 
 @dataclass(frozen=True)
 class BehaviorStatus:
-    """What is known of one behavior."""
+    """Checkpoints and rating of one behavior."""
 
     checkpoints: Sequence[SavedModel]
     """Oldest first."""
@@ -52,7 +52,7 @@ class BehaviorStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of a run."""
+    """Behaviors and lessons of a run."""
 
     behaviors: Mapping[str, BehaviorStatus]
     lessons: Mapping[str, int] = field(default_factory=dict)
