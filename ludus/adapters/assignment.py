@@ -118,7 +118,7 @@ def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dic
     first = next(iter(views.values()))
     if all(view.is_like(first) for view in views.values()):
         return dict.fromkeys(views, lineup.behavior or name)
-    kinds = {player: _kind(player) for player in views}
+    kinds = {player: re.sub(r"_?\d+$", "", str(player)) or str(player) for player in views}
     for kind in set(kinds.values()):
         own = [player for player in views if kinds[player] == kind]
         for player in own[1:]:
@@ -133,10 +133,6 @@ def _behaviors(name: str, views: Mapping[PlayerId, View], lineup: Lineup) -> dic
             "which give their behaviors the names: leave out --behavior"
         )
     return kinds
-
-
-def _kind(player: PlayerId) -> str:
-    return re.sub(r"_?\d+$", "", str(player)) or str(player)
 
 
 def _teams(name: str, behaviors: Mapping[PlayerId, str], lineup: Lineup) -> dict[PlayerId, int]:

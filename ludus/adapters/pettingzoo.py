@@ -100,7 +100,8 @@ class PettingZooSimulation(GameSimulation):
         """
         self._assignments = assign_agents(name, envs[0], lineup)
         self._players: Sequence[PlayerId] = list(self._assignments)
-        self._tables = [_Table(index, _game(env)) for index, env in enumerate(envs)]
+        games = [AECGame(env) if isinstance(env, AECEnv) else ParallelGame(env) for env in envs]
+        self._tables = [_Table(index, game) for index, game in enumerate(games)]
         self._seeds = EpisodeSeeds(seed, seed_parameter)
         self._parameters = EnvironmentParameters()
         """Those of the run, as they are now."""
@@ -255,14 +256,15 @@ class _News:
         self.terminals: defaultdict[str, TerminalRows] = defaultdict(TerminalRows)
 
 
-def _game(env: Environment) -> Game:
-    return AECGame(env) if isinstance(env, AECEnv) else ParallelGame(env)
-
-
 def _factory(name: str) -> Callable[..., Any]:
     """Return the factory of a game. Raises UnsupportedGame if there is none, ImportError if a library is missing."""
-    if "/" in name:
-        return _registered(name)
+    if "/" in name:  # an id of PettingZoo's registry
+        for kind in ("parallel", "aec"):
+            try:
+                return partial(pettingzoo.make, kind, pettingzoo.spec(kind, name))
+            except PettingZooRegistryError as error:
+                problem = str(error)
+        raise UnsupportedGame(problem)
     module_name, _, attribute = name.partition(":")
     module = _module(module_name)
     if attribute:
@@ -275,15 +277,6 @@ def _factory(name: str) -> Callable[..., Any]:
     raise UnsupportedGame(
         f"the module {module.__name__} has neither parallel_env nor env: write pettingzoo:{module_name}:FACTORY"
     )
-
-
-def _registered(game_id: str) -> Callable[..., Any]:
-    for kind in ("parallel", "aec"):
-        try:
-            return partial(pettingzoo.make, kind, pettingzoo.spec(kind, game_id))
-        except PettingZooRegistryError as error:
-            problem = str(error)
-    raise UnsupportedGame(problem)
 
 
 def _module(name: str) -> Any:

@@ -185,7 +185,7 @@ def read_settings(typed: argparse.Namespace) -> LearnSettings:
     warnings = list(_removed(given))
     _choose_beginning(sections["checkpoint_settings"], given, warnings)
     for section, kind in zip(sections.values(), _SECTIONS.values(), strict=True):
-        section |= {key: given[key] for key in given if key in _hints(kind)}
+        section |= {key: given[key] for key in given if key in get_type_hints(kind)}
     environment = _build(EnvironmentSettings, sections["env_settings"])
     environment.check()
     _put_into(document, given)
@@ -225,7 +225,7 @@ def _section_of(document: dict[str, Any], name: str) -> dict[str, Any]:
     section = document.pop(name, {})
     if not isinstance(section, dict):
         raise LearnError(f"Unsupported config {section} for {_SECTIONS[name].__name__}.")
-    legal = _hints(_SECTIONS[name])
+    legal = get_type_hints(_SECTIONS[name])
     for key in section:
         if key not in legal:
             raise LearnError(
@@ -268,26 +268,17 @@ def _put_into(document: dict[str, Any], given: Mapping[str, Any]) -> None:
         document["debug"] = True
     if given.get("deterministic"):
         behaviors = _mapping(document.get("behaviors"))
-        document["behaviors"] = {name: _deterministic(behavior) for name, behavior in behaviors.items()}
-
-
-def _deterministic(behavior: Any) -> Any:
-    if not isinstance(behavior, dict):
-        return behavior
-    return {**behavior, "network_settings": {**_mapping(behavior.get("network_settings")), "deterministic": True}}
+        for behavior in (each for each in behaviors.values() if isinstance(each, dict)):
+            behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
 def _build(kind: type[Section], values: Mapping[str, Any]) -> Section:
     """Return a section with its values converted as ML-Agents does."""
-    hints = _hints(kind)
+    hints = get_type_hints(kind)
     return kind(**{key: _convert(kind, key, hints[key], value) for key, value in values.items()})
 
 

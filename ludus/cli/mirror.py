@@ -9,6 +9,7 @@ import click
 from ludus.cli import exits
 from ludus.cli.client import Failure, connected
 from ludus.cli.exits import INTERRUPTED, OUTCOMES, Exit
+from ludus.cli.options import FOLDER
 from ludus.cli.render import LINES, echo
 from ludus.client import TERMINAL_STATES, Busy, Client, ServerUnreachable
 from ludus.client.backoff import ServerBackoff
@@ -20,7 +21,7 @@ POLL_SECONDS = 1.0
 
 @click.command(epilog=exits.HELP)
 @click.argument("run")
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--once", is_flag=True, help="Copy the present state, and do not follow the run.")
 @connected
 def mirror(client: Client, *, run: str, folder: Path, once: bool) -> None:

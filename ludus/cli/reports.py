@@ -25,6 +25,7 @@ import click
 
 from ludus.cli.client import Failure
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
+from ludus.cli.options import FILE
 from ludus.cli.render import LINES, echo, max_steps, number, printable
 from ludus.cli.require import ALIASES, Requirement, Verdict
 from ludus.client import ApiError, Client
@@ -106,7 +107,8 @@ class Report:
         if code == Exit.UNMET:
             unmet = [f"{each.requirement.text}: {each.reason}" for each in self.verdicts if not each.met]
             reason = f"{len(unmet)} of {len(self.verdicts)} requirements not met: {'; '.join(unmet)}"
-        reason = reason or self.reason or _words(code)
+        default = "done" if code == Exit.OK else f"ended with exit code {code} ({_type(code)})"
+        reason = reason or self.reason or default
         if self.junit is not None:
             self._write_junit(self.junit, code, reason)
         if self.summary is not None:
@@ -128,7 +130,8 @@ class Report:
             case = ET.SubElement(suite, "testcase", classname=classname, name=requirement.text, time="0.000")
             verdict = judged.get(requirement)
             if verdict is None or code not in {Exit.OK, Exit.UNMET}:
-                ET.SubElement(case, "skipped", message=f"not judged: {_found(verdict)}{reason}")
+                found = "" if verdict is None else f"{verdict.reason}; "
+                ET.SubElement(case, "skipped", message=f"not judged: {found}{reason}")
             elif not verdict.met:
                 ET.SubElement(case, "failure", type="unmet", message=verdict.reason).text = verdict.reason
         run = [] if self.run is None else [f"run {self.run.id} ({self.run.name}) is {self.run.state}"]
@@ -244,16 +247,11 @@ class ReportedCommand(click.Command):
 
 def report_options(handler: Command) -> Command:
     """Add the options that name the files of the reports, for a `ReportedCommand`."""
-    path = click.Path(dir_okay=False, path_type=Path)
-    handler = click.option(
-        "--summary",
-        type=path,
-        metavar="FILE",
-        help='Append a summary in Markdown, as in --summary "$GITHUB_STEP_SUMMARY".',
-    )(handler)
-    return click.option("--junit", type=path, metavar="FILE", help="Write a JUnit report, whatever the outcome.")(
-        handler
-    )
+    path = FILE
+    summary = 'Append a summary in Markdown, as in --summary "$GITHUB_STEP_SUMMARY".'
+    handler = click.option("--summary", type=path, metavar="FILE", help=summary)(handler)
+    junit = "Write a JUnit report, whatever the outcome."
+    return click.option("--junit", type=path, metavar="FILE", help=junit)(handler)
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -309,14 +307,6 @@ def _type(code: int) -> str:
     if code == INTERRUPTED:
         return "interrupted"
     return _TYPES.get(code) or (Exit(code).name.lower() if code in set(Exit) else f"exit_{code}")
-
-
-def _found(verdict: Verdict | None) -> str:
-    return "" if verdict is None else f"{verdict.reason}; "
-
-
-def _words(code: int) -> str:
-    return "done" if code == Exit.OK else f"ended with exit code {code} ({_type(code)})"
 
 
 def _cell(text: str) -> str:

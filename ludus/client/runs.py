@@ -55,7 +55,7 @@ class Runs(Resource):
         (`behaviors.CartPole.max_steps`) to values. Of a project's runs, those with a higher priority
         are trained first; `owner` is a label: of one token's runs, those of the owner with fewer in training go first.
         """
-        body = _body(config, overrides, name, tags, priority, owner)
+        body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
         return self._transport.post(Run, "/v1/runs", body, idempotency_key)
 
     def plan(
@@ -69,7 +69,7 @@ class Runs(Resource):
         owner: str = "",
     ) -> PlannedRun:
         """Check what `create` would queue, without queuing it; returns the resolved configuration."""
-        body = _body(config, overrides, name, tags, priority, owner)
+        body = _body(config, overrides, name=name, tags=[*tags], priority=priority, owner=owner)
         return self._transport.post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
 
     def get(self, run: str) -> Run:
@@ -84,8 +84,7 @@ class Runs(Resource):
         `metrics` are `[BEHAVIOR:]KEY`, with `@max` or `@min` for the extremes; each run has them as `metrics`, and
         `order_by="metric desc"`, with the word `metric` itself, sorts by the first one.
         """
-        parameters = {"filter": filter, "order_by": order_by, "metrics": [*metrics]}
-        return self._transport.pages(RunListed, "/v1/runs", "runs", parameters, limit)
+        return self._transport.pages(RunListed, "/v1/runs", limit, filter=filter, order_by=order_by, metrics=[*metrics])
 
     def attempts(self, run: str) -> Sequence[Attempt]:
         """Return all attempts of a run, oldest first."""
@@ -224,21 +223,13 @@ def branched(
     return branch
 
 
-def _body(
-    config: Config,
-    overrides: Mapping[str, Any] | None,
-    name: str | None,
-    tags: Sequence[str],
-    priority: int,
-    owner: str,
-) -> dict[str, Any]:
+def _body(config: Config, overrides: Mapping[str, Any] | None, **described: Any) -> dict[str, Any]:
     """Return the body of a request to create a run."""
     if isinstance(config, StoredConfig):
-        source = without_none(config_name=config.name, config_version=config.version)
+        described |= {"config_name": config.name, "config_version": config.version}
     else:
-        source = {"config": config}
-    described = without_none(name=name, tags=[*tags], priority=priority, owner=owner)
-    return {**source, "overrides": dict(overrides or {}), **described}
+        described["config"] = config
+    return without_none(overrides=dict(overrides or {}), **described)
 
 
 def _path(run: str) -> str:

@@ -7,10 +7,10 @@ piece it is the piece's final observation, which is never a row.
 Legend: n rows, E pieces, C continuous columns, D discrete branches, K choices of all branches together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,10 @@ from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
+ROW_COLUMNS: Final = ("continuous", "discrete", "rewards", "terminated", "truncated")
+"""Columns with an entry for each row."""
+OPTIONAL_COLUMNS: Final[Mapping[str, int]] = {"group_rewards": 0, "group_ids": 0, "action_masks": 1}
+"""Columns with an entry for each row that may be None -> the value that None stands for."""
 ACTION_TOLERANCE = 1e-6
 """Tolerance for continuous actions outside [-1, 1], by rounding."""
 
@@ -186,20 +190,15 @@ class Demonstration:
     def _select(
         self, rows: Rows, *, starts: Rows, final_observations: tuple[Array, ...], from_start: Bools
     ) -> "Demonstration":
+        given = {name: getattr(self, name) for name in (*ROW_COLUMNS, *OPTIONAL_COLUMNS)}
+        columns: Any = {name: None if column is None else column[rows] for name, column in given.items()}
         return Demonstration(
             spec=self.spec,
             observations=tuple(values[rows] for values in self.observations),
-            continuous=self.continuous[rows],
-            discrete=self.discrete[rows],
-            rewards=self.rewards[rows],
-            terminated=self.terminated[rows],
-            truncated=self.truncated[rows],
             starts=starts,
             final_observations=final_observations,
             from_start=from_start,
-            group_rewards=None if self.group_rewards is None else self.group_rewards[rows],
-            group_ids=None if self.group_ids is None else self.group_ids[rows],
-            action_masks=None if self.action_masks is None else self.action_masks[rows],
+            **columns,
         )
 
 
@@ -228,17 +227,11 @@ def merge(demonstrations: Sequence[Demonstration]) -> Demonstration:
     return Demonstration(
         spec=first.spec,
         observations=columns("observations"),
-        continuous=joined("continuous"),
-        discrete=joined("discrete"),
-        rewards=joined("rewards"),
-        terminated=joined("terminated"),
-        truncated=joined("truncated"),
         starts=np.concatenate([part.starts + at for part, at in zip(demonstrations, offsets, strict=True)]),
         final_observations=columns("final_observations"),
         from_start=joined("from_start"),
-        group_rewards=_filled(demonstrations, "group_rewards", 0),
-        group_ids=_filled(demonstrations, "group_ids", 0),
-        action_masks=_filled(demonstrations, "action_masks", 1),
+        **{name: joined(name) for name in ROW_COLUMNS},
+        **{name: _filled(demonstrations, name, default) for name, default in OPTIONAL_COLUMNS.items()},
     )
 
 

@@ -19,6 +19,7 @@ Deviations from ML-Agents, on purpose:
  e. Each record's shapes are compared with the first one's; what is not finite is refused, wherever it is.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,18 +72,21 @@ def decode(content: bytes, *, legacy_pairing: bool, max_bytes: int) -> Demonstra
     records = _Records(brain, max_bytes)
     if meta.number_steps < 0:
         raise DemonstrationError(f"its meta message counts {meta.number_steps} records", position=0)
-    if meta.number_steps == 0:
-        _read_to_the_end(reader, records)
-    else:
-        for index in range(meta.number_steps):
-            try:
-                records.add(reader.message(pb.AgentInfoActionPairProto(), f"record {index}"), reader.began)
-            except _Incomplete as error:
-                raise DemonstrationError(
-                    f"it is cut short: its head counts {meta.number_steps} records, {index} are whole "
-                    f"({error.problem}); copy it again",
-                    position=error.position,
-                ) from None
+    # A recording that was never closed counts 0 records: it is read to its end.
+    for index in range(meta.number_steps) if meta.number_steps else itertools.count():
+        if not meta.number_steps and reader.is_at_end:
+            break
+        try:
+            record = reader.message(pb.AgentInfoActionPairProto(), f"record {index}")
+        except _Incomplete as error:
+            if not meta.number_steps:
+                break  # half a record at the end
+            raise DemonstrationError(
+                f"it is cut short: its head counts {meta.number_steps} records, {index} are whole "
+                f"({error.problem}); copy it again",
+                position=error.position,
+            ) from None
+        records.add(record, reader.began)
     return records.paired(legacy=legacy_pairing)
 
 
@@ -136,16 +140,6 @@ class _Reader:
         raise DemonstrationError(
             f"the length of {what} is no number: the file is damaged, or is no ML-Agents recording", position=self.began
         )
-
-
-def _read_to_the_end(reader: _Reader, records: "_Records") -> None:
-    """Read a recording that was never closed."""
-    while not reader.is_at_end:
-        try:
-            record = reader.message(pb.AgentInfoActionPairProto(), f"record {len(records.rewards)}")
-        except _Incomplete:
-            return
-        records.add(record, reader.began)
 
 
 @dataclass
@@ -248,10 +242,14 @@ class _Records:
             except ObservationError as error:
                 raise DemonstrationError(f"observation {observation.name!r}: {error}") from None
         self.sensors = tuple(sensors)
+        try:
+            actions = action_spec(self.brain)
+        except ValueError as error:
+            raise DemonstrationError(str(error)) from None
         spec = BehaviorSpec(
             self.brain.brain_name or "demonstration",
             tuple(each.spec for each in sensors),
-            _action_spec(self.brain),
+            actions,
         )
         try:
             check_spec(spec)
@@ -281,13 +279,6 @@ class _Records:
                 )
             found.append(values)
         return found
-
-
-def _action_spec(brain: Any) -> ActionSpec:
-    try:
-        return action_spec(brain)
-    except ValueError as error:
-        raise DemonstrationError(str(error)) from None
 
 
 def _actions(action: Any, spec: ActionSpec) -> tuple[Floats, Ints]:

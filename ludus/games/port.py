@@ -74,7 +74,9 @@ class GamePort:
         """Answer one call of a game."""
         top, peer = outline(request), str(context.peer())
         if introduces(request, top):
-            if self._occupied(peer):
+            present = self.session
+            taken = present is not None and not present.over and peer != self._peer
+            if present is not None and taken and (self._exclusive or present.busy):
                 self._tell(diagnostics.failure("foreign_game", port=self.number))
                 return GOODBYE
             await self.end_session()
@@ -86,11 +88,6 @@ class GamePort:
                 self._tell(diagnostics.failure("stray_call", port=self.number))
             return GOODBYE
         return await self.session.answer(request, top)
-
-    def _occupied(self, peer: str) -> bool:
-        """Whether another game than the caller has the session."""
-        present = self.session
-        return present is not None and not present.over and peer != self._peer and (self._exclusive or present.busy)
 
 
 def _answers(number: int) -> bool:

@@ -115,7 +115,8 @@ class SimulatorConnection:
                     async with outcome as endpoint:
                         outcome = await self._stream(endpoint)
                 if isinstance(outcome, RunEnd):
-                    return self._summary(outcome)
+                    counts = (self._decisions, self._episodes, self._sessions)
+                    return ConnectionSummary(outcome.code, outcome.reason, outcome.run_id, *counts)
                 await self.join_client.back_off(outcome)
 
     async def _stream(self, endpoint: CollectorEndpoint) -> RunEnd | Failure:
@@ -200,9 +201,6 @@ class SimulatorConnection:
                 self.join_client.report_once(f"waiting: {message.wait.reason}")
             elif kind == "close":
                 return message.close
-
-    def _summary(self, end: RunEnd) -> ConnectionSummary:
-        return ConnectionSummary(end.code, end.reason, end.run_id, self._decisions, self._episodes, self._sessions)
 
 
 class _StreamEnded(Exception):

@@ -242,7 +242,8 @@ class FakeStream:
         if asked != expected or step.stats or any(batch.terminals is not None for batch in batches):
             self._violation(
                 f"a resumed step asks again for exactly the agents that waited then, {agents_text(expected)}, and has "
-                f"no terminals and no stats; this one asks for {agents_text(asked)}. A run takes it as new (not_resumed)"
+                f"no terminals and no stats; this one asks for {agents_text(asked)}. "
+                "A run takes it as new (not_resumed)"
             )
         else:
             self._say("  it went back to where it was")

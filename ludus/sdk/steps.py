@@ -146,7 +146,12 @@ class StepBuilder:
         layout = self._layout(behavior)
         rows = self._rows(self._decisions, layout)
         if mask is not None:
-            rows.masks[len(rows.agents)] = self._mask(mask, agent, layout)
+            array = np.asarray(mask).astype(UINT8)
+            size = layout.spec.actions.mask_size
+            if array.shape != (size,):
+                name = layout.spec.name
+                raise ValueError(f"agent {agent} of {name!r}: its mask has shape {array.shape}, not ({size},)")
+            rows.masks[len(rows.agents)] = array
         self._add(rows, layout, agent, observation, reward)
         rows.groups.append(group)
         rows.group_rewards.append(group_reward)
@@ -261,14 +266,6 @@ class StepBuilder:
         rows.agents.append(agent)
         rows.rewards.append(reward)
         rows.observations.append(arrays)
-
-    @staticmethod
-    def _mask(mask: npt.ArrayLike, agent: int, layout: BehaviorLayout) -> Array:
-        array = np.asarray(mask).astype(UINT8)
-        size = layout.spec.actions.mask_size
-        if array.shape != (size,):
-            raise ValueError(f"agent {agent} of {layout.spec.name!r}: its mask has shape {array.shape}, not ({size},)")
-        return array
 
 
 def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:

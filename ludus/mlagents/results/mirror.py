@@ -24,9 +24,9 @@ from ludus.mlagents.results.folder import (
     write_json,
     write_text,
 )
-from ludus.mlagents.results.status import BehaviorStatus, SavedModel, Status, training_status
-from ludus.mlagents.results.timers import Gauge, Span, timers
-from ludus.schemas import Checkpoint, Event, Metric, Run
+from ludus.mlagents.results.status import BehaviorStatus, SavedModel, training_status
+from ludus.mlagents.results.timers import Gauge, timers
+from ludus.schemas import Event, Metric, Run
 
 SUMMARY_KEY = "Performance/Agent Steps per Second"
 """The metric that every summary has."""
@@ -115,7 +115,12 @@ class Mirror:
         """Copy the rest of a run that has ended, or is left; then write the files that ML-Agents writes at the end."""
         run = self.sync()
         self._write_status(ended=True)
-        write_json(self._folder.logs / "timers.json", timers(_span(run), self._gauges(), self._command))
+        ended = (run.finished_at or run.updated_at).timestamp()
+        started = ended if run.started_at is None else run.started_at.timestamp()
+        write_json(
+            self._folder.logs / "timers.json",
+            timers(run.created_at.timestamp(), started, ended, self._gauges(), self._command),
+        )
         for behavior, journal in self.journal.behaviors.items():
             model = self._folder.model(behavior)
             if journal.checkpoints and model.exists():
@@ -330,36 +335,30 @@ class Mirror:
         newest = {(metric.behavior, metric.key): metric.value for metric in self._metrics}
         for behavior, journal in self.journal.behaviors.items():
             saved = [
-                self._saved_model(behavior, step, journal.checkpoints[step], checkpoint)
+                SavedModel(
+                    step,
+                    self._folder.shown(self._folder.checkpoint(behavior, step, ".onnx")),
+                    checkpoint.metrics.get(behavior),
+                    checkpoint.created_at.timestamp(),
+                    [
+                        self._folder.shown(self._folder.path / name)
+                        for name in journal.checkpoints[step]
+                        if name.endswith(".pt")
+                    ],
+                )
                 for step, checkpoint in sorted(self._checkpoints.wanted(behavior).items())
                 if step in journal.checkpoints
             ]
             final = self._folder.shown(self._folder.model(behavior)) if ended else None
             elo = self._ratings.get(behavior, newest.get((behavior, console.ELO)))  # older servers have means alone
             behaviors[behavior] = BehaviorStatus(saved, final, elo)
-        status = training_status(Status(behaviors, self._lessons()))
+        lessons: dict[str, int] = {}
+        if self._config.get("environment_parameters"):
+            found = self._client.environment_parameters.get(self.journal.run)
+            lessons = {
+                parameter.name: parameter.lesson - 1 for parameter in found.parameters
+            }  # ML-Agents counts from 0
+        status = training_status(behaviors, lessons)
         if status != self._status:
             write_json(self._folder.logs / "training_status.json", status)
             self._status = status
-
-    def _lessons(self) -> dict[str, int]:
-        """Return ML-Agents' `lesson_num` of each environment parameter, which counts from 0."""
-        if not self._config.get("environment_parameters"):
-            return {}
-        found = self._client.environment_parameters.get(self.journal.run)
-        return {parameter.name: parameter.lesson - 1 for parameter in found.parameters}
-
-    def _saved_model(self, behavior: str, step: int, files: Sequence[str], checkpoint: Checkpoint) -> SavedModel:
-        return SavedModel(
-            step,
-            self._folder.shown(self._folder.checkpoint(behavior, step, ".onnx")),
-            checkpoint.metrics.get(behavior),
-            checkpoint.created_at.timestamp(),
-            tuple(self._folder.shown(self._folder.path / name) for name in files if name.endswith(".pt")),
-        )
-
-
-def _span(run: Run) -> Span:
-    ended = (run.finished_at or run.updated_at).timestamp()
-    started = ended if run.started_at is None else run.started_at.timestamp()
-    return Span(run.created_at.timestamp(), started, ended)
