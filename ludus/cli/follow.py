@@ -204,18 +204,25 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
     printed = ""
     summarised = frozenset[tuple[str, int]]()
     standstill = Standstill()
-    began = time.monotonic()
+    seen = 0  # the sequence number of the newest event that was printed
     next_look = 0.0
     while True:
         try:
             event = events.get(timeout=max(0.05, next_look - time.monotonic()))
         except queue.Empty:
-            now = time.monotonic()
-            next_look = now + REFRESH_SECONDS
+            next_look = time.monotonic() + REFRESH_SECONDS
+            past: list[Event] | None = None
             with suppress(ApiError):  # the server may be away for a moment; the progress line reports it
                 record = client.runs.get(record.id)
-            if record.needs_action and not keep_waiting and now - began >= REFRESH_SECONDS:  # past events first
+                if record.needs_action and not keep_waiting:
+                    # Requested, because the stream may be slower: past events come before the end.
+                    past = list(client.events.list(record.id, after=seen))
+            if past is not None:
                 over.set()
+                if rewrite and printed:
+                    click.echo("\r" + " " * len(printed) + "\r", nl=False)
+                for event in past:
+                    _print_event(event, as_json=as_json)
                 raise RunStalled(record) from None
             if as_json:
                 continue
@@ -242,10 +249,15 @@ def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) ->
             raise event
         if event is None:
             return
-        if as_json:
-            print_json_line(event)
-        else:
-            echo(event_line(event))
+        _print_event(event, as_json=as_json)
+        seen = event.seq
+
+
+def _print_event(event: Event, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(event)
+    else:
+        echo(event_line(event))
 
 
 class Standstill:

@@ -10,12 +10,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
-from ludus.schemas import Event, Run
+if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
+    from ludus.schemas import Event, Run
 
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that JSON does not escape, but a terminal interprets: controls, line ends, directions, surrogates."""
@@ -76,7 +77,7 @@ def print_ids(records: Iterable[Any]) -> None:
         echo(record.id)
 
 
-def state_of(run: Run) -> str:
+def state_of(run: "Run") -> str:
     """Return the state of a run, and the state that was requested."""
     doing = f", {run.intent} asked for" if run.intent else ""
     return f"{run.id} {run.state}{doing}"
@@ -152,13 +153,13 @@ def span(seconds: float) -> str:
     return " ".join(parts[:2]) or "0s"
 
 
-def event_line(event: Event) -> str:
+def event_line(event: "Event") -> str:
     """Render an event for people."""
     mark = {"warning": "! ", "error": "!! "}.get(event.level, "")
     return printable(f"{event.at.astimezone():%H:%M:%S}  {event.type:<22}  {mark}{event.message}")
 
 
-def max_steps(run: Run) -> int | None:
+def max_steps(run: "Run") -> int | None:
     """Return the agent steps at which a run is complete."""
     behaviors: Mapping[str, Mapping[str, Any]] = (run.config or {}).get("behaviors", {})
     return sum(behavior["max_steps"] for behavior in behaviors.values()) or None

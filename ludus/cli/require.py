@@ -10,8 +10,10 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ludus.schemas import Metric, Run
+if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
+    from ludus.schemas import Metric, Run
 
 ALIASES: Mapping[str, str] = {
     "reward": "Environment/Cumulative Reward",
@@ -73,7 +75,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(text.strip(), behavior, ALIASES.get(match["key"], match["key"]), match["operator"], value)
 
 
-def evaluate(requirement: Requirement, run: Run, metrics: Sequence[Metric]) -> Verdict:
+def evaluate(requirement: Requirement, run: "Run", metrics: "Sequence[Metric]") -> Verdict:
     """Compare a requirement with a run's newest values."""
     if requirement.key == "step" and requirement.behavior is None:
         return _verdict(requirement, float(run.step))

@@ -28,7 +28,8 @@ from ludus.client.errors import (
 from ludus.paths import AnyPath
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential
 from ludus.protocol.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
-from ludus.schemas import ProblemDetail, read_record
+from ludus.reading import read_record
+from ludus.schemas import ProblemDetail
 
 Record = TypeVar("Record")
 

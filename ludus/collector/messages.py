@@ -18,7 +18,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.codec import spec_from_message, spec_to_message
 from ludus.protocol.spec import BehaviorSpec
-from ludus.schemas.reading import read_record
+from ludus.reading import read_record
 
 
 class Kind(IntEnum):

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from server.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, SACConfig, TrainerConfig
+from server.config.behavior import POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
 from server.config.document import Path
+from server.config.hyperparameters import OffPolicyHyperparameters
 from server.config.problems import join_path, show
 from server.config.run import NAME, CheckpointSettings, RunConfig
 from server.config.selfplay import SelfPlaySettings
@@ -17,13 +18,13 @@ MAX_TIME_SCALE: Final = 100.0
 """Of Unity's engine."""
 
 _SAMPLES: Final = (
-    "has no effect under `sac`, which imitates `behavioral_cloning.num_epoch` minibatches per gradient step; remove it"
+    "has no effect under `{}`, which imitates `behavioral_cloning.num_epoch` minibatches per gradient step; remove it"
 )
 _STALE: Final = (
-    "is not advised under `sac`: its replay buffer keeps games against opponents that have changed since, and learns "
+    "is not advised under `{}`: its replay buffer keeps games against opponents that have changed since, and learns "
     "from them; take `ppo` or `poca`"
 )
-_NO_KL: Final = "has no effect under `sac`, whose updates measure no KL divergence; remove it"
+_NO_KL: Final = "has no effect under `{}`, whose updates measure no KL divergence; remove it"
 _AGAINST_ITSELF: Final = (
     "with 1 every opponent is a copy of the newest policy, and a match against a copy of itself does not change a "
     "policy's rating: where all teams share this behavior, `Self-play/ELO` is constant. Below 1 snapshots are "
@@ -55,13 +56,13 @@ def _about(section: TrainerConfig) -> Iterator[Finding]:
     if isinstance(section, ReinforcementConfig) and section.self_play is not None:
         yield from _about_self_play(section.self_play, section.max_steps)
     match section:
-        case SACConfig(behavioral_cloning=cloning, divergence=divergence):
+        case ReinforcementConfig(hyperparameters=OffPolicyHyperparameters(), trainer_type=trainer):
             if section.self_play is not None:
-                yield ("self_play",), "doubtful", _STALE
-            if cloning is not None and cloning.samples_per_update:
-                yield ("behavioral_cloning", "samples_per_update"), "no_effect", _SAMPLES
-            if divergence.stop_kl_above is not None:
-                yield ("divergence", "stop_kl_above"), "no_effect", _NO_KL
+                yield ("self_play",), "doubtful", _STALE.format(trainer)
+            if section.behavioral_cloning is not None and section.behavioral_cloning.samples_per_update:
+                yield ("behavioral_cloning", "samples_per_update"), "no_effect", _SAMPLES.format(trainer)
+            if section.divergence.stop_kl_above is not None:
+                yield ("divergence", "stop_kl_above"), "no_effect", _NO_KL.format(trainer)
         case POCAConfig():
             for name, _ in section.reward_signals.active():
                 if name != "extrinsic":

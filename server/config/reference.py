@@ -11,19 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from server.config.assessment import EvaluateSettings, MatchSettings
-from server.config.behavior import (
-    BehavioralCloningConfig,
-    CloneConfig,
-    CloneHyperparameters,
-    MemorySettings,
-    NetworkSettings,
-    POCAConfig,
-    POCAHyperparameters,
-    PPOConfig,
-    PPOHyperparameters,
-    SACConfig,
-    SACHyperparameters,
-)
+from server.config.behavior import TRAINERS, TrainerConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.divergence import DivergenceSettings
 from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
@@ -40,8 +28,10 @@ from server.config.environment_parameters import (
     UniformParameters,
     UniformSampler,
 )
+from server.config.imitation import BehavioralCloningConfig
 from server.config.key_validation import MAX_PROBLEMS
 from server.config.mlagents_keys import MLAgentsKey, mlagents_keys_of, path_keys
+from server.config.network import MemorySettings, NetworkSettings
 from server.config.presets import list_presets, read_preset
 from server.config.problems import CODES
 from server.config.rewards import RewardSignals, signal_classes
@@ -49,17 +39,18 @@ from server.config.run import CheckpointSettings, KeepBest, Resources, RunConfig
 from server.config.selfplay import SelfPlaySettings
 from server.config.unsupported import UNSUPPORTED
 from server.config.values import OWN, Section
+from server.kit.docstrings import field_texts
+
+
+def _of_trainer(name: str, trainer: type[TrainerConfig]) -> Iterator[tuple[type[Section], str]]:
+    """Yield the sections of a trainer with their paths."""
+    yield trainer, f"`behaviors.NAME` with `trainer_type: {name}`"
+    yield type(trainer.model_fields["hyperparameters"].default), f"`behaviors.NAME.hyperparameters` of `{name}`"
+
 
 PATHS: Final[Mapping[type[Section], str]] = {
     RunConfig: "The document",
-    PPOConfig: "`behaviors.NAME` with `trainer_type: ppo`",
-    PPOHyperparameters: "`behaviors.NAME.hyperparameters` of `ppo`",
-    SACConfig: "`behaviors.NAME` with `trainer_type: sac`",
-    SACHyperparameters: "`behaviors.NAME.hyperparameters` of `sac`",
-    POCAConfig: "`behaviors.NAME` with `trainer_type: poca`",
-    POCAHyperparameters: "`behaviors.NAME.hyperparameters` of `poca`",
-    CloneConfig: "`behaviors.NAME` with `trainer_type: clone`",
-    CloneHyperparameters: "`behaviors.NAME.hyperparameters` of `clone`",
+    **dict(pair for name, trainer in TRAINERS.items() for pair in _of_trainer(name, trainer)),
     NetworkSettings: "behaviors.NAME.network_settings",
     MemorySettings: "behaviors.NAME.network_settings.memory",
     RewardSignals: "behaviors.NAME.reward_signals",
@@ -196,7 +187,7 @@ def _figure(limit: float) -> str:
 def _description(section: type[Section], key: str) -> str:
     field = section.model_fields[key]
     own = " *(Ludus' own key)*" if field.json_schema_extra == OWN else ""
-    return f"{field.description}{own}"
+    return f"{field_texts(section)[key]}{own}"
 
 
 def _refused() -> str:

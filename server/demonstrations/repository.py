@@ -11,7 +11,7 @@ from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.specs import spec_to_json
-from server.kit.artifacts import Stored
+from server.kit.artifacts.publication import Stored
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable, storable_json

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import BehaviorConfig, POCAConfig, SACConfig
+from server.config.behavior import BehaviorConfig, POCAConfig, SACConfig
 from tests.worker.rollouts import make_spec, random_observation, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm

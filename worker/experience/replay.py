@@ -76,6 +76,8 @@ class Replayed(NamedTuple):
     length: int
     rows: Int[Tensor, " R"]
     """Where each step lies in the buffer."""
+    following_masks: Bool[Tensor, "Q M"] | None = None
+    """Sequences: what was allowed at the observation behind each; all where no step was taken on it. As `masks`."""
 
 
 class _Stream(NamedTuple):
@@ -135,8 +137,11 @@ class ReplayBuffer:
         return steps + observations
 
     @torch.no_grad()
-    def store(self, rollout: Rollout) -> None:
-        """Add all steps of a rollout, of which only the newest count if they are more than the capacity."""
+    def store(self, rollout: Rollout) -> NDArray[np.int64]:
+        """Add all steps of a rollout, of which only the newest count if they are more than the capacity.
+
+        Return the rows that hold them now.
+        """
         skipped = max(rollout.steps - self.capacity, 0)
         count = rollout.steps - skipped
         ends = rollout.lengths.numpy().cumsum() - 1 - skipped  # (B,) last step of each segment, counted in what is kept
@@ -160,6 +165,7 @@ class ReplayBuffer:
         self._endings[last_rows] = rollout.endings.numpy()[kept]
         self._stored += count
         self._link(rollout, kept, first + starts, first + ends)
+        return rows
 
     def sample(self, count: int, generator: torch.Generator) -> Replayed:
         """Draw transitions, each one with the same probability, with replacement. The buffer must not be empty."""
@@ -172,11 +178,15 @@ class ReplayBuffer:
         return self._replayed(observations, index[:count], index[count:], rows, links[:, 1], None, 1)
 
     def sample_sequences(self, count: int, length: int, generator: torch.Generator) -> Replayed:
-        """Draw sequences that begin at any transition with the same probability and follow its episode.
+        """Draw sequences that begin at any transition with the same probability and follow its episode."""
+        return self.sequences(torch.randint(len(self), (count,), generator=generator), length)
+
+    def sequences(self, starts: Int[Tensor, " Q"], length: int) -> Replayed:
+        """Return the sequences that begin at given rows and follow their episodes.
 
         They have `length` steps, or fewer where the episode or what is known of it ends.
         """
-        starts = own_rows(torch.randint(len(self), (count,), generator=generator))
+        starts = own_rows(starts)
         count = len(starts)
         chain = starts.new_empty((count, length + 1))
         chain[:, 0] = starts
@@ -195,7 +205,12 @@ class ReplayBuffer:
         observations = [column.index_select(0, chain.view(-1)) for column in self._observations]
         index = index.view(-1)
         endings = self._links[rows, 1]
-        return self._replayed(observations, index, index + 1, rows, endings, real.view(-1), length)
+        replayed = self._replayed(observations, index, index + 1, rows, endings, real.view(-1), length)
+        if not self._any_forbidden:
+            return replayed
+        behind = chain[:, -1]  # stays where a sequence ends, so this is the row behind each
+        masks = self._masks.index_select(0, behind.clamp(max=self.capacity - 1))
+        return replayed._replace(following_masks=masks | (behind >= self.capacity).unsqueeze(1))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything. The tensors are *views* of the buffer: write them before anything else is stored."""

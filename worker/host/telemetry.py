@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from server.checkpoints.refs import NewCheckpoint
-from server.kit.artifacts import ArtifactStore, FileRef
+from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.errors import LudusError
 from server.kit.settings import TelemetrySettings
 from server.kit.states import Intent

@@ -9,7 +9,7 @@ reward signals, `shown` the `DemonstrationBuffer` of its `behavioral_cloning` se
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -17,14 +17,8 @@ import torch
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import (
-    CloneConfig,
-    FromDemonstrations,
-    POCAConfig,
-    PPOConfig,
-    SACConfig,
-    TorchSettings,
-)
+from server.config.behavior import CloneConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.imitation import FromDemonstrations
 from server.config.rewards import (
     CuriosityConfig,
     ExtrinsicConfig,
@@ -34,6 +28,7 @@ from server.config.rewards import (
     RNDConfig,
     SignalConfig,
 )
+from server.config.run import TorchSettings
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.clone import Cloning
@@ -46,9 +41,6 @@ from worker.learning.rewards.gail import GAILReward
 from worker.learning.rewards.novelty import NoveltyReward
 from worker.learning.rewards.rnd import RNDReward
 from worker.learning.rewards.signals import NamedSignal, RewardSignal, SignalSet
-
-LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig
-"""The trainers that learn from a simulator."""
 
 
 class DeviceMissing(ValueError):

@@ -1,18 +1,13 @@
 """Whole checkpoints of ML-Agents, as parts of the states of our algorithms."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import (
-    CloneConfig,
-    POCAConfig,
-    PPOConfig,
-    SACConfig,
-)
+from server.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, SACConfig
 from server.config.rewards import (
     CuriosityConfig,
     GAILConfig,
@@ -46,8 +41,6 @@ ACTIVATION = "swish"
 """Of all their hidden layers."""
 LISTED = 20
 """Names that a refusal lists, at most."""
-
-AnyConfig = PPOConfig | SACConfig | POCAConfig | CloneConfig
 
 
 class Misfit(ValueError):
@@ -97,7 +90,7 @@ class _Signal(NamedTuple):
     fill: Fill
 
 
-def translate(file: MLAgentsCheckpoint, config: AnyConfig, spec: BehaviorSpec) -> Translated:
+def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSpec) -> Translated:
     """Return a checkpoint as parts of the state of the algorithm that `config` builds for `spec`.
 
     A clone run has a policy and nothing else: of the file it takes no other module. Raise `Misfit`.
@@ -124,7 +117,7 @@ def translate(file: MLAgentsCheckpoint, config: AnyConfig, spec: BehaviorSpec) -
     return Translated(state, tuple(fresh))
 
 
-def _unneeded(config: AnyConfig, networks: _Networks) -> Callable[[str], bool]:
+def _unneeded(config: BehaviorConfig, networks: _Networks) -> Callable[[str], bool]:
     """Return what says whether nobody asks for a tensor of this name."""
     if isinstance(config, CloneConfig):
         return lambda name: not name.startswith(f"{POLICY}/")
@@ -205,7 +198,7 @@ def _parameters_of(*modules: str) -> Callable[[MLAgentsCheckpoint], Parameters]:
 # Algorithms -----------------------------------------------------------------------------------------------------------
 
 
-def _networks(config: AnyConfig, spec: BehaviorSpec) -> _Networks:
+def _networks(config: BehaviorConfig, spec: BehaviorSpec) -> _Networks:
     match config:
         case PPOConfig():
             return _ppo(config, spec)
@@ -221,7 +214,7 @@ def _networks(config: AnyConfig, spec: BehaviorSpec) -> _Networks:
 
             return _Networks({"model": actor}, fill, [], [], fill)
         case _:
-            assert_never(config)
+            raise Misfit([f"ML-Agents 1.1.0 has no trainer {config.trainer_type}"])
 
 
 def _ppo(config: PPOConfig, spec: BehaviorSpec) -> _Networks:
@@ -295,12 +288,12 @@ def _sac(config: SACConfig, spec: BehaviorSpec) -> _Networks:
     )
 
 
-def _names(config: PPOConfig | SACConfig | POCAConfig) -> list[str]:
+def _names(config: ReinforcementConfig) -> list[str]:
     """Return the names of the reward signals, in the order of the value heads."""
     return [name for name, _ in config.reward_signals.active()]
 
 
-def _signals(config: PPOConfig | SACConfig | POCAConfig, spec: BehaviorSpec) -> dict[str, _Signal]:
+def _signals(config: ReinforcementConfig, spec: BehaviorSpec) -> dict[str, _Signal]:
     """Return the networks of reward signals, by the signals' names."""
     signals: dict[str, _Signal] = {}
     for name, signal in config.reward_signals.active():

@@ -14,11 +14,13 @@ import structlog
 import torch
 
 from ludus.logging import bind_process, configure_logging, redirect_output
-from server.config.config import RunConfig, parse_document, review
+from ludus.schemas.states import StopReason
+from server.config.document import parse_document
 from server.config.problems import join_path
+from server.config.resolution import review
+from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.kit.errors import InvalidConfig, Problem
-from server.kit.states import StopReason
 from worker.collectors.pool import CollectorStartError
 from worker.collectors.processes import WarmCollector
 from worker.learning.build import DeviceMissing

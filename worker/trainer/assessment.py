@@ -19,9 +19,10 @@ from ludus.collector.messages import EndedGame, EvaluationEnded, NetworkSpec, Po
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec, team_of
+from ludus.schemas.states import StopReason
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.config.behavior import TRAINERS, NetworkSettings
-from server.kit.states import StopReason
+from server.config.behavior import TRAINERS
+from server.config.network import NetworkSettings
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.evaluation.episodes import Counted, EvaluationBatch, Evaluator, Game, Outcome
 from worker.evaluation.evaluation import EpisodeEvaluator

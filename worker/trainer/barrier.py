@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from ludus.collector.session_snapshots import State
-from server.config.config import CloneConfig, RunConfig
+from server.config.behavior import CloneConfig
+from server.config.run import RunConfig
 from worker.collectors.events import CollectorDied, CollectorEvent, HandedOver
 from worker.trainer.attempt import Attempt
 from worker.trainer.learner import BehaviorLearner

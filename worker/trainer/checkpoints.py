@@ -22,7 +22,7 @@ import structlog
 from ludus.collector.messages import spec_to_text
 from ludus.collector.session_snapshots import State
 from ludus.protocol.spec import file_name
-from server.kit.states import StopReason
+from ludus.schemas.states import StopReason
 from worker.onnx.export import ExportMismatch
 from worker.trainer.amendments import Amendments
 from worker.trainer.attempt import Attempt

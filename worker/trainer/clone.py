@@ -22,7 +22,7 @@ from ludus.collector.arena import Arena
 from ludus.collector.messages import PolicySpec
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import CloneConfig, TrainerConfig
+from server.config.behavior import CloneConfig, TrainerConfig
 from server.config.run import SimulatorsConfig
 from worker.collectors.events import EpisodesEnded
 from worker.experience.demonstrations import DemonstrationBuffer

@@ -26,10 +26,7 @@ from torch import Tensor
 from ludus.collector.heads.head import HALF_LOG_TWO_PI
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import (
-    ReinforcementConfig,
-    SACConfig,
-)
+from server.config.behavior import ReinforcementConfig, SACConfig
 from server.config.rewards import (
     GAILConfig,
 )

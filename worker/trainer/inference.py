@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import ReinforcementConfig, TrainerConfig
+from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.onnx.export import exporter

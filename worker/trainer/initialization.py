@@ -20,7 +20,9 @@ import numpy as np
 from torch import Tensor
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import CloneConfig, POCAConfig, PPOConfig, RunConfig, SACConfig
+from server.config.behavior import BehaviorConfig, CloneConfig
+from server.config.hyperparameters import OffPolicyHyperparameters
+from server.config.run import RunConfig
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
@@ -30,8 +32,6 @@ NETWORKS = ("model", "actor", "critics", "log_coefficients", "signals", "optimiz
 """The keys of an algorithm's state that are loaded; everything else stays as it begins."""
 POLICY = "actor."
 """How the policy's tensors begin in a model that has a critic, too."""
-
-AnyConfig = PPOConfig | SACConfig | POCAConfig | CloneConfig
 
 
 class InitializationError(ValueError):
@@ -76,7 +76,7 @@ class Sources:
             raise CheckpointDamaged(Path(name), "it was not handed to this trainer; create the run again")
         return None if name is None else Path(self._paths[name])
 
-    def of(self, config: AnyConfig) -> tuple[str, Path] | None:
+    def of(self, config: BehaviorConfig) -> tuple[str, Path] | None:
         """Return the name and place of what a behavior shall begin with; None where that is nothing.
 
         Raise `InitializationError` if it is missing.
@@ -94,7 +94,7 @@ class Sources:
         return Path(self._paths[checkpoint])
 
 
-def initialize(algorithm: Stateful, config: AnyConfig, spec: BehaviorSpec, name: str, path: Path) -> Initialized:
+def initialize(algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec, name: str, path: Path) -> Initialized:
     """Give a new algorithm the networks of a checkpoint: a `.pt` of ML-Agents, or the folder of one of ours.
 
     `name` is what messages call it. Raise `InitializationError`; the algorithm is then as it was.
@@ -157,7 +157,7 @@ def _merged(fresh: Any, loaded: Any) -> Any:
 # Checkpoints of ours --------------------------------------------------------------------------------------------------
 
 
-def _from_ludus(algorithm: Stateful, config: AnyConfig, behavior: str, folder: Path) -> Initialized:
+def _from_ludus(algorithm: Stateful, config: BehaviorConfig, behavior: str, folder: Path) -> Initialized:
     _, saved = behavior_of(load(folder), behavior)
     state, fresh = saved["algorithm"], algorithm.state_dict()
     problems: list[str] = []
@@ -171,7 +171,7 @@ def _from_ludus(algorithm: Stateful, config: AnyConfig, behavior: str, folder: P
     if problems:
         raise Misfit(problems)
     algorithm.load_state_dict(_merged(fresh, loaded))
-    if isinstance(config, SACConfig):
+    if isinstance(config.hyperparameters, OffPolicyHyperparameters):
         left.append("the replay buffer")
     if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
         left.append("the optimizer of behavioral_cloning")

@@ -32,7 +32,7 @@ from torch import Tensor
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import ReinforcementConfig, TrainerConfig
+from server.config.behavior import ReinforcementConfig, TrainerConfig
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm

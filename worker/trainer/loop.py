@@ -25,7 +25,7 @@ from ludus.collector.messages import (
     StatsReported,
 )
 from ludus.protocol.codes import CloseCode
-from server.kit.states import StopReason
+from ludus.schemas.states import StopReason
 from worker.collectors.events import (
     BehaviorAnnounced,
     CollectorDied,

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ludus.collector.messages import SimulatorConnected, SimulatorLeft, SimulatorStarted
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint
 from server.runs.amendments.refs import AmendmentRef

@@ -33,10 +33,11 @@ from torch import Tensor
 
 from ludus.child_process import ChildProcess
 from ludus.protocol.spec import BehaviorSpec
+from server.config.behavior import LearningConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.learning.build import Demonstrations, LearningConfig, build_algorithm
+from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.data_parallel import all_gather, process_group
 from worker.learning.networks.actor import Actor
 from worker.trainer.precision import bf16_pictures

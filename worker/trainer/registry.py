@@ -11,14 +11,14 @@ from ludus.collector.messages import PolicySpec
 from ludus.demonstrations import DemonstrationError
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import BehaviorConfig, CloneConfig, POCAConfig, SACConfig
+from ludus.schemas.states import StopReason
+from server.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
+from server.config.hyperparameters import OffPolicyHyperparameters
 from server.config.problems import join_path
 from server.config.rewards import GAILConfig
-from server.kit.states import StopReason
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import (
     Demonstrations,
-    LearningConfig,
     build_algorithm,
     build_clone,
     choose_collector_device,
@@ -98,8 +98,9 @@ class BehaviorRegistry:
         else:
             resume(algorithm, spec, saved["algorithm"])
             progress = LearnerProgress(**saved["progress"])
-            if isinstance(config, SACConfig) and not is_inference:
-                self._report_replay(config, spec.behavior, saved=saved["algorithm"]["replay"] is not None)
+            if isinstance(config.hyperparameters, OffPolicyHyperparameters) and not is_inference:
+                wanted = config.hyperparameters.save_replay_buffer
+                self._report_replay(spec.behavior, wanted=wanted, saved=saved["algorithm"]["replay"] is not None)
             del attempt.restored[spec.behavior]
         steps = arena_steps(config, algorithm.round_steps())
         arena = Arena.create(spec, steps, memory_size=algorithm.actor.memory_size)
@@ -196,9 +197,8 @@ class BehaviorRegistry:
             )
         return spec.actions.continuous_size > 0
 
-    def _report_replay(self, config: SACConfig, behavior: str, *, saved: bool) -> None:
-        """Tell, with ML-Agents' words, that a resumed SAC has lost what it was learning from."""
-        wanted = config.hyperparameters.save_replay_buffer
+    def _report_replay(self, behavior: str, *, wanted: bool, saved: bool) -> None:
+        """Tell, with ML-Agents' words, that a resumed behavior has lost the replay buffer that it was learning from."""
         if saved and wanted:
             return
         key = f"{self._section(behavior)}.hyperparameters.save_replay_buffer"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from server.checkpoints.refs import CheckpointRef
 from server.demonstrations.refs import DemonstrationRef
-from server.kit.artifacts import ArtifactStore
-from server.kit.artifacts import fetch as fetch_file
+from server.kit.artifacts.store import ArtifactStore
+from server.kit.artifacts.store import fetch as fetch_file
 from server.kit.errors import ArtifactNotFound, StorageFull
 
 

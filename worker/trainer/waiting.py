@@ -2,7 +2,7 @@
 
 import time
 
-from server.kit.states import StopReason
+from ludus.schemas.states import StopReason
 from worker.trainer.attempt import Attempt
 from worker.trainer.clone import CloneLearner
 from worker.trainer.messages import Outcome

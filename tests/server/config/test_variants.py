@@ -4,17 +4,10 @@ from typing import Any, get_args
 
 import pytest
 
-from server.config.behavior import TRAINERS, BehaviorConfig
-from server.config.config import (
-    CloneConfig,
-    NetworkSettings,
-    POCAConfig,
-    ReinforcementConfig,
-    SACConfig,
-    resolve,
-    review,
-)
+from server.config.behavior import TRAINERS, BehaviorConfig, CloneConfig, POCAConfig, ReinforcementConfig, SACConfig
+from server.config.network import NetworkSettings
 from server.config.problems import WARNINGS
+from server.config.resolution import resolve, review
 from server.config.rewards import (
     ExtrinsicConfig,
     GAILConfig,

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from tests.examples import examples
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.replay import MOST_STREAMS, ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
@@ -195,7 +196,7 @@ class ReplayMachine(RuleBasedStateMachine):
 TestReplayAgainstAList = ReplayMachine.TestCase
 TestReplayAgainstAList.settings = settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=20,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a failure of this machine takes minutes
 )
@@ -442,3 +443,30 @@ def _newest(buffer: ReplayBuffer, count: int) -> set[float]:
     """The observations of the newest transitions."""
     rows = torch.arange(buffer._stored - min(count, len(buffer)), buffer._stored) % buffer.capacity
     return set(buffer._observations[0][rows, 0].tolist())
+
+
+def test_sequences_begin_at_the_rows_that_are_named_and_say_what_was_allowed_behind_them() -> None:
+    spec = make_spec(observations=(1,), branches=(3,))
+    buffer = ReplayBuffer(spec, 8)
+    masks = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1]], bool)
+    rows = buffer.store(
+        make_rollout(
+            observations=[np.arange(5.0)[:, None]],
+            next_observations=[np.array([[30.0], [50.0]])],
+            rewards=np.arange(5.0),
+            discrete=np.zeros((5, 1)),
+            log_probs=np.zeros((5, 1)),
+            masks=masks,
+            lengths=[3, 2],
+            ending=[SegmentEnd.TRUNCATED, SegmentEnd.CUT],
+        )
+    )
+
+    drawn = buffer.sequences(torch.tensor([0, 1, 3]), 2)
+
+    assert rows.tolist() == [0, 1, 2, 3, 4]
+    assert drawn.rows.tolist() == [0, 1, 1, 2, 3, 4]
+    assert drawn.observations[0].view(3, 3)[:, -1].tolist() == [2.0, 30.0, 50.0]
+    assert drawn.following_masks is not None
+    # behind the first lies step 2; behind the others an observation that no step was taken on
+    assert drawn.following_masks.int().tolist() == [[0, 1, 1], [1, 1, 1], [1, 1, 1]]

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.config import PPOConfig, resolve
+from server.config.behavior import PPOConfig
+from server.config.resolution import resolve
 from tests.toys.brawl import Brawl
 from tests.worker.selfplay.match_day import Recorder, train
 from tests.worker.selfplay.test_training import BLUE, RED, section

@@ -12,7 +12,7 @@ import torch
 
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
-from server.config.config import resolve
+from server.config.resolution import resolve
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of, reports
 from tests.worker.trainer.supervisor_port import Supervisor

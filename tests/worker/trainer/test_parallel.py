@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from ludus.demonstrations import write
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import BehavioralCloningConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.behavior import POCAConfig, PPOConfig, SACConfig
+from server.config.imitation import BehavioralCloningConfig
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.rollouts import make_spec, random_rollout

@@ -27,11 +27,12 @@ import structlog
 
 from ludus.collector.messages import SimulatorConnected
 from ludus.protocol.server_tls import TlsFiles
-from server.config.config import RunConfig
-from server.kit.artifacts import ArtifactStore
+from ludus.schemas.states import RunState, StopReason
+from server.config.run import RunConfig
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.errors import LeaseLost, StorageFull, StorageRefused, Unavailable
 from server.kit.settings import WorkerSettings
-from server.kit.states import Intent, RunState, StopReason
+from server.kit.states import Intent
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from worker.host.memory import MemoryWatch, kernel_kills

@@ -105,8 +105,11 @@ class ReplayedExperience:
         agents = len(set().union(*self._recent))
         return int(max(asked, min(max(missing, agents), LARGEST_ROUND)))
 
-    def store(self, rollout: Rollout) -> None:
-        """Add a round to the buffer and its observations to the statistics; raise `Diverged` if it is not finite."""
+    def store(self, rollout: Rollout) -> NDArray[np.int64]:
+        """Add a round to the buffer and its observations to the statistics; raise `Diverged` if it is not finite.
+
+        Return the rows of the buffer that hold it.
+        """
         columns = {
             **{f"observations {index}": part for index, part in enumerate(rollout.observations)},
             **{f"next observations {index}": part for index, part in enumerate(rollout.next_observations)},
@@ -120,7 +123,7 @@ class ReplayedExperience:
             found = first_infinite(columns.items())
             if found is not None:
                 raise found
-        self.replay.store(rollout)
+        rows = self.replay.store(rollout)
         if self.ignores_end and bool(rollout.starts_episode.any()):
             firsts = (rollout.lengths.cumsum(0) - rollout.lengths)[rollout.starts_episode]
             self.beginnings = [
@@ -133,6 +136,7 @@ class ReplayedExperience:
         self._recent.append(set(zip(rollout.simulators.tolist(), rollout.agents.tolist(), strict=True)))
         if self._actor.normalizer is not None:
             self._actor.body.update_normalizer([part.to(self._device) for part in rollout.observations])
+        return rows
 
     def due(self) -> tuple[int, int]:
         """Return how many gradient steps of the networks and of the reward signals are due."""
@@ -147,7 +151,7 @@ class ReplayedExperience:
     def batch(self) -> Batch:
         """Draw steps, with their rewards as the signals see them now."""
         drawn = self._draw()
-        transitions = self._transitions(drawn)
+        transitions = self.transitions(drawn)
         encoded = self._actor.encode(transitions.observations)
         rows = len(drawn.index)
         if drawn.real is None:  # observations, then those that followed
@@ -187,7 +191,7 @@ class ReplayedExperience:
     def real_transitions(self) -> Transitions:
         """Draw steps for the reward signals to learn from: without padding."""
         drawn = self._draw()
-        transitions = self._transitions(drawn)
+        transitions = self.transitions(drawn)
         return transitions if drawn.real is None else transitions.select(drawn.real.nonzero().squeeze(1))
 
     def encoded_beginnings(self) -> Encoded:
@@ -228,7 +232,7 @@ class ReplayedExperience:
             return self.replay.sample(self.drawn, self._generator)
         return self.replay.sample_sequences(self.drawn, self.length, self._generator)
 
-    def _transitions(self, drawn: Replayed) -> Transitions:
+    def transitions(self, drawn: Replayed) -> Transitions:
         """Return steps on the device, as reward signals see them."""
         columns = (getattr(drawn, name).to(self._device) for name in Transitions._fields[1:])
         return Transitions([part.to(self._device) for part in drawn.observations], *columns)

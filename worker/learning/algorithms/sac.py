@@ -47,55 +47,38 @@ Deviations from ML-Agents, on purpose:
  l. Beyond a termination, signals that ignore it expect the mean target value of the latest `BEGINNINGS` beginnings of
     episodes (ADR 7). ML-Agents takes that of the terminal observation, which no step begins in and nothing corrects.
 
-Guards: a round with a value that is not finite is not stored. An update that meets one, or in which value estimates, or
-what signals and cloning measure of their own steps, are a million times what they were in the last good one, is taken
-back as a whole: networks, target, coefficients, optimizers and signals are those from before.
-Either way `Diverged` names what it was. What was stored stays stored, and the next update draws other batches.
-
-Where several processes learn as one (`worker.learning.data_parallel`) all store the same rounds and draw the same
-batches and noise. Of each batch a process reads and differentiates its own rows or sequences, and what it notes of
-them is averaged over the processes too: all check an update alike.
-
-What it does not do: collect, count steps, write files, decide when to stop. Dimensions as in
-`worker.learning.functional`; `R` rows of a batch, `K` outputs of a Q network for each signal, `E` entropy coefficients:
-the branches', then the columns'.
+What it does not do: collect, count steps, write files, decide when to stop. Guards, and updates that several processes
+share, are in `off_policy_update`. Dimensions as in `worker.learning.functional`; `R` rows of a batch, `K` outputs of a
+Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
 """
 # ruff: noqa: F722  (shapes are written as jaxtyping reads them)
 
-from collections.abc import Mapping
-from typing import Any
+from contextlib import AbstractContextManager
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import SACConfig
+from server.config.behavior import SACConfig
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.experience.rollout import Rollout
-from worker.learning.algorithms.bc import LOSS, cloning_of
-from worker.learning.algorithms.numeric_check import Diverged
+from worker.learning.algorithms.bc import cloning_of
 from worker.learning.algorithms.off_policy import Batch, ReplayedExperience
-from worker.learning.algorithms.sac_stats import Heads, Notes, SACTerms
-from worker.learning.algorithms.training_state import Buffers, TrainingState
+from worker.learning.algorithms.off_policy_update import OffPolicyAlgorithm
+from worker.learning.algorithms.sac_stats import Heads, SACTerms
+from worker.learning.algorithms.training_state import Buffers
 from worker.learning.fast import sac as by_hand
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.fast.switch import Case, covers
 from worker.learning.functional.returns import beyond_termination
-from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.learning.functional.soft_values import chosen_q, expected_q
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.soft_actor_critic import SoftActorCritic
 from worker.learning.rewards.signals import SignalSet
 
 
-class SAC:
+class SAC(OffPolicyAlgorithm):
     """Actor, critics, coefficients, optimizer and replay buffer of one behavior."""
-
-    version: int
-    """How many rounds have changed the weights: the version under which they are published."""
 
     def __init__(
         self,
@@ -107,89 +90,55 @@ class SAC:
         expert: DemonstrationBuffer | None = None,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        self.config, self.device, self.version = config, device, 0
-        self._signals = signals
         self._generator = torch.Generator().manual_seed(seed)
         self._model = model = SoftActorCritic(config, spec, len(signals), device, self._generator)
         groups = model.named_parameters()
         self._optimizer = FlatAdam([item for group in groups for item in group])
         sizes = [sum(part.numel() for _, part in group) for group in groups]
         self._actor_gradient, self._critic_gradient, _ = torch.split(self._optimizer.gradient, sizes)
-        self._experience = ReplayedExperience(config, spec, device, model.actor, signals, self._generator)
-        self._cloning = cloning_of(config, model.actor, expert, self._experience.length, seed)
+        experience = ReplayedExperience(config, spec, device, model.actor, signals, self._generator)
         self._by_hand = covers(Case.SAC, model.actor.layout)
         # Where nothing is differentiated automatically torch need not keep books for it: a fifth of an update's time.
-        automatic = not self._by_hand or self._experience.signals_learn or config.behavioral_cloning
+        automatic = not self._by_hand or experience.signals_learn or config.behavioral_cloning
         self._mode = torch.no_grad if automatic else torch.inference_mode
         self._heads = Heads(signals.names, len(model.sizes), bool(model.columns))
-        self._values_before = [1.0] * len(signals)
-        """Each signal's mean size of V in the last good update."""
-        self._losses_before: dict[str, float] = {}
-        """The mean size of what cloning and signals measured, by metric name, in the last good update that had it."""
-        self._state = TrainingState(
-            {
+        super().__init__(
+            config,
+            device,
+            signals,
+            experience,
+            cloning_of(config, model.actor, expert, experience.length, seed),
+            stored={
                 "generator": self._generator,
                 "actor": model.actor,
                 "critics": model.critics,
                 "log_coefficients": model.log_coefficients,
                 "optimizer": self._optimizer,
-                "signals": signals,
-                "cloning": self._cloning,
             },
-            restored=[
-                self._optimizer,
-                Buffers(*model.critics.target.parameters()),
-                signals,
-                None if self._cloning is None else self._cloning.optimizer,
-            ],
+            restored=[self._optimizer, Buffers(*model.critics.target.parameters())],
         )
-        self.reconfigure(config)
-
-    def reconfigure(self, config: SACConfig) -> None:
-        """Go on with another configuration from the next update on; see `Algorithm`."""
-        self.config, hyper = config, config.hyperparameters
-        self._experience.hyper = hyper
-        self._learning_rate = Schedule(
-            hyper.learning_rate_schedule, hyper.learning_rate, LEARNING_RATE_FLOOR, config.max_steps
-        )
-        if self._cloning is not None:
-            self._cloning.set_learning_rate(hyper.learning_rate)
 
     @property
     def actor(self) -> Actor:
         """The policy network, for exports."""
         return self._model.actor
 
-    def round_steps(self) -> int:
-        """Return how many agent steps the next round has."""
-        return self._experience.round_steps()
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """What a gradient step notes."""
+        return self._heads.names
 
-    def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
-        """Store a round and take the gradient steps that are due; None if there were none.
+    def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
+        """Return metrics of the terms' means over an update."""
+        return self._heads.metrics_of(means)
 
-        `step` is the policy's step, at which the schedule is read. Raise `Diverged` as the module says.
-        """
-        with self._mode():
-            experience, rate = self._experience, self._learning_rate.at(step)
-            experience.store(rollout)
-            experience.step = step
-            due, signals_due = experience.due()
-            if not due and not signals_due:
-                return None
-            terms, imitation = [], []
-            with self._state.undone_if_diverged():
-                for _ in range(due):
-                    terms.append(self.take_step(experience.batch(), rate))
-                    if self._cloning is not None and (loss := self._cloning.learn(step)) is not None:
-                        imitation.append(loss)
-                measured = [self._signals.update(experience.real_transitions()) for _ in range(signals_due)]
-                notes = self._concluded(terms, imitation, measured)
-            experience.updates += due
-            experience.signal_updates += signals_due
-            lag = self.version - float(rollout.versions.double().mean())
-            self.version += bool(due)
-            metrics = {**notes.metrics(), **experience.episode_metrics()}
-            return metrics | {"Policy/Learning Rate": rate, "Policy/Lag": lag}
+    def mode(self) -> AbstractContextManager[None]:
+        """Enclose an update."""
+        return self._mode()
+
+    def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
+        """Draw a batch and take one gradient step of everything."""
+        return self.take_step(self._experience.batch(), learning_rate)
 
     def take_step(self, batch: Batch, learning_rate: float) -> Float[Tensor, " terms"]:
         """Take one gradient step of everything; return what `Heads.names` names."""
@@ -253,47 +202,3 @@ class SAC:
             return following
         beginnings = critics.initial_values(self._experience.encoded_beginnings())
         return beyond_termination(following, batch.terminated, beginnings, self._signals.ignores_termination)
-
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them."""
-        return self.actor.flatten()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next update depends on; of the replay buffer, if it is saved at all, *views*."""
-        before = {"values_before": list(self._values_before), "losses_before": dict(self._losses_before)}
-        return {"version": self.version, **before, **self._state.state_dict(), **self._experience.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
-        self._state.load_state_dict(state)
-        self._experience.load_state_dict(state)
-        self.version = state["version"]
-        self._values_before, self._losses_before = list(state["values_before"]), dict(state["losses_before"])
-
-    def _concluded(
-        self,
-        terms: list[Float[Tensor, " terms"]],
-        imitation: list[Float[Tensor, ""]],
-        measured: list[dict[str, Float[Tensor, ""]]],
-    ) -> Notes:
-        """Copy what was noted from the device, at once; the mean over processes that share the steps.
-
-        `terms` are those of the gradient steps, `imitation` the losses beside them, `measured` what the reward signals
-        say of their own steps. Raise `Diverged` if something was not finite or exploded.
-        """
-        losses = {LOSS: imitation} if imitation else {}
-        for name in measured[0] if measured else ():
-            losses[name] = [one[name] for one in measured]
-        finite = [self._signals.is_finite()] if self._experience.signals_learn else []
-        if self._cloning is not None:
-            finite.append(self._cloning.is_finite())
-        noted, all_finite = Notes.copied(self._heads, terms, losses, finite)
-        diagnosis = noted.diagnosis(self._values_before, self._losses_before)
-        if diagnosis is None and not all_finite:
-            invalid_signal = self._signals.invalid_signal() if self._experience.signals_learn else None
-            diagnosis = Diverged("weights by imitation" if invalid_signal is None else f"weights of {invalid_signal}")
-        if diagnosis is not None:
-            raise diagnosis
-        self._values_before = noted.values() or self._values_before
-        self._losses_before |= noted.sizes()
-        return noted
