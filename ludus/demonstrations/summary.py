@@ -1,17 +1,23 @@
 """Statistics of a demonstration, for people who check its content."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from ludus.demonstrations.demonstration import Demonstration
-from ludus.schemas import DemonstrationStatistics, Spread
+
+if TYPE_CHECKING:
+    from ludus.schemas import DemonstrationStatistics, Spread
 
 BINS = 20
 """Equal bins over [-1, 1] in the histogram of a continuous action; the last one includes 1."""
 
 
-def inspect(demonstration: Demonstration) -> DemonstrationStatistics:
+def inspect(demonstration: Demonstration) -> "DemonstrationStatistics":
     """Return the statistics of a demonstration."""
+    from ludus.schemas import DemonstrationStatistics  # noqa: PLC0415  processes that only record do not need them
+
     complete = demonstration.complete
     actions = demonstration.spec.actions
     return DemonstrationStatistics(
@@ -33,8 +39,10 @@ def inspect(demonstration: Demonstration) -> DemonstrationStatistics:
     )
 
 
-def _spread(values: npt.NDArray[np.float64]) -> Spread | None:
+def _spread(values: npt.NDArray[np.float64]) -> "Spread | None":
     if not len(values):
         return None
+    from ludus.schemas import Spread  # noqa: PLC0415  likewise
+
     mean, std = float(values.mean()), float(values.std())
     return Spread(mean=mean, std=std, minimum=float(values.min()), maximum=float(values.max()))
