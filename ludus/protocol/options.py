@@ -30,6 +30,9 @@ EXCHANGE: Final = "/communicator_objects.UnityToExternalProto/Exchange"
 """The only method of ML-Agents' protocol."""
 REASON_METADATA: Final = "ludus-reason"
 """Trailing metadata of a failed call: the error's stable name."""
+BROKEN: Final = frozenset({"UNAVAILABLE", "UNKNOWN", "INTERNAL"})
+"""Names of the statuses with which gRPC ends a call whose connection breaks: which of them it is depends on what broke
+first. Our own errors have `REASON_METADATA` beside such a status."""
 STATE_METADATA: Final = "ludus-run-state"
 """Trailing metadata of a Join that failed with `run_ended`: the run's final state."""
 

@@ -8,7 +8,7 @@ import grpc.aio
 
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import VARIABLES, Credential
-from ludus.protocol.options import REASON_METADATA, STATE_METADATA
+from ludus.protocol.options import BROKEN, REASON_METADATA, STATE_METADATA
 
 
 class SimulatorError(Exception):
@@ -89,7 +89,7 @@ def explain(
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Failure("timeout", f"{address} did not answer in time", permanent=False)
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.UNKNOWN | grpc.StatusCode.INTERNAL if not metadata:
+        case status if status.name in BROKEN and not metadata:
             return unreachable(details, address, tls=tls, answered=answered)
         case status:
             return Failure(code, details, status in _PERMANENT, metadata.get(STATE_METADATA, ""))
