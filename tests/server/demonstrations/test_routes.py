@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ludus.demonstrations import inspect, read, thin
-from ludus.schemas import DemonstrationStatistics, read_record
+from ludus.reading import read_record
+from ludus.schemas import DemonstrationStatistics
 from server.config.presets import read_preset
 from server.demonstrations.specs import spec_to_json
 from server.kit.http.uploads import FORGOTTEN_SECONDS
