@@ -31,13 +31,10 @@ TOO_LONG = {
     "attempts/repository.py",
     "config/environment_parameters.py",
     "config/run.py",
-    "demonstrations/mlagents.py",
     "http/errors.py",
     "kit/errors.py",
     "kit/settings.py",
     "protocol/codec.py",
-    "results/mirror.py",
-    "sdk/fake_server.py",
     "trainer/curriculum.py",
     "trainer/learner.py",
 }

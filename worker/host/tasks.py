@@ -28,8 +28,8 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 
 from ludus.child_process import end_with_parent
 from ludus.logging import WORKER_VARIABLE, bind_process, configure_logging
-from server.kit.artifacts import ArtifactStore
 from server.kit.artifacts.opening import open_store
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.errors import LudusError
 from server.kit.queue import TaskName, WakeUpQueue, make_celery
