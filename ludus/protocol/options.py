@@ -4,7 +4,7 @@ proto/README.md."""
 from typing import Final
 
 DEFAULT_SERVER: Final = "127.0.0.1:7070"
-"""Where the gateway of `ludus up` listens."""
+"""Address of the gateway of `ludus up`."""
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """Largest message that a client accepts, and a server's default."""
 KEEPALIVE_SECONDS: Final = 20
