@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue

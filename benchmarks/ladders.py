@@ -31,7 +31,7 @@ from sqlalchemy import text
 from server.app.app import create_app
 from server.app.serve import ApiServer
 from server.app.services import Services
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings

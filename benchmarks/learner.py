@@ -25,7 +25,7 @@ import torch
 
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.config import PPOConfig
+from server.config.behavior import PPOConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.fast.switch import autograd_only

@@ -25,7 +25,7 @@ import structlog
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
-from server.config.config import resolve
+from server.config.resolution import resolve
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.ladders.ratings.job import PAUSE_SECONDS, RatingJob

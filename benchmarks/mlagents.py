@@ -26,7 +26,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.config import PPOConfig, SACConfig
+from server.config.behavior import PPOConfig, SACConfig
 from tests.worker.rollouts import random_rollout
 from worker.learning.build import Demonstrations, build_algorithm
 

@@ -27,7 +27,7 @@ import torch
 
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.config import SACConfig
+from server.config.behavior import SACConfig
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.sac import SAC
 from worker.learning.fast.switch import autograd_only

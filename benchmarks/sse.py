@@ -28,12 +28,13 @@ import httpx
 import numpy as np
 import psutil
 
+from ludus.schemas.tokens import Scope
 from server.access.tokens.service import TokenService
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.db.projects import DEFAULT
-from server.kit.principal import Scope, everything
+from server.kit.principal import everything
 from server.lifecycle.service import RunService
 from server.runs.events.repository import Note, record
 from server.runs.models import Run

@@ -20,6 +20,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from server.config import reference
+from server.kit.docstrings import field_texts
 from server.kit.settings import Settings
 from server.kit.states import TERMINAL, TRANSITIONS
 
@@ -36,14 +37,15 @@ COMPOSE_VARIABLES = {
 """Variables that docker-compose.yml demands, with their descriptions."""
 
 
-def settings() -> Iterator[tuple[str, str, FieldInfo]]:
-    """Yield (group, environment variable, field) for every setting; the group is empty at the top."""
+def settings() -> Iterator[tuple[str, str, FieldInfo, str]]:
+    """Yield (group, environment variable, field, description) for every setting; the group is empty at the top."""
     for name, field in Settings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            texts = field_texts(field.annotation)
             for inner, inner_field in field.annotation.model_fields.items():
-                yield name, f"LUDUS_{name}__{inner}".upper(), inner_field
+                yield name, f"LUDUS_{name}__{inner}".upper(), inner_field, texts[inner]
         else:
-            yield "", f"LUDUS_{name}".upper(), field
+            yield "", f"LUDUS_{name}".upper(), field, field_texts(Settings)[name]
 
 
 def default_of(field: FieldInfo) -> str:
@@ -80,11 +82,11 @@ def env_example() -> str:
     for variable, description in COMPOSE_VARIABLES.items():
         lines += [*wrapped(description), f"{variable}="]
     group = None
-    for name, variable, field in settings():
+    for name, variable, field, text in settings():
         if name != group:
             lines += ["", f"# --- {name or 'general'} ---"]
             group = name
-        lines += wrapped(field.description or "")
+        lines += wrapped(text)
         if variable in COMPOSE_VARIABLES:
             lines.append("# (above)")
         else:
@@ -102,7 +104,7 @@ def settings_page() -> str:
     )
     parts = [introduction]
     group = None
-    for name, variable, field in settings():
+    for name, variable, field, text in settings():
         if name != group:
             title = Settings.model_fields[name].annotation.__doc__ if name else "Folders of the embedded stack."
             parts.append(
@@ -110,7 +112,7 @@ def settings_page() -> str:
             )
             group = name
         shown = f"`{default_of(field)}`" if default_of(field) else ""
-        parts.append(f"| `{variable}` | {shown} | {(field.description or '').replace('|', '&#124;')} |")
+        parts.append(f"| `{variable}` | {shown} | {text.replace('|', '&#124;')} |")
     return "\n".join(parts) + "\n"
 
 

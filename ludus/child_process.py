@@ -18,9 +18,9 @@ from typing import IO, Final
 from ludus.backoff import Backoff
 
 PARENT: Final = "LUDUS_PARENT_PID"
-"""Environment variable that tells a tied child which process started it."""
+"""Environment variable with the id of the process that started a tied child."""
 LAST_LINES_SECONDS: Final = 1.0
-"""How long `end` waits for the last lines. They end later if the child left a process that keeps the pipe open."""
+"""Time-out of `end` for the last lines. They end later if the child left a process that keeps the pipe open."""
 POLL_SECONDS: Final = 0.02
 _ON_LINUX: Final = sys.platform.startswith("linux")
 # A child with a group of its own does not get the Ctrl-C of this terminal.

@@ -34,7 +34,7 @@ _of_process: dict[str, Any] = {}
 
 
 def bind_process(**ids: object) -> None:
-    """Put ids on every line of this process, whichever thread writes it."""
+    """Add ids to every line of this process, of all threads."""
     _of_process.update(ids)
 
 
@@ -103,7 +103,7 @@ def _log_thread_death(hook: threading.ExceptHookArgs) -> None:
 
 
 def _on_one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Escape what would begin another line, or paint the terminal: names and texts come from anybody."""
+    """Escape characters that would begin a line or control the terminal: names and texts come from users."""
     for key, value in event.items():
         if isinstance(value, str) and key not in _TRACEBACKS and not value.isprintable():
             event[key] = "".join(

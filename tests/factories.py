@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
+from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.kit.db.database import Database
-from server.kit.states import RunState
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.service import RunService

@@ -76,9 +76,10 @@ FINITE: Final = Parsed("number", _read_finite)
 """A number that is neither infinite nor NaN."""
 REQUIREMENT: Final = Parsed("requirement", parse_requirement)
 """`[Behavior:]KEY op VALUE`."""
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 SEED: Final = click.IntRange(0, 2**31 - 1)
-PEM: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""An existing file of a certificate or key."""
+EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 option = functools.partial(click.option, show_default=True)
@@ -134,7 +135,7 @@ token_option = click.option(
 )
 ca_file_option = click.option(
     "--ca-file",
-    type=PEM,
+    type=EXISTING_FILE,
     help="Certificate authority (PEM) of a gateway that speaks TLS.",
 )
 connect_timeout_option = option(
@@ -143,6 +144,12 @@ connect_timeout_option = option(
     default=300.0,
     help="Seconds to keep trying while the gateway cannot be reached.",
 )
+
+
+def record_option(recorded: str, more: str = "") -> Callable[[Command], Command]:
+    """Return the option `--record` of a command that plays; `recorded` is the object of its help."""
+    help_ = f"Record {recorded} to FILE (.npz), a demonstration to imitate. Appends to an existing file.{more}"
+    return click.option("--record", metavar="FILE", type=FILE, help=help_)
 
 
 def name_of(file: Path) -> str:

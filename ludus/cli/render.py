@@ -1,7 +1,7 @@
 """Output: tables, facts and numbers for people, JSON for programs.
 
-What a server says of itself, and what others have told it, is shown and never obeyed: whatever would paint a terminal,
-move its cursor or begin a line of its own is escaped. JSON says the same text with escapes of its own.
+Texts of a server may come from anyone, so that they cannot control the terminal: characters that would change colors,
+move the cursor or begin a line are escaped. JSON has its own escapes for them.
 """
 
 import dataclasses
@@ -10,28 +10,29 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
-from ludus.schemas import Event, Run
+if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
+    from ludus.schemas import Event, Run
 
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What JSON leaves as it is, and a terminal does not: controls, other line ends, changes of direction, surrogates."""
+"""Characters that JSON does not escape, but a terminal interprets: controls, line ends, directions, surrogates."""
 
 
 LINES = "\n\t"
-"""What is kept of texts that have several lines of their own: documents, logs."""
+"""Control characters that are kept in texts of several lines: documents, logs."""
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, kept: str = "") -> None:
-    """Print one line, or, with `kept=LINES`, several; what is not text is escaped."""
+    """Print one line, or, with `kept=LINES`, several; control characters are escaped."""
     click.echo(printable(text, kept), err=err, nl=nl)
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Return a text as it can be shown: other characters than printable ones, and `kept`, are escaped."""
+    """Return a text with all characters escaped that are neither printable nor in `kept`."""
     if text.isprintable():
         return text
     return "".join(
@@ -76,7 +77,7 @@ def print_ids(records: Iterable[Any]) -> None:
         echo(record.id)
 
 
-def state_of(run: Run) -> str:
+def state_of(run: "Run") -> str:
     """Return the state of a run, and the state that was requested."""
     doing = f", {run.intent} asked for" if run.intent else ""
     return f"{run.id} {run.state}{doing}"
@@ -110,7 +111,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other, leaving out what there isn't."""
+    """Print a line for each name and value; empty values are left out."""
     there = [(_cell(name), _cell(value)) for name, value in facts if value not in {None, "", ()}]
     width = max(len(name) for name, _ in there)
     for name, text in there:
@@ -118,7 +119,7 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def number(value: float | None) -> str:
-    """Write a number for people: thousands apart, four significant digits after them."""
+    """Write a number for people: with commas between thousands and four significant digits."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -137,7 +138,7 @@ def size(value: int) -> str:
 
 
 def ago(moment: datetime | None) -> str:
-    """Say how long ago something was."""
+    """Return the time since a moment."""
     return "-" if moment is None else f"{span((datetime.now(UTC) - moment).total_seconds())} ago"
 
 
@@ -152,13 +153,13 @@ def span(seconds: float) -> str:
     return " ".join(parts[:2]) or "0s"
 
 
-def event_line(event: Event) -> str:
+def event_line(event: "Event") -> str:
     """Render an event for people."""
     mark = {"warning": "! ", "error": "!! "}.get(event.level, "")
     return printable(f"{event.at.astimezone():%H:%M:%S}  {event.type:<22}  {mark}{event.message}")
 
 
-def max_steps(run: Run) -> int | None:
+def max_steps(run: "Run") -> int | None:
     """Return the agent steps at which a run is complete."""
     behaviors: Mapping[str, Mapping[str, Any]] = (run.config or {}).get("behaviors", {})
     return sum(behavior["max_steps"] for behavior in behaviors.values()) or None

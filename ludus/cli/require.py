@@ -2,16 +2,18 @@
 
 `reward` stands for `Environment/Cumulative Reward`, the mean undiscounted return of the newest summary; `length` for
 `Environment/Episode Length`; `win`, `draw` and `loss` for the shares of games against scripted opponents
-(`ludus.play.scripted`); `step` is the run's agent steps. A behavior's name before a colon says whose metric is
-meant; without one it is that of the only behavior that has the metric.
+(`ludus.play.scripted`); `step` is the run's agent steps. A behavior's name before a colon selects its
+metric; without one the metric of the only behavior that has it is used.
 """
 
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ludus.schemas import Metric, Run
+if TYPE_CHECKING:  # `ludus simulate` needs this module and no resources, which take long to import
+    from ludus.schemas import Metric, Run
 
 ALIASES: Mapping[str, str] = {
     "reward": "Environment/Cumulative Reward",
@@ -52,7 +54,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a requirement."""
+    """The evaluation of a requirement."""
 
     requirement: Requirement
     met: bool
@@ -73,7 +75,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(text.strip(), behavior, ALIASES.get(match["key"], match["key"]), match["operator"], value)
 
 
-def evaluate(requirement: Requirement, run: Run, metrics: Sequence[Metric]) -> Verdict:
+def evaluate(requirement: Requirement, run: "Run", metrics: "Sequence[Metric]") -> Verdict:
     """Compare a requirement with a run's newest values."""
     if requirement.key == "step" and requirement.behavior is None:
         return _verdict(requirement, float(run.step))

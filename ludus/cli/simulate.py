@@ -21,7 +21,15 @@ import click
 from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
-from ludus.cli.options import SEED, ca_file_option, connect_timeout_option, gateway_option, option, token_option
+from ludus.cli.options import (
+    SEED,
+    ca_file_option,
+    connect_timeout_option,
+    gateway_option,
+    option,
+    record_option,
+    token_option,
+)
 from ludus.cli.render import echo
 from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
@@ -99,13 +107,7 @@ class Plan:
     help="Maximum number of restarts in a row of a crashed process.",
 )
 @connect_timeout_option
-@click.option(
-    "--record",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Record the episodes to FILE (.npz), a demonstration to imitate. Appends to an existing file. With several "
-    "processes each has its own, FILE-0.npz and so on.",
-)
+@record_option("the episodes", " With several processes each has its own, FILE-0.npz and so on.")
 def simulate(
     *,
     source: Source,

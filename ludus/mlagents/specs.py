@@ -30,7 +30,7 @@ class Sensor(NamedTuple):
     """One observation, and how it arrives."""
 
     spec: ObservationSpec
-    """What networks see: images as (channels, height, width)."""
+    """The observation for networks: images as (channels, height, width)."""
     shape: tuple[int, ...]
     """As the messages give it."""
     turned: bool

@@ -24,19 +24,19 @@ SEED_PARAMETER: Final = "seed"
 
 @dataclass(frozen=True)
 class Part:
-    """What an episode was for the agents of one announced behavior."""
+    """Results of an episode for the agents of one announced behavior."""
 
     cumulative_reward: float
     """Sum of an agent's rewards; the mean of them where there are several agents."""
     length: float
     """Decisions of an agent, likewise."""
     outcome: Outcome
-    """The first one that one of the agents was told."""
+    """The first outcome of one of the agents."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode as a player saw it whose strength is asked for."""
+    """An episode from the side of the evaluated player."""
 
     seed: int
     team: int | None
@@ -181,11 +181,11 @@ class _FirstEpisodes:
 
     @property
     def over(self) -> bool:
-        """Whether somebody has played, and nobody does any more."""
+        """Whether agents have played, and all of them have ended."""
         return bool(self._playing) and not any(self._playing.values())
 
     def select(self, batches: Iterable[BehaviorBatch]) -> list[BehaviorBatch]:
-        """Return what a turn holds of these episodes."""
+        """Return the part of a step that belongs to these episodes."""
         selected = []
         for name, decisions, terminals in batches:
             playing = self._playing.get(name, set())
@@ -205,7 +205,7 @@ class _FirstEpisodes:
 
 
 class _Tally:
-    """Adds up what the agents of one episode are told."""
+    """Adds up the rewards and lengths of one episode."""
 
     def __init__(self) -> None:
         self._rewards: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -213,7 +213,7 @@ class _Tally:
         self._outcomes: dict[str, Outcome] = {}
 
     def note(self, batches: Iterable[BehaviorBatch], *, over: bool) -> None:
-        """Take over a turn. When the game is over, decisions are already those of the next one."""
+        """Record a step. When the game is over, decisions are already those of the next one."""
         for name, decisions, terminals in batches:
             rewards, lengths = self._rewards[name], self._lengths[name]
             if terminals is not None:
@@ -228,7 +228,7 @@ class _Tally:
                     lengths[agent] += 1
 
     def parts(self, non_acting_players: Iterable[NonActingPlayer]) -> dict[str, Part]:
-        """Return the whole episode, without behaviors that had nobody in it."""
+        """Return the whole episode, without behaviors that had no agents."""
         rewards = {name: list(own.values()) for name, own in self._rewards.items() if own}
         lengths = {name: [self._lengths[name][agent] for agent in self._rewards[name]] for name in rewards}
         for player in non_acting_players:

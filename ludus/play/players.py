@@ -24,7 +24,7 @@ class Player(ABC):
         """Return what the agents do: (N, C) in [-1, 1] and (N, D)."""
 
     def forget(self, agents: Iterable[int]) -> None:  # noqa: B027  most players remember nothing
-        """Note that the episodes of these agents have ended."""
+        """Clear the memory of agents whose episodes have ended."""
 
     def begin(self, seed: int | None) -> None:  # noqa: B027  likewise
         """Forget all episodes. Draw from `seed` on, if there is one, as far as anything is drawn at all."""
@@ -58,7 +58,7 @@ class RandomPlayer(Player):
 
 
 def answer(players: Mapping[str, Player], batches: Iterable[BehaviorBatch]) -> list[ActionBatch]:
-    """Let those of the announced behaviors act that have a player, and return what they do."""
+    """Return the actions of the announced behaviors that have a player."""
     answers = []
     for name, decisions, terminals in batches:
         player = players.get(name)

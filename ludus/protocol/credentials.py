@@ -18,7 +18,7 @@ class Credential:
 
     token: str = field(repr=False)
     origin: str
-    """Where it came from, as in `the token ...`: for messages about a token that is refused."""
+    """Its source, as in `the token ...`: for messages about a token that is refused."""
 
     @property
     def of_client(self) -> bool:

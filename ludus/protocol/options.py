@@ -4,7 +4,7 @@ proto/README.md."""
 from typing import Final
 
 DEFAULT_SERVER: Final = "127.0.0.1:7070"
-"""Where the gateway of `ludus up` listens."""
+"""Address of the gateway of `ludus up`."""
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """Largest message that a client accepts, and a server's default."""
 KEEPALIVE_SECONDS: Final = 20
@@ -30,6 +30,9 @@ EXCHANGE: Final = "/communicator_objects.UnityToExternalProto/Exchange"
 """The only method of ML-Agents' protocol."""
 REASON_METADATA: Final = "ludus-reason"
 """Trailing metadata of a failed call: the error's stable name."""
+BROKEN: Final = frozenset({"UNAVAILABLE", "UNKNOWN", "INTERNAL"})
+"""Names of the statuses with which gRPC ends a call whose connection breaks: which of them it is depends on what broke
+first. Our own errors have `REASON_METADATA` beside such a status."""
 STATE_METADATA: Final = "ludus-run-state"
 """Trailing metadata of a Join that failed with `run_ended`: the run's final state."""
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What a listening process shows, and whom it lets in."""
+    """TLS of a listening process: its certificate, and the clients that it accepts."""
 
     certificate: Path
     key: Path

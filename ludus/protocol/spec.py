@@ -62,7 +62,7 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorSpec:
-    """What one behavior sees and does. Two simulators of a run must announce equal specs under one name."""
+    """The observations and actions of a behavior. Two simulators of a run must announce equal specs under one name."""
 
     name: str
     """As announced; a team may follow as `Striker?team=1`."""

@@ -23,7 +23,7 @@ _VERSION = "1"
 
 @dataclass(frozen=True, slots=True)
 class TicketClaims:
-    """What a ticket says."""
+    """The content of a ticket."""
 
     run_id: str
     attempt: int

@@ -21,7 +21,7 @@ def named_by(variable: str) -> Path | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches `host`."""
+    """Whether only this machine reaches `host`."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -29,7 +29,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_this_machine(address: str) -> bool:
-    """Tell whether host:port is certainly an address that does not leave this machine."""
+    """Whether host:port is certainly an address that does not leave this machine."""
     return is_loopback(address.rpartition(":")[0].strip("[]")) or address.startswith("unix:")
 
 

@@ -50,7 +50,6 @@ from ludus.schemas.logs import Log as Log
 from ludus.schemas.logs import LogText as LogText
 from ludus.schemas.metrics import Metric as Metric
 from ludus.schemas.metrics import Series as Series
-from ludus.schemas.reading import read_record as read_record
 from ludus.schemas.runs import Amendment as Amendment
 from ludus.schemas.runs import Amendments as Amendments
 from ludus.schemas.runs import Attempt as Attempt

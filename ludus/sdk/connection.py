@@ -2,7 +2,7 @@
 
 grpc.aio in one thread, because a blocking stub spends a third more processor time per message on its threads [measured:
 an echo on two cores, 225 µs against 165 µs]. The game runs inside the loop; keepalive does not suffer from a long step,
-since gRPC answers pings from a thread of its own.
+since gRPC answers pings from its own thread.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ WELCOME_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class ConnectionSummary(RunEnd):
-    """How a run ended for a simulator, with counts of what the simulator did."""
+    """The end of a run for a simulator, with counts of its decisions and episodes."""
 
     decisions: int = 0
     """Decisions that agents asked for, over all sessions."""
     episodes: int = 0
     """Episodes that ended, over all sessions."""
     sessions: int = 0
-    """How many times the simulator was welcomed; 0 if the run had ended before."""
+    """Number of sessions; 0 if the run had ended before the first one."""
 
 
 def connect(
@@ -57,7 +57,7 @@ def connect(
     ca_file: AnyPath | None = None,
     connect_timeout_seconds: float | None = 300.0,
 ) -> ConnectionSummary:
-    """Play in a run until it ends, and say how it ended.
+    """Play in a run until it ends, and return how it ended.
 
     `run` is a run's id or name, `server` the gateway's host:port, `token` the gateway's bearer token (by default that
     in LUDUS_SIMULATOR_TOKEN, else in LUDUS_TOKEN; empty: none), `label` what people read in the list of simulators;
@@ -115,7 +115,8 @@ class SimulatorConnection:
                     async with outcome as endpoint:
                         outcome = await self._stream(endpoint)
                 if isinstance(outcome, RunEnd):
-                    return self._summary(outcome)
+                    counts = (self._decisions, self._episodes, self._sessions)
+                    return ConnectionSummary(outcome.code, outcome.reason, outcome.run_id, *counts)
                 await self.join_client.back_off(outcome)
 
     async def _stream(self, endpoint: CollectorEndpoint) -> RunEnd | Failure:
@@ -201,9 +202,6 @@ class SimulatorConnection:
             elif kind == "close":
                 return message.close
 
-    def _summary(self, end: RunEnd) -> ConnectionSummary:
-        return ConnectionSummary(end.code, end.reason, end.run_id, self._decisions, self._episodes, self._sessions)
-
 
 class _StreamEnded(Exception):
     """The server ended the stream without Close."""
@@ -223,7 +221,7 @@ class _Stream:
         """Whether a write has failed."""
 
     async def write(self, request: pb.ConnectRequest) -> None:
-        """Send. If the server has ended the stream, the next read tells so."""
+        """Send. If the server has ended the stream, the next read raises the error."""
         self._read_ahead()
         try:
             await self._call.write(request)

@@ -39,7 +39,7 @@ class Session:
         self._waiting: dict[str, dict[int, int]] = {}
         """Behavior -> agent -> step whose answer it waits for."""
         self.parameters = EnvironmentParameters()
-        """What the server last told."""
+        """The newest parameters from the server."""
         self.decisions = 0
         """Decisions that were asked for."""
         self.episodes = 0
@@ -107,7 +107,7 @@ class Session:
 
     @staticmethod
     def saved(message: pb.Save, position: bytes) -> pb.ConnectRequest:
-        """Answer the server's question where the game is."""
+        """Return the answer to Save: the game's position."""
         return pb.ConnectRequest(saved=pb.Saved(save_id=message.save_id, position=position))
 
     def welcome(self, message: pb.Welcome) -> None:
@@ -137,7 +137,7 @@ class Session:
         self.parameters.change(message.environment_parameters, samplers_from_messages(message.samplers))
 
     def _settle(self, step_id: int, agents: int) -> None:
-        """Note that so many agents of a step wait no longer; forget the step when none does."""
+        """Count agents of a step that no longer wait; remove the step when none waits."""
         left = self._unanswered.get(step_id, 0) - agents
         if left > 0:
             self._unanswered[step_id] = left

@@ -34,7 +34,7 @@ class Simulation(ABC):
     """
 
     behaviors: Sequence[BehaviorSpec] = ()
-    """What the agents see and do. Further ones can be introduced later with `builder.announce`."""
+    """The announced behaviors of the agents. `builder.announce` adds further ones later."""
 
     @abstractmethod
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
@@ -56,9 +56,9 @@ class ResumableSimulation(Simulation):
     """A game that can go back to where it was, so that a run goes on from a checkpoint in the middle of its episodes.
 
     Whenever the run writes a checkpoint it asks the game for its `position`, which becomes part of it. When the run
-    goes on from there, in another process or on another machine, this process of the game is told to `resume` at it;
+    continues from there, in another process or on another machine, the server asks this game to `resume` at it;
     other games begin new episodes. A run in lockstep on a CPU (`threaded: false`) with one such game, that computes the
-    same whenever it is told the same, goes on bit for bit as if it had never been interrupted.
+    same from the same input, continues bit for bit as if it had never been interrupted.
     """
 
     @abstractmethod

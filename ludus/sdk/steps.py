@@ -41,7 +41,7 @@ _Batch = TypeVar("_Batch", DecisionBatch, TerminalBatch)
 
 
 class Action(NamedTuple):
-    """What one agent shall do."""
+    """The action of one agent."""
 
     behavior: str
     agent: int
@@ -146,7 +146,12 @@ class StepBuilder:
         layout = self._layout(behavior)
         rows = self._rows(self._decisions, layout)
         if mask is not None:
-            rows.masks[len(rows.agents)] = self._mask(mask, agent, layout)
+            array = np.asarray(mask).astype(UINT8)
+            size = layout.spec.actions.mask_size
+            if array.shape != (size,):
+                name = layout.spec.name
+                raise ValueError(f"agent {agent} of {name!r}: its mask has shape {array.shape}, not ({size},)")
+            rows.masks[len(rows.agents)] = array
         self._add(rows, layout, agent, observation, reward)
         rows.groups.append(group)
         rows.group_rewards.append(group_reward)
@@ -166,7 +171,7 @@ class StepBuilder:
         """End an agent's episode with its final observation.
 
         `truncated` is True where a limit cut the episode short (its future still had value), False where the task
-        itself ended. `outcome` tells who won, in games that have winners.
+        itself ended. `outcome` is the result for the agent, in games that have winners.
         """
         layout = self._layout(behavior)
         rows = self._rows(self._terminals, layout)
@@ -196,7 +201,7 @@ class StepBuilder:
 
     @property
     def stats(self) -> Sequence[StatValue]:
-        """What was reported so far."""
+        """The stats that were reported in this step."""
         return self._stats
 
     @property
@@ -261,14 +266,6 @@ class StepBuilder:
         rows.agents.append(agent)
         rows.rewards.append(reward)
         rows.observations.append(arrays)
-
-    @staticmethod
-    def _mask(mask: npt.ArrayLike, agent: int, layout: BehaviorLayout) -> Array:
-        array = np.asarray(mask).astype(UINT8)
-        size = layout.spec.actions.mask_size
-        if array.shape != (size,):
-            raise ValueError(f"agent {agent} of {layout.spec.name!r}: its mask has shape {array.shape}, not ({size},)")
-        return array
 
 
 def _filled_up(part: npt.ArrayLike, expected: ObservationLayout) -> Array:

@@ -67,6 +67,11 @@ ROUTERS: tuple[APIRouter, ...] = (
     audit,
     operation,
 )
+API = APIRouter(dependencies=[Depends(authorize)], generate_unique_id_function=lambda route: route.name)
+"""All routes. FastAPI analyses a router's routes when it is first asked for one of them, which takes up to 0.1 s. It
+does that once in a process, because the applications of a process share this router."""
+for _router in ROUTERS:
+    API.include_router(_router)
 BODY_LIMIT_BYTES = 2 * 1024 * 1024
 THREADS = 40
 """Requests that are handled at once, long polls not counted. The database has more connections."""
@@ -80,17 +85,14 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         title="Ludus",
         version="v1",
         summary="Training runs for game agents.",
+        routes=API.routes,
         lifespan=_lifespan,
-        generate_unique_id_function=_operation_id,
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(authorize)],
     )
     app.state.services = services
     app.state.shared = services.shared
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    for router in ROUTERS:
-        app.include_router(router)
     add_documentation(app)
     app.add_exception_handler(LudusError, on_ludus_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
@@ -134,7 +136,3 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services.tailer.close()
     services.watcher.close()
     services.database.close()
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name

@@ -1,9 +1,7 @@
 """Completes FastAPI's description: problems, bodies that are read by hand, the form of a configuration."""
 
-import ast
-import inspect
+from collections.abc import Iterator
 from dataclasses import is_dataclass
-from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel
@@ -11,9 +9,10 @@ from pydantic import BaseModel
 from ludus import schemas as resources
 from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
 from server.app.access import OPEN_PATHS
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.configs.requests import ConfigCreate
 from server.demonstrations.requests import DemonstrationMerge, DemonstrationSubsample
+from server.kit.docstrings import field_texts
 from server.kit.http.auth import NEED
 from server.kit.http.errors import Problem
 from server.runs.requests import RunCreate
@@ -42,10 +41,15 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
         )
         schemas.update(own.pop("$defs", {}))
         schemas[model.__name__] = own
+    models = {model.__name__: model for model in _subclasses(BaseModel)}
     for name, own in schemas.items():
         kind: Any = getattr(resources, name, None)
         if is_dataclass(kind):
             _describe_resource(kind, own)  # type: ignore[arg-type]  # a class, not an instance
+        elif name in models:
+            texts = field_texts(models[name])
+            for field in texts.keys() & own.get("properties", {}).keys():
+                own["properties"][field]["description"] = texts[field]
     components["securitySchemes"] = {
         "token": {
             "type": "http",
@@ -67,7 +71,7 @@ def _describe_resource(kind: type[Any], schema: dict[str, Any]) -> None:
     properties = schema["properties"]
     schema["required"] = list(properties)
     hints = get_type_hints(kind, include_extras=True)
-    texts = _texts(kind)
+    texts = field_texts(kind)
     for name, field in properties.items():
         field.pop("default", None)
         if name in texts:
@@ -81,14 +85,8 @@ def _describe_resource(kind: type[Any], schema: dict[str, Any]) -> None:
                 properties[name] = {"$ref": REFERENCE.format(model=mark)}
 
 
-def _texts(kind: type[Any]) -> dict[str, str]:
-    """Return the docstrings of a dataclass' fields, also of inherited ones."""
-    found = {}
-    for cls in reversed(kind.__mro__[:-1]):
-        (tree,) = ast.parse(inspect.getsource(cls)).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, text in pairwise(tree.body):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    found[name] = " ".join(words.split())
-    return found
+def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for child in model.__subclasses__():
+        if child.__module__.startswith("server."):
+            yield child
+        yield from _subclasses(child)

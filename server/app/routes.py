@@ -5,14 +5,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
+from ludus.schemas.tokens import Scope
 from server.app.readiness import Readiness
 from server.kit.http.auth import needs
 from server.kit.http.errors import NotReady, problems
 from server.kit.http.services import shared
 from server.kit.http.telemetry import HttpTelemetry
-from server.kit.principal import Scope
 
 router = APIRouter(tags=["operation"])
 
@@ -23,14 +23,17 @@ TelemetryDep = Annotated[HttpTelemetry, Depends(shared(HttpTelemetry))]
 class Health(BaseModel):
     """A sign of life."""
 
-    status: str = Field(description="`ok`.")
+    status: str
+    """`ok`."""
 
 
 class Version(BaseModel):
     """Release of this server."""
 
-    version: str = Field(description="Release of Ludus.")
-    api: str = Field(description="Version of the API.")
+    version: str
+    """Release of Ludus."""
+    api: str
+    """Version of the API."""
 
 
 @router.get("/healthz", response_model=Health, responses=problems())

@@ -6,8 +6,8 @@ from typing import Self
 
 from server.access.tokens.checker import TokenChecker, watch_tokens
 from server.app.readiness import Readiness
-from server.kit.artifacts import ArtifactStore
 from server.kit.artifacts.opening import open_store
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.http import services
 from server.kit.http.idempotency import InFlight

@@ -1,7 +1,7 @@
 """Compares a checkpoint's files, read completely, with the SHA-256 of their row."""
 
 from server.checkpoints.refs import CheckpointRef
-from server.kit.artifacts import ArtifactStore, digest_of
+from server.kit.artifacts.store import ArtifactStore, digest_of
 from server.kit.errors import ArtifactNotFound
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from server.kit.artifacts import FileRef
+from server.kit.artifacts.store import FileRef
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from server.checkpoints.models import Checkpoint, RunInitialCheckpoint, UploadedCheckpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint
 from server.checkpoints.uploads import FILE, Inspected
-from server.kit.artifacts import FileRef, Stored
+from server.kit.artifacts.publication import Stored
+from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, select_page

@@ -12,10 +12,10 @@ from server.checkpoints.repository import (
 )
 from server.checkpoints.score import keep_best_of, overall_score
 from server.checkpoints.uploads import Inspected
-from server.config.config import RunConfig
 from server.config.document import Path
 from server.config.problems import join_path
-from server.kit.artifacts import Stored
+from server.config.run import RunConfig
+from server.kit.artifacts.publication import Stored
 from server.kit.db.database import Session, after_commit
 from server.kit.errors import CheckpointInUse, InvalidConfig, Problem
 from server.runs.events.repository import Note, lock_run, record

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from ludus.demonstrations.archives import DAMAGED, content, opened
-from server.kit.artifacts import ArtifactStore, Stored, published
+from server.kit.artifacts.publication import Stored, published
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.ids import new_id
 from server.kit.errors import CheckpointInvalid
 

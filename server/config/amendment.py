@@ -15,17 +15,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from server.config.behavior import (
-    CloneConfig,
-    DQNConfig,
-    POCAConfig,
-    PPOConfig,
-    PPOHyperparameters,
-    SACConfig,
-    TrainerConfig,
-)
+from server.config.behavior import CloneConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig, TrainerConfig
 from server.config.divergence import DivergenceSettings
 from server.config.document import Path
+from server.config.hyperparameters import PPOHyperparameters
 from server.config.problems import join_path, show, split_path
 from server.config.resolution import Change, diff, problems_in
 from server.config.run import RunConfig

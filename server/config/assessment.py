@@ -27,48 +27,28 @@ class MatchSettings(Section):
     """Two policies of one behavior play against each other until a sequential test accepts one hypothesis."""
 
     candidate: CheckpointId = Field(description=f"The checkpoint under test. {NAMES}", json_schema_extra=OWN)
-    champion: CheckpointId = Field(description="Its opponent, named in the same ways.", json_schema_extra=OWN)
-    behavior: BehaviorName = Field(
-        description="Behavior of the policies; default: the candidate's only one.", json_schema_extra=OWN
-    )
-    elo0: Real = Field(
-        default=0.0,
-        ge=-2000.0,
-        le=2000.0,
-        description="Lead of the candidate, in Elo points, of the hypothesis that it fails.",
-        json_schema_extra=OWN,
-    )
-    elo1: Real = Field(
-        default=20.0,
-        ge=-2000.0,
-        le=2000.0,
-        description="Lead of the hypothesis that it passes; above `elo0`. Closer leads take more games.",
-        json_schema_extra=OWN,
-    )
-    alpha: Share = Field(
-        default=0.05,
-        description="Probability that a candidate whose lead is only `elo0` passes.",
-        json_schema_extra=OWN,
-    )
-    beta: Share = Field(
-        default=0.05, description="Probability that a candidate whose lead is `elo1` fails.", json_schema_extra=OWN
-    )
-    max_games: Whole = Field(
-        default=20_000,
-        ge=2,
-        le=MAX_GAMES,
-        description="Number of games after which the result is undecided.",
-        json_schema_extra=OWN,
-    )
+    champion: CheckpointId = Field(json_schema_extra=OWN)
+    """Its opponent, named in the same ways."""
+    behavior: BehaviorName = Field(json_schema_extra=OWN)
+    """Behavior of the policies; default: the candidate's only one."""
+    elo0: Real = Field(default=0.0, ge=-2000.0, le=2000.0, json_schema_extra=OWN)
+    """Lead of the candidate, in Elo points, of the hypothesis that it fails."""
+    elo1: Real = Field(default=20.0, ge=-2000.0, le=2000.0, json_schema_extra=OWN)
+    """Lead of the hypothesis that it passes; above `elo0`. Closer leads take more games."""
+    alpha: Share = Field(default=0.05, json_schema_extra=OWN)
+    """Probability that a candidate whose lead is only `elo0` passes."""
+    beta: Share = Field(default=0.05, json_schema_extra=OWN)
+    """Probability that a candidate whose lead is `elo1` fails."""
+    max_games: Whole = Field(default=20_000, ge=2, le=MAX_GAMES, json_schema_extra=OWN)
+    """Number of games after which the result is undecided."""
     seed_parameter: ParameterName | None = Field(
         default=None,
         description=f"{SEED_PARAMETER} Games then count in pairs of one seed with swapped sides; null = each by "
         "itself.",
         json_schema_extra=OWN,
     )
-    ladder: LadderName | None = Field(
-        default=None, description="A shared ladder on which the games count, too, by its name.", json_schema_extra=OWN
-    )
+    ladder: LadderName | None = Field(default=None, json_schema_extra=OWN)
+    """A shared ladder on which the games count, too, by its name."""
 
     @field_validator("champion")
     @classmethod
@@ -92,21 +72,16 @@ class EvaluateSettings(Section):
     """One policy plays a number of episodes; its mean return is compared with a threshold."""
 
     checkpoint: CheckpointId = Field(description=f"The checkpoint that plays. {NAMES}", json_schema_extra=OWN)
-    behavior: BehaviorName = Field(
-        description="Behavior of the policy; default: the checkpoint's only one.", json_schema_extra=OWN
-    )
-    episodes: Whole = Field(default=100, ge=1, le=10_000, description="Number of episodes.", json_schema_extra=OWN)
-    threshold: Real | None = Field(
-        default=None,
-        description="Required mean return: the policy passes if the whole interval of the mean is at the threshold "
-        "or above, and fails if the whole interval is below. Null = no threshold.",
-        json_schema_extra=OWN,
-    )
-    confidence: Annotated[Real, Field(ge=0.5, lt=1.0)] = Field(
-        default=0.95,
-        description="Confidence level: the share of bootstrapped means in the interval.",
-        json_schema_extra=OWN,
-    )
+    behavior: BehaviorName = Field(json_schema_extra=OWN)
+    """Behavior of the policy; default: the checkpoint's only one."""
+    episodes: Whole = Field(default=100, ge=1, le=10_000, json_schema_extra=OWN)
+    """Number of episodes."""
+    threshold: Real | None = Field(default=None, json_schema_extra=OWN)
+    """Required mean return: the policy passes if the whole interval of the mean is at the threshold or above, and fails
+    if the whole interval is below. Null = no threshold.
+    """
+    confidence: Annotated[Real, Field(ge=0.5, lt=1.0)] = Field(default=0.95, json_schema_extra=OWN)
+    """Confidence level: the share of bootstrapped means in the interval."""
     seed_parameter: ParameterName | None = Field(
         default=None,
         description=f"{SEED_PARAMETER} Every evaluation with the same `seed` then plays the same episodes; null = "

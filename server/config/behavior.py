@@ -25,31 +25,10 @@ from server.config.hyperparameters import (
     SACHyperparameters,
 )
 from server.config.imitation import BehavioralCloningConfig, FromDemonstrations
-from server.config.network import MemorySettings, NetworkSettings
+from server.config.network import NetworkSettings
 from server.config.rewards import ExtrinsicConfig, RewardSignals
 from server.config.selfplay import SelfPlaySettings
 from server.config.values import OWN, Flag, Section, Steps, Text, Whole, config_error
-
-__all__ = [
-    "BehaviorConfig",
-    "BehavioralCloningConfig",
-    "CloneConfig",
-    "CloneHyperparameters",
-    "FromDemonstrations",
-    "Hyperparameters",
-    "MemorySettings",
-    "NetworkSettings",
-    "POCAConfig",
-    "POCAHyperparameters",
-    "PPOConfig",
-    "PPOHyperparameters",
-    "ReinforcementConfig",
-    "SACConfig",
-    "SACHyperparameters",
-    "SelfPlaySettings",
-    "TrainerConfig",
-]
-
 
 ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""
@@ -60,47 +39,36 @@ class TrainerConfig(Section):
 
     head: ClassVar[str] = "gaussian"
     """How the columns of the policy's last layer become actions: a key of `ludus.collector.heads.HEADS`."""
-    trainer_type: str = Field(description="The algorithm.")
-    hyperparameters: Hyperparameters = Field(description="The algorithm's numbers.")
-    network_settings: NetworkSettings = Field(default=NetworkSettings(), description="The policy's network.")
-    max_steps: Steps = Field(
-        default=500_000,
-        ge=1,
-        le=MAX_STEPS,
-        description="Agent steps after which training of this behavior ends; linear schedules reach their floor there. "
-        "A fraction is cut. Typical: 500,000 to 10,000,000.",
-    )
-    summary_freq: Whole = Field(
-        default=50_000, ge=1, le=MAX_STEPS, description="Agent steps between points of the metrics."
-    )
-    keep_checkpoints: Whole = Field(
-        default=5,
-        ge=1,
-        le=100_000,
-        description="Number of newest periodic checkpoints to keep; a large number keeps all.",
-    )
-    even_checkpoints: Flag = Field(
-        default=False, description="Spread `keep_checkpoints` checkpoints evenly over `max_steps`."
-    )
-    checkpoint_interval: Whole = Field(
-        default=500_000,
-        ge=1,
-        le=MAX_STEPS,
-        description="Agent steps between checkpoints; `max_steps` // `keep_checkpoints` if `even_checkpoints`.",
-    )
-    init_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
-        default=None,
-        description="As `initialize_from`, but a path on the disk of a trainer that runs alone (`python -m "
-        "worker.trainer CONFIG`): a `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A "
-        "server refuses it: upload the file, and name it in `initialize_from`.",
-    )
+    trainer_type: str
+    """The algorithm."""
+    hyperparameters: Hyperparameters
+    """The algorithm's numbers."""
+    network_settings: NetworkSettings = NetworkSettings()
+    """The policy's network."""
+    max_steps: Steps = Field(default=500_000, ge=1, le=MAX_STEPS)
+    """Agent steps after which training of this behavior ends; linear schedules reach their floor there. A fraction is
+    cut. Typical: 500,000 to 10,000,000.
+    """
+    summary_freq: Whole = Field(default=50_000, ge=1, le=MAX_STEPS)
+    """Agent steps between points of the metrics."""
+    keep_checkpoints: Whole = Field(default=5, ge=1, le=100_000)
+    """Number of newest periodic checkpoints to keep; a large number keeps all."""
+    even_checkpoints: Flag = False
+    """Spread `keep_checkpoints` checkpoints evenly over `max_steps`."""
+    checkpoint_interval: Whole = Field(default=500_000, ge=1, le=MAX_STEPS)
+    """Agent steps between checkpoints; `max_steps` // `keep_checkpoints` if `even_checkpoints`."""
+    init_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """As `initialize_from`, but a path on the disk of a trainer that runs alone (`python -m worker.trainer CONFIG`): a
+    `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A server refuses it: upload the file, and name it in
+    `initialize_from`.
+    """
     initialize_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
-        default=None,
-        description="Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one "
-        "of ML-Agents that was uploaded (`ludus checkpoint upload FILE`). They must have the configured "
-        "form. Of a run's checkpoint the behavior of the same name is used, or the only one.",
-        json_schema_extra=OWN,
+        default=None, json_schema_extra=OWN
     )
+    """Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one of ML-Agents that
+    was uploaded (`ludus checkpoint upload FILE`). They must have the configured form. Of a run's checkpoint the
+    behavior of the same name is used, or the only one.
+    """
 
     @field_validator("initialize_from")
     @classmethod
@@ -148,55 +116,49 @@ class TrainerConfig(Section):
 class ReinforcementConfig(TrainerConfig):
     """Parent of the trainers that learn from rewards by playing (`LearningConfig`)."""
 
-    reward_signals: RewardSignals = Field(
-        default=RewardSignals(extrinsic=ExtrinsicConfig()),
-        description="The reward signals. If given, only the listed signals exist.",
-    )
-    behavioral_cloning: BehavioralCloningConfig | None = Field(
-        default=None, description="Imitation of demonstrations beside the trainer's own objective; null = none."
-    )
-    time_horizon: Whole = Field(
-        default=64,
-        ge=1,
-        le=1_000_000,
-        description="Maximum number of steps of one agent in a segment, before it bootstraps: longer is less biased "
-        "and noisier; it should cover events that depend on each other. Typical: 32 to 2,048. Under `sac` it does not "
-        'change the result (see "PPO or SAC?").',
-    )
-    threaded: Flag = Field(
-        default=False,
-        description="Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible.",
-    )
-    divergence: DivergenceSettings = Field(
-        default=DivergenceSettings(),
-        description="When to warn, or to end the run, because the policy has stopped learning.",
-        json_schema_extra=OWN,
-    )
-    self_play: SelfPlaySettings | None = Field(
-        default=None, description="Teams learn in turns, against earlier versions of the policy; null = all at once."
-    )
+    reward_signals: RewardSignals = RewardSignals(extrinsic=ExtrinsicConfig())
+    """The reward signals. If given, only the listed signals exist."""
+    behavioral_cloning: BehavioralCloningConfig | None = None
+    """Imitation of demonstrations beside the trainer's own objective; null = none."""
+    time_horizon: Whole = Field(default=64, ge=1, le=1_000_000)
+    """Maximum number of steps of one agent in a segment, before it bootstraps: longer is less biased and noisier; it
+    should cover events that depend on each other. Typical: 32 to 2,048. Under `sac` it does not change the result (see
+    "PPO or SAC?").
+    """
+    threaded: Flag = False
+    """Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible."""
+    divergence: DivergenceSettings = Field(default=DivergenceSettings(), json_schema_extra=OWN)
+    """When to warn, or to end the run, because the policy has stopped learning."""
+    self_play: SelfPlaySettings | None = None
+    """Teams learn in turns, against earlier versions of the policy; null = all at once."""
 
 
 class PPOConfig(ReinforcementConfig):
     """One behavior, trained by PPO."""
 
-    trainer_type: Literal["ppo"] = Field(default="ppo", description="The algorithm.")
-    hyperparameters: PPOHyperparameters = Field(default=PPOHyperparameters(), description="The algorithm's numbers.")
+    trainer_type: Literal["ppo"] = "ppo"
+    """The algorithm."""
+    hyperparameters: PPOHyperparameters = PPOHyperparameters()
+    """The algorithm's numbers."""
 
 
 class SACConfig(ReinforcementConfig):
     """One behavior, trained by SAC."""
 
     head: ClassVar[str] = "squashed"
-    trainer_type: Literal["sac"] = Field(default="sac", description="The algorithm.")
-    hyperparameters: SACHyperparameters = Field(default=SACHyperparameters(), description="The algorithm's numbers.")
+    trainer_type: Literal["sac"] = "sac"
+    """The algorithm."""
+    hyperparameters: SACHyperparameters = SACHyperparameters()
+    """The algorithm's numbers."""
 
 
 class POCAConfig(ReinforcementConfig):
     """One behavior whose agents act in groups, trained by POCA."""
 
-    trainer_type: Literal["poca"] = Field(default="poca", description="The algorithm.")
-    hyperparameters: POCAHyperparameters = Field(default=POCAHyperparameters(), description="The algorithm's numbers.")
+    trainer_type: Literal["poca"] = "poca"
+    """The algorithm."""
+    hyperparameters: POCAHyperparameters = POCAHyperparameters()
+    """The algorithm's numbers."""
 
     @field_validator("network_settings")
     @classmethod
@@ -248,31 +210,21 @@ class DQNConfig(ReinforcementConfig):
 class CloneConfig(FromDemonstrations, TrainerConfig):
     """One behavior that imitates demonstrations alone (Ludus' own): simulators are not needed, but evaluate it."""
 
-    trainer_type: Literal["clone"] = Field(default="clone", description="The algorithm.", json_schema_extra=OWN)
-    hyperparameters: CloneHyperparameters = Field(
-        default=CloneHyperparameters(), description="The algorithm's numbers."
-    )
-    max_steps: Steps = Field(
-        default=10_000,
-        ge=1,
-        le=MAX_STEPS,
-        description="Gradient steps after which training ends. All steps of this trainer are gradient steps.",
-    )
-    summary_freq: Whole = Field(
-        default=100, ge=1, le=MAX_STEPS, description="Gradient steps between points of the metrics."
-    )
-    evaluation_interval: Whole = Field(
-        default=1000,
-        ge=1,
-        le=MAX_STEPS,
-        description="Gradient steps between evaluations, in which connected simulators play the policy of that step. "
-        "Learning waits for a simulator (for the first one at most `simulators.startup_grace_seconds`, "
-        "later `grace_seconds`), and then for its episodes (`grace_seconds`).",
-        json_schema_extra=OWN,
-    )
-    evaluation_episodes: Whole = Field(
-        default=10, ge=0, le=100_000, description="Episodes per evaluation; 0 = no evaluations.", json_schema_extra=OWN
-    )
+    trainer_type: Literal["clone"] = Field(default="clone", json_schema_extra=OWN)
+    """The algorithm."""
+    hyperparameters: CloneHyperparameters = CloneHyperparameters()
+    """The algorithm's numbers."""
+    max_steps: Steps = Field(default=10_000, ge=1, le=MAX_STEPS)
+    """Gradient steps after which training ends. All steps of this trainer are gradient steps."""
+    summary_freq: Whole = Field(default=100, ge=1, le=MAX_STEPS)
+    """Gradient steps between points of the metrics."""
+    evaluation_interval: Whole = Field(default=1000, ge=1, le=MAX_STEPS, json_schema_extra=OWN)
+    """Gradient steps between evaluations, in which connected simulators play the policy of that step. Learning waits
+    for a simulator (for the first one at most `simulators.startup_grace_seconds`, later `grace_seconds`), and then for
+    its episodes (`grace_seconds`).
+    """
+    evaluation_episodes: Whole = Field(default=10, ge=0, le=100_000, json_schema_extra=OWN)
+    """Episodes per evaluation; 0 = no evaluations."""
 
 
 LearningConfig: TypeAlias = PPOConfig | SACConfig | POCAConfig | DQNConfig

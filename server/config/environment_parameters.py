@@ -32,26 +32,26 @@ ParameterName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_le
 class SamplerParameters(Section):
     """Parent of all samplers' numbers."""
 
-    seed: Whole = Field(
-        default=-1,
-        ge=-(2**31),
-        le=2**31 - 1,
-        description="Seed of the draws. -1 = the run's seed + k, where k counts all values of all lessons of all "
-        "parameters that have no seed, constants too, in the document's order from 0.",
-    )
+    seed: Whole = Field(default=-1, ge=-(2**31), le=2**31 - 1)
+    """Seed of the draws. -1 = the run's seed + k, where k counts all values of all lessons of all parameters that have
+    no seed, constants too, in the document's order from 0.
+    """
 
 
 class ConstantParameters(SamplerParameters):
     """A value that stays."""
 
-    value: SingleReal = Field(default=0.0, description="The value.")
+    value: SingleReal = 0.0
+    """The value."""
 
 
 class UniformParameters(SamplerParameters):
     """Every value between two bounds is as likely as any other."""
 
-    min_value: SingleReal = Field(default=0.0, description="Lower bound.")
-    max_value: SingleReal = Field(default=1.0, description="Upper bound; at least `min_value`.")
+    min_value: SingleReal = 0.0
+    """Lower bound."""
+    max_value: SingleReal = 1.0
+    """Upper bound; at least `min_value`."""
 
     @field_validator("max_value")
     @classmethod
@@ -69,16 +69,17 @@ class UniformParameters(SamplerParameters):
 class GaussianParameters(SamplerParameters):
     """Normally distributed values."""
 
-    mean: SingleReal = Field(default=1.0, description="Mean.")
-    st_dev: SingleReal = Field(default=1.0, description="Standard deviation; its sign has no effect.")
+    mean: SingleReal = 1.0
+    """Mean."""
+    st_dev: SingleReal = 1.0
+    """Standard deviation; its sign has no effect."""
 
 
 class MultiRangeUniformParameters(SamplerParameters):
     """Every value in any of several intervals is as likely as any other."""
 
-    intervals: list[list[SingleReal]] = Field(
-        default=[[0.0, 1.0]], min_length=1, max_length=1000, description="Pairs of a lower and an upper bound."
-    )
+    intervals: list[list[SingleReal]] = Field(default=[[0.0, 1.0]], min_length=1, max_length=1000)
+    """Pairs of a lower and an upper bound."""
 
     @field_validator("intervals")
     @classmethod
@@ -96,29 +97,37 @@ class MultiRangeUniformParameters(SamplerParameters):
 class ConstantSampler(Section):
     """A value that stays, in the form of a sampler; a plain number means the same."""
 
-    sampler_type: Literal["constant"] = Field(description="The distribution.")
-    sampler_parameters: ConstantParameters = Field(description="Its numbers.")
+    sampler_type: Literal["constant"]
+    """The distribution."""
+    sampler_parameters: ConstantParameters
+    """Its numbers."""
 
 
 class UniformSampler(Section):
     """Values from between two bounds."""
 
-    sampler_type: Literal["uniform"] = Field(description="The distribution.")
-    sampler_parameters: UniformParameters = Field(description="Its numbers; `{}` = all defaults.")
+    sampler_type: Literal["uniform"]
+    """The distribution."""
+    sampler_parameters: UniformParameters
+    """Its numbers; `{}` = all defaults."""
 
 
 class GaussianSampler(Section):
     """Values from a normal distribution."""
 
-    sampler_type: Literal["gaussian"] = Field(description="The distribution.")
-    sampler_parameters: GaussianParameters = Field(description="Its numbers; `{}` = all defaults.")
+    sampler_type: Literal["gaussian"]
+    """The distribution."""
+    sampler_parameters: GaussianParameters
+    """Its numbers; `{}` = all defaults."""
 
 
 class MultiRangeUniformSampler(Section):
     """Values from several intervals."""
 
-    sampler_type: Literal["multirangeuniform"] = Field(description="The distribution.")
-    sampler_parameters: MultiRangeUniformParameters = Field(description="Its numbers; `{}` = all defaults.")
+    sampler_type: Literal["multirangeuniform"]
+    """The distribution."""
+    sampler_parameters: MultiRangeUniformParameters
+    """Its numbers; `{}` = all defaults."""
 
 
 Sampler: TypeAlias = ConstantSampler | UniformSampler | GaussianSampler | MultiRangeUniformSampler
@@ -220,44 +229,29 @@ def _measure(measure: str) -> str:
 class CompletionCriteria(Section):
     """When a lesson is over."""
 
-    behavior: Annotated[str, StringConstraints(min_length=1, max_length=200)] = Field(
-        description="The behavior whose training is watched."
-    )
-    measure: Annotated[str, AfterValidator(_measure)] = Field(
-        default="reward",
-        description="The measure for `threshold`: `reward`, the mean return of the newest episodes; `progress`, the "
-        "steps so far divided by `max_steps`; beyond ML-Agents `Elo`, the rating in self-play, and any "
-        "metric that simulators report, by its key (`Environment/Success`): the mean of the newest "
-        "values.",
-    )
-    min_lesson_length: Whole = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description="Minimum number of episodes (of a metric: values) in the mean.",
-    )
-    signal_smoothing: Flag = Field(
-        default=True,
-        description="Smooth the measure, except `progress`: a quarter of the last value, three quarters of the new "
-        "one.",
-    )
-    threshold: Real = Field(
-        default=0.0, description="The lesson is over above this value; between 0 and 1 for `progress`."
-    )
-    require_reset: Flag = Field(default=False, description="Reset all simulators when the next lesson begins.")
-    count_all_episodes: Flag = Field(
-        default=False,
-        description="Count episodes that began under another lesson, too, as ML-Agents does. By default only "
-        "episodes that began under this one count.",
-        json_schema_extra=OWN,
-    )
-    fall_back_below: Real | None = Field(
-        default=None,
-        description="The lesson before begins again when the measure of a full buffer is below this value; null = "
-        "never. The buffer holds as many episodes as the longest `min_lesson_length` of this behavior. The last lesson "
-        "may have it, too.",
-        json_schema_extra=OWN,
-    )
+    behavior: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    """The behavior whose training is watched."""
+    measure: Annotated[str, AfterValidator(_measure)] = "reward"
+    """The measure for `threshold`: `reward`, the mean return of the newest episodes; `progress`, the steps so far
+    divided by `max_steps`; beyond ML-Agents `Elo`, the rating in self-play, and any metric that simulators report, by
+    its key (`Environment/Success`): the mean of the newest values.
+    """
+    min_lesson_length: Whole = Field(default=0, ge=0, le=1_000_000)
+    """Minimum number of episodes (of a metric: values) in the mean."""
+    signal_smoothing: Flag = True
+    """Smooth the measure, except `progress`: a quarter of the last value, three quarters of the new one."""
+    threshold: Real = 0.0
+    """The lesson is over above this value; between 0 and 1 for `progress`."""
+    require_reset: Flag = False
+    """Reset all simulators when the next lesson begins."""
+    count_all_episodes: Flag = Field(default=False, json_schema_extra=OWN)
+    """Count episodes that began under another lesson, too, as ML-Agents does. By default only episodes that began under
+    this one count.
+    """
+    fall_back_below: Real | None = Field(default=None, json_schema_extra=OWN)
+    """The lesson before begins again when the measure of a full buffer is below this value; null = never. The buffer
+    holds as many episodes as the longest `min_lesson_length` of this behavior. The last lesson may have it, too.
+    """
 
     @field_validator("threshold")
     @classmethod
@@ -279,11 +273,12 @@ class CompletionCriteria(Section):
 class Lesson(Section):
     """One step of a curriculum."""
 
-    name: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(description="Its name, for people.")
-    value: LessonValue = Field(description="The parameter's value in this lesson: a number, or a sampler.")
-    completion_criteria: CompletionCriteria | None = Field(
-        default=None, description="When the next lesson begins; every lesson but the last needs it."
-    )
+    name: Annotated[Text, StringConstraints(min_length=1, max_length=200)]
+    """Its name, for people."""
+    value: LessonValue
+    """The parameter's value in this lesson: a number, or a sampler."""
+    completion_criteria: CompletionCriteria | None = None
+    """When the next lesson begins; every lesson but the last needs it."""
 
     @property
     def sampler(self) -> ParameterValue:
@@ -324,12 +319,10 @@ LessonKey: TypeAlias = Annotated[int | str, BeforeValidator(_lesson_key)]
 class Curriculum(Section):
     """A parameter that changes as training gets on."""
 
-    curriculum: list[Lesson] = Field(min_length=1, max_length=1000, description="The lessons, in their order.")
-    starting_lesson: LessonKey | None = Field(
-        default=None,
-        description="The lesson to begin with, by its name or its number, counted from 1; null = the first.",
-        json_schema_extra=OWN,
-    )
+    curriculum: list[Lesson] = Field(min_length=1, max_length=1000)
+    """The lessons, in their order."""
+    starting_lesson: LessonKey | None = Field(default=None, json_schema_extra=OWN)
+    """The lesson to begin with, by its name or its number, counted from 1; null = the first."""
 
     @field_validator("starting_lesson")
     @classmethod

@@ -25,22 +25,14 @@ def _steps_per_update(section: dict[str, Any]) -> Any:
 class Hyperparameters(Section):
     """Parent of all trainers' numbers."""
 
-    batch_size: Whole = Field(
-        default=1024,
-        ge=1,
-        le=MAX_BUFFER,
-        description="Experiences per gradient step; several times smaller than `buffer_size`. Typical: 512 to 5,120 "
-        "with continuous actions, 32 to 512 with discrete ones.",
-    )
-    learning_rate: Real = Field(
-        default=3.0e-4,
-        gt=0,
-        le=1,
-        description="Adam's step size; lower it when the reward does not rise steadily. Typical: 1e-5 to 1e-3.",
-    )
-    learning_rate_schedule: Schedule = Field(
-        default="linear", description="How `learning_rate` changes; linear ends at 1e-10."
-    )
+    batch_size: Whole = Field(default=1024, ge=1, le=MAX_BUFFER)
+    """Experiences per gradient step; several times smaller than `buffer_size`. Typical: 512 to 5,120 with continuous
+    actions, 32 to 512 with discrete ones.
+    """
+    learning_rate: Real = Field(default=3.0e-4, gt=0, le=1)
+    """Adam's step size; lower it when the reward does not rise steadily. Typical: 1e-5 to 1e-3."""
+    learning_rate_schedule: Schedule = "linear"
+    """How `learning_rate` changes; linear ends at 1e-10."""
 
 
 class _Buffered(Hyperparameters):
@@ -65,59 +57,34 @@ class _Buffered(Hyperparameters):
 class OnPolicyHyperparameters(_Buffered):
     """Parent of PPO's and POCA's numbers."""
 
-    buffer_size: Whole = Field(
-        default=10240,
-        ge=1,
-        le=MAX_BUFFER,
-        description="Experiences per update of the policy: collected, used `num_epoch` times, then dropped. At least "
-        "`batch_size`, best a multiple of it; larger is more stable. Typical: 2,048 to 409,600.",
-    )
-    beta: Real = Field(
-        default=5.0e-3,
-        ge=0,
-        description="Weight of the entropy bonus; 0 = none. Raise it when `Policy/Entropy` falls too fast, lower it "
-        "when it does not fall. Typical: 1e-4 to 1e-2.",
-    )
-    beta_schedule: Schedule = Field(
-        default_factory=_learning_rate_schedule,
-        description="How `beta` changes; linear ends at 1e-5. Default: a copy of `learning_rate_schedule`.",
-    )
-    epsilon: Real = Field(
-        default=0.2,
-        gt=0,
-        description="Clip range: the probability ratio is clipped to 1 - epsilon to 1 + epsilon. Smaller is more "
-        "stable and slower. Typical: 0.1 to 0.3.",
-    )
-    epsilon_schedule: Schedule = Field(
-        default_factory=_learning_rate_schedule,
-        description="How `epsilon` changes; linear ends at 0.1. Default: a copy of `learning_rate_schedule`.",
-    )
-    lambd: Real = Field(
-        default=0.95,
-        ge=0,
-        le=1,
-        description="λ of generalised advantage estimation (Schulman et al. 2016): lower relies on the value "
-        "function (biased), higher on the observed rewards (noisy). Typical: 0.9 to 0.95.",
-    )
-    num_epoch: Whole = Field(
-        default=3,
-        ge=1,
-        le=1000,
-        description="Passes over the buffer per update; fewer are more stable and slower. Typical: 3 to 10.",
-    )
-    max_grad_norm: Real | None = Field(
-        default=None,
-        gt=0,
-        description="Longer gradients are scaled to this length before each step; null = never, as in ML-Agents. "
-        "Typical: 0.5 to 1.",
-        json_schema_extra=OWN,
-    )
-    clip_value_loss: Flag = Field(
-        default=False,
-        description="Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents intends "
-        "this, but its clip has no effect (ml-agents#6281).",
-        json_schema_extra=OWN,
-    )
+    buffer_size: Whole = Field(default=10240, ge=1, le=MAX_BUFFER)
+    """Experiences per update of the policy: collected, used `num_epoch` times, then dropped. At least `batch_size`,
+    best a multiple of it; larger is more stable. Typical: 2,048 to 409,600.
+    """
+    beta: Real = Field(default=5.0e-3, ge=0)
+    """Weight of the entropy bonus; 0 = none. Raise it when `Policy/Entropy` falls too fast, lower it when it does not
+    fall. Typical: 1e-4 to 1e-2.
+    """
+    beta_schedule: Schedule = Field(default_factory=_learning_rate_schedule)
+    """How `beta` changes; linear ends at 1e-5. Default: a copy of `learning_rate_schedule`."""
+    epsilon: Real = Field(default=0.2, gt=0)
+    """Clip range: the probability ratio is clipped to 1 - epsilon to 1 + epsilon. Smaller is more stable and slower.
+    Typical: 0.1 to 0.3.
+    """
+    epsilon_schedule: Schedule = Field(default_factory=_learning_rate_schedule)
+    """How `epsilon` changes; linear ends at 0.1. Default: a copy of `learning_rate_schedule`."""
+    lambd: Real = Field(default=0.95, ge=0, le=1)
+    """λ of generalised advantage estimation (Schulman et al. 2016): lower relies on the value function (biased), higher
+    on the observed rewards (noisy). Typical: 0.9 to 0.95.
+    """
+    num_epoch: Whole = Field(default=3, ge=1, le=1000)
+    """Passes over the buffer per update; fewer are more stable and slower. Typical: 3 to 10."""
+    max_grad_norm: Real | None = Field(default=None, gt=0, json_schema_extra=OWN)
+    """Longer gradients are scaled to this length before each step; null = never, as in ML-Agents. Typical: 0.5 to 1."""
+    clip_value_loss: Flag = Field(default=False, json_schema_extra=OWN)
+    """Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents intends this, but its
+    clip has no effect (ml-agents#6281).
+    """
 
     @property
     def minibatches_per_epoch(self) -> int:
@@ -128,15 +95,12 @@ class OnPolicyHyperparameters(_Buffered):
 class PPOHyperparameters(OnPolicyHyperparameters):
     """Proximal Policy Optimization (Schulman et al. 2017)."""
 
-    shared_critic: Flag = Field(default=False, description="One body for policy and value function.")
-    critic_learning_rate: Real | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Adam's step size for the value function, on the schedule of `learning_rate`; null = "
-        "`learning_rate`. Not with `shared_critic`. Typical: 1e-5 to 1e-3.",
-        json_schema_extra=OWN,
-    )
+    shared_critic: Flag = False
+    """One body for policy and value function."""
+    critic_learning_rate: Real | None = Field(default=None, gt=0, le=1, json_schema_extra=OWN)
+    """Adam's step size for the value function, on the schedule of `learning_rate`; null = `learning_rate`. Not with
+    `shared_critic`. Typical: 1e-5 to 1e-3.
+    """
 
     @field_validator("critic_learning_rate")
     @classmethod
@@ -157,75 +121,47 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 class OffPolicyHyperparameters(_Buffered):
     """Parent of the numbers of trainers that learn from a replay buffer: SAC's and DQN's."""
 
-    batch_size: Whole = Field(
-        default=128,
-        ge=1,
-        le=MAX_BUFFER,
-        description="Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with "
-        "discrete ones.",
-    )
-    learning_rate_schedule: Schedule = Field(
-        default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
-    )
-    buffer_size: Whole = Field(
-        default=50_000,
-        ge=1,
-        le=MAX_BUFFER,
-        description="Experiences that the replay buffer keeps, the newest. At least `batch_size`, best "
-        "thousands of times an episode's length. Typical: 50,000 to 1,000,000.",
-    )
-    buffer_init_steps: Steps = Field(
-        default=0,
-        ge=0,
-        le=MAX_STEPS,
-        description="Agent steps before the first gradient step, best several episodes of the untrained policy. "
-        "Typical: 1,000 to 10,000.",
-    )
-    save_replay_buffer: Flag = Field(
-        default=False, description="Save the replay buffer with checkpoints, so that a resumed run continues with it."
-    )
-    steps_per_update: Real = Field(
-        default=1.0,
-        gt=0,
-        le=1e9,
-        description="Agent steps per gradient step: collection and learning keep this ratio. May be below 1. A "
-        "smaller number needs fewer steps and more computing. About the number of agents if steps are "
-        "fast. Typical: 1 to 20.",
-    )
-    reward_signal_steps_per_update: Real = Field(
-        default_factory=_steps_per_update,
-        gt=0,
-        le=1e9,
-        description="Agent steps per gradient step of the reward signals' own networks. Default: a copy of "
-        "`steps_per_update`. Typical: 1 to 20, as `steps_per_update`.",
-    )
-    tau: Real = Field(
-        default=0.005,
-        gt=0,
-        le=1,
-        description="Fraction by which the target network moves towards the network per gradient step; larger is "
-        "faster and less stable. Typical: 0.005 to 0.01.",
-    )
+    batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER)
+    """Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with discrete ones."""
+    learning_rate_schedule: Schedule = "constant"
+    """How `learning_rate` changes; linear ends at 1e-10."""
+    buffer_size: Whole = Field(default=50_000, ge=1, le=MAX_BUFFER)
+    """Experiences that the replay buffer keeps, the newest. At least `batch_size`, best thousands of times an episode's
+    length. Typical: 50,000 to 1,000,000.
+    """
+    buffer_init_steps: Steps = Field(default=0, ge=0, le=MAX_STEPS)
+    """Agent steps before the first gradient step, best several episodes of the untrained policy. Typical: 1,000 to
+    10,000.
+    """
+    save_replay_buffer: Flag = False
+    """Save the replay buffer with checkpoints, so that a resumed run continues with it."""
+    steps_per_update: Real = Field(default=1.0, gt=0, le=1e9)
+    """Agent steps per gradient step: collection and learning keep this ratio. May be below 1. A smaller number needs
+    fewer steps and more computing. About the number of agents if steps are fast. Typical: 1 to 20.
+    """
+    reward_signal_steps_per_update: Real = Field(default_factory=_steps_per_update, gt=0, le=1e9)
+    """Agent steps per gradient step of the reward signals' own networks. Default: a copy of `steps_per_update`.
+    Typical: 1 to 20, as `steps_per_update`.
+    """
+    tau: Real = Field(default=0.005, gt=0, le=1)
+    """Fraction by which the target network moves towards the network per gradient step; larger is faster and less
+    stable. Typical: 0.005 to 0.01.
+    """
 
 
 class SACHyperparameters(OffPolicyHyperparameters):
     """Soft Actor-Critic (Haarnoja et al. 2018)."""
 
-    init_entcoef: Real = Field(
-        default=1.0,
-        gt=0,
-        description="Initial value of the entropy coefficients, which then adapt: one for the continuous actions, "
-        "one for each discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous "
-        "actions, 0.05 to 0.5 with discrete ones.",
-    )
-    exploration_noise: Literal["white", "pink"] = Field(
-        default="white",
-        description="Noise of continuous actions over time: independent at each step as in ML-Agents (white), or "
-        "with equal power at all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise "
-        "reaches goals that white noise, which cancels out over time, does not reach "
-        "(MountainCarContinuous).",
-        json_schema_extra=OWN,
-    )
+    init_entcoef: Real = Field(default=1.0, gt=0)
+    """Initial value of the entropy coefficients, which then adapt: one for the continuous actions, one for each
+    discrete branch. Higher explores more at first. Typical: 0.5 to 1 with continuous actions, 0.05 to 0.5 with discrete
+    ones.
+    """
+    exploration_noise: Literal["white", "pink"] = Field(default="white", json_schema_extra=OWN)
+    """Noise of continuous actions over time: independent at each step as in ML-Agents (white), or with equal power at
+    all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise reaches goals that white noise, which
+    cancels out over time, does not reach (MountainCarContinuous).
+    """
 
 
 class DQNHyperparameters(OffPolicyHyperparameters):
@@ -304,9 +240,7 @@ class DQNHyperparameters(OffPolicyHyperparameters):
 class CloneHyperparameters(Hyperparameters):
     """Behavioral cloning (Pomerleau 1991): supervised learning of the demonstrated actions."""
 
-    batch_size: Whole = Field(
-        default=128, ge=1, le=MAX_BUFFER, description="Demonstrated steps per gradient step. Typical: 32 to 512."
-    )
-    learning_rate_schedule: Schedule = Field(
-        default="constant", description="How `learning_rate` changes; linear ends at 1e-10."
-    )
+    batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER)
+    """Demonstrated steps per gradient step. Typical: 32 to 512."""
+    learning_rate_schedule: Schedule = "constant"
+    """How `learning_rate` changes; linear ends at 1e-10."""

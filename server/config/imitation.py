@@ -13,26 +13,20 @@ MAX_DEMONSTRATIONS = 1000
 class FromDemonstrations(Section):
     """Parent of the sections that need demonstrations: uploaded ones by id, or (a trainer alone) files by path."""
 
-    demo_path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = Field(
-        default=None,
-        description="A `.demo` or `.npz` file, or a folder of them, on the disk of a trainer that runs alone "
-        "(`python -m worker.trainer CONFIG`). A server refuses it: upload the files, and name them in "
-        "`demonstrations`.",
-    )
+    demo_path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """A `.demo` or `.npz` file, or a folder of them, on the disk of a trainer that runs alone (`python -m
+    worker.trainer CONFIG`). A server refuses it: upload the files, and name them in `demonstrations`.
+    """
     demonstrations: list[Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$")]] = Field(
-        default=[],
-        max_length=MAX_DEMONSTRATIONS,
-        description="Ids of uploaded demonstrations (`ludus demonstration upload FILE`), read as one. This or "
-        "`demo_path` is needed.",
-        json_schema_extra=OWN,
+        default=[], max_length=MAX_DEMONSTRATIONS, json_schema_extra=OWN
     )
+    """Ids of uploaded demonstrations (`ludus demonstration upload FILE`), read as one. This or `demo_path` is needed.
+    """
 
-    legacy_pairing: Flag = Field(
-        default=False,
-        description="Pair observations and actions as ML-Agents 1.1.0 reads its `.demo` files: each observation with "
-        "the action *before* it. Only to reproduce its results.",
-        json_schema_extra=OWN,
-    )
+    legacy_pairing: Flag = Field(default=False, json_schema_extra=OWN)
+    """Pair observations and actions as ML-Agents 1.1.0 reads its `.demo` files: each observation with the action
+    *before* it. Only to reproduce its results.
+    """
 
     @field_validator("demonstrations")
     @classmethod
@@ -47,35 +41,19 @@ class FromDemonstrations(Section):
 class BehavioralCloningConfig(FromDemonstrations):
     """Imitation of demonstrations beside the trainer's own objective, usually at the beginning."""
 
-    strength: Real = Field(
-        default=1.0,
-        ge=0,
-        description="Factor on the trainer's `learning_rate` for the steps of imitation. Typical: 0.1 to 0.5.",
-    )
-    steps: Steps = Field(
-        default=0,
-        ge=0,
-        le=10**12,
-        description="Agent steps over which the imitation's learning rate falls to 0; 0 = constant, for the whole run.",
-    )
-    batch_size: Whole | None = Field(
-        default=None,
-        ge=1,
-        le=100_000_000,
-        description="Demonstrated steps per gradient step; null = `hyperparameters.batch_size`. Typical: 512 to 5,120 "
-        "with continuous actions, 32 to 512 with discrete ones.",
-    )
-    num_epoch: Whole | None = Field(
-        default=None,
-        ge=1,
-        le=1000,
-        description="Passes over the demonstrated steps per update (under `sac`: minibatches per gradient step); "
-        "null = 3. Typical: 3 to 10.",
-    )
-    samples_per_update: Whole = Field(
-        default=0,
-        ge=0,
-        le=100_000_000,
-        description="Maximum number of demonstrated steps per pass; 0 = all. Without effect under `sac`. Typical: "
-        "`hyperparameters.buffer_size`, if there are many demonstrations.",
-    )
+    strength: Real = Field(default=1.0, ge=0)
+    """Factor on the trainer's `learning_rate` for the steps of imitation. Typical: 0.1 to 0.5."""
+    steps: Steps = Field(default=0, ge=0, le=10**12)
+    """Agent steps over which the imitation's learning rate falls to 0; 0 = constant, for the whole run."""
+    batch_size: Whole | None = Field(default=None, ge=1, le=100_000_000)
+    """Demonstrated steps per gradient step; null = `hyperparameters.batch_size`. Typical: 512 to 5,120 with continuous
+    actions, 32 to 512 with discrete ones.
+    """
+    num_epoch: Whole | None = Field(default=None, ge=1, le=1000)
+    """Passes over the demonstrated steps per update (under `sac`: minibatches per gradient step); null = 3. Typical: 3
+    to 10.
+    """
+    samples_per_update: Whole = Field(default=0, ge=0, le=100_000_000)
+    """Maximum number of demonstrated steps per pass; 0 = all. Without effect under `sac`. Typical:
+    `hyperparameters.buffer_size`, if there are many demonstrations.
+    """

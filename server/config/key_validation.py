@@ -9,14 +9,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
-from server.config.behavior import (
-    TRAINERS,
-    Hyperparameters,
-    PPOConfig,
-    TrainerConfig,
-)
+from server.config.behavior import TRAINERS, PPOConfig, TrainerConfig
 from server.config.document import Path
 from server.config.environment_parameters import SAMPLERS, Curriculum, Lesson
+from server.config.hyperparameters import Hyperparameters
 from server.config.mlagents_keys import UPGRADE, MLAgentsKey, mlagents_keys_of, path_keys
 from server.config.problems import join_path, show
 from server.config.rewards import (

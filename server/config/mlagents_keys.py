@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from server.config.behavior import (
-    FromDemonstrations,
-    POCAHyperparameters,
-    SACHyperparameters,
-    TrainerConfig,
-)
+from server.config.behavior import TrainerConfig
 from server.config.builds import EnvironmentSettings
+from server.config.hyperparameters import POCAHyperparameters, SACHyperparameters
+from server.config.imitation import FromDemonstrations
 from server.config.rewards import (
     ExtrinsicConfig,
 )

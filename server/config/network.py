@@ -16,20 +16,12 @@ else:  # the keys of a table, which mypy does not know
 class MemorySettings(Section):
     """An LSTM behind the hidden layers (Hochreiter & Schmidhuber 1997): `memory: {}` = all defaults."""
 
-    sequence_length: Whole = Field(
-        default=64,
-        ge=1,
-        le=100_000,
-        description="Steps of one agent through which gradients flow back; at most `hyperparameters.batch_size`. Too "
-        "few, and the network cannot remember longer. Typical: 4 to 128.",
-    )
-    memory_size: Whole = Field(
-        default=128,
-        ge=2,
-        le=32768,
-        description="Size of an agent's memory: half of it is the LSTM's hidden state, half its cell; even. Typical: "
-        "32 to 256.",
-    )
+    sequence_length: Whole = Field(default=64, ge=1, le=100_000)
+    """Steps of one agent through which gradients flow back; at most `hyperparameters.batch_size`. Too few, and the
+    network cannot remember longer. Typical: 4 to 128.
+    """
+    memory_size: Whole = Field(default=128, ge=2, le=32768)
+    """Size of an agent's memory: half of it is the LSTM's hidden state, half its cell; even. Typical: 32 to 256."""
 
     @field_validator("memory_size")
     @classmethod
@@ -46,39 +38,25 @@ class MemorySettings(Section):
 class NetworkSettings(Section):
     """The policy's network; the value function has one of the same form. Reward signals have their own."""
 
-    normalize: Flag = Field(
-        default=False, description="Normalise vector observations by their running mean and variance."
-    )
-    hidden_units: Whole = Field(
-        default=128, ge=1, le=16384, description="Width of each hidden layer. Typical: 32 to 512."
-    )
-    num_layers: Whole = Field(
-        default=2,
-        ge=0,
-        le=64,
-        description="Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3.",
-    )
-    activation: ActivationName = Field(
-        default="swish",
-        description="Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from "
-        "few numbers in fewer steps (CartPole-v1: half as many).",
-        json_schema_extra=OWN,
-    )
-    vis_encode_type: Literal["fully_connected", "match3", "simple", "nature_cnn", "resnet"] = Field(
-        default="simple",
-        description="Encoder of images: one dense layer, convolutions for boards, two convolutions, three "
-        "(Mnih et al. 2015), or residual blocks (Espeholt et al. 2018).",
-    )
-    memory: MemorySettings | None = Field(
-        default=None,
-        description="An LSTM, for tasks where one observation is not enough; null = none. Not for reward signals.",
-    )
-    goal_conditioning_type: Literal["hyper", "none"] = Field(
-        default="hyper",
-        description="Use of observations that the game marks as goals: `hyper` = they generate the weights of the "
-        "hidden layers (Ha et al. 2016), `none` = as any other observation. Without goals there is no "
-        "difference.",
-    )
-    deterministic: Flag = Field(
-        default=False, description="Act with the most probable action instead of a sample, during training too."
-    )
+    normalize: Flag = False
+    """Normalise vector observations by their running mean and variance."""
+    hidden_units: Whole = Field(default=128, ge=1, le=16384)
+    """Width of each hidden layer. Typical: 32 to 512."""
+    num_layers: Whole = Field(default=2, ge=0, le=64)
+    """Number of hidden layers after the encoders; at least one is built. Typical: 1 to 3."""
+    activation: ActivationName = Field(default="swish", json_schema_extra=OWN)
+    """Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from few numbers in
+    fewer steps (CartPole-v1: half as many).
+    """
+    vis_encode_type: Literal["fully_connected", "match3", "simple", "nature_cnn", "resnet"] = "simple"
+    """Encoder of images: one dense layer, convolutions for boards, two convolutions, three (Mnih et al. 2015), or
+    residual blocks (Espeholt et al. 2018).
+    """
+    memory: MemorySettings | None = None
+    """An LSTM, for tasks where one observation is not enough; null = none. Not for reward signals."""
+    goal_conditioning_type: Literal["hyper", "none"] = "hyper"
+    """Use of observations that the game marks as goals: `hyper` = they generate the weights of the hidden layers (Ha et
+    al. 2016), `none` = as any other observation. Without goals there is no difference.
+    """
+    deterministic: Flag = False
+    """Act with the most probable action instead of a sample, during training too."""

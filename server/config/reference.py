@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from server.config.assessment import EvaluateSettings, MatchSettings
-from server.config.behavior import (
-    TRAINERS,
-    BehavioralCloningConfig,
-    MemorySettings,
-    NetworkSettings,
-    TrainerConfig,
-)
+from server.config.behavior import TRAINERS, TrainerConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.divergence import DivergenceSettings
 from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
@@ -34,8 +28,10 @@ from server.config.environment_parameters import (
     UniformParameters,
     UniformSampler,
 )
+from server.config.imitation import BehavioralCloningConfig
 from server.config.key_validation import MAX_PROBLEMS
 from server.config.mlagents_keys import MLAgentsKey, mlagents_keys_of, path_keys
+from server.config.network import MemorySettings, NetworkSettings
 from server.config.presets import list_presets, read_preset
 from server.config.problems import CODES
 from server.config.rewards import RewardSignals, signal_classes
@@ -43,6 +39,7 @@ from server.config.run import CheckpointSettings, KeepBest, Resources, RunConfig
 from server.config.selfplay import SelfPlaySettings
 from server.config.unsupported import UNSUPPORTED
 from server.config.values import OWN, Section
+from server.kit.docstrings import field_texts
 
 
 def _of_trainer(name: str, trainer: type[TrainerConfig]) -> Iterator[tuple[type[Section], str]]:
@@ -190,7 +187,7 @@ def _figure(limit: float) -> str:
 def _description(section: type[Section], key: str) -> str:
     field = section.model_fields[key]
     own = " *(Ludus' own key)*" if field.json_schema_extra == OWN else ""
-    return f"{field.description}{own}"
+    return f"{field_texts(section)[key]}{own}"
 
 
 def _refused() -> str:

@@ -19,110 +19,78 @@ MAX_GAIL = 8
 class RewardSignalConfig(Section):
     """Parent of all signals."""
 
-    gamma: Real = Field(
-        default=0.99,
-        ge=0,
-        le=1,
-        description="Discount factor per decision; higher if rewards come late. Typical: 0.8 to 0.995.",
-    )
-    strength: Real = Field(default=1.0, description="Factor on this signal's rewards.")
+    gamma: Real = Field(default=0.99, ge=0, le=1)
+    """Discount factor per decision; higher if rewards come late. Typical: 0.8 to 0.995."""
+    strength: Real = 1.0
+    """Factor on this signal's rewards."""
 
 
 class ExtrinsicConfig(RewardSignalConfig):
     """The rewards that the game gives."""
 
-    strength: Real = Field(default=1.0, description="Factor on this signal's rewards. Typical: 1.")
+    strength: Real = 1.0
+    """Factor on this signal's rewards. Typical: 1."""
 
 
 class IntrinsicConfig(RewardSignalConfig):
     """Parent of the signals that learn."""
 
-    learning_rate: Real = Field(
-        default=3.0e-4,
-        gt=0,
-        le=1,
-        description="Adam's step size for the signal's own networks; lower it when their losses jump. Typical: 1e-5 to "
-        "1e-3.",
-    )
-    network_settings: NetworkSettings = Field(
-        default=NetworkSettings(), description="The signal's own network, without memory."
-    )
+    learning_rate: Real = Field(default=3.0e-4, gt=0, le=1)
+    """Adam's step size for the signal's own networks; lower it when their losses jump. Typical: 1e-5 to 1e-3."""
+    network_settings: NetworkSettings = NetworkSettings()
+    """The signal's own network, without memory."""
 
 
 class CuriosityConfig(IntrinsicConfig):
     """Reward for prediction errors: those of a forward model (ICM, Pathak et al. 2017)."""
 
-    strength: Real = Field(
-        default=1.0,
-        description="Factor on this signal's rewards: just large enough to matter beside the game's own. Typical: "
-        "0.001 to 0.1.",
-    )
+    strength: Real = 1.0
+    """Factor on this signal's rewards: just large enough to matter beside the game's own. Typical: 0.001 to 0.1."""
 
 
 class RNDConfig(IntrinsicConfig):
     """Reward for new observations: the error in predicting a fixed random network (RND, Burda et al. 2018)."""
 
-    strength: Real = Field(
-        default=1.0,
-        description="Factor on this signal's rewards: just large enough to matter beside the game's own. Typical: "
-        "0.001 to 0.01.",
-    )
-    learning_rate: Real = Field(
-        default=1.0e-4,
-        gt=0,
-        le=1,
-        description="Adam's step size for the signal's own networks. Typical: 1e-5 to 1e-3.",
-    )
+    strength: Real = 1.0
+    """Factor on this signal's rewards: just large enough to matter beside the game's own. Typical: 0.001 to 0.01."""
+    learning_rate: Real = Field(default=1.0e-4, gt=0, le=1)
+    """Adam's step size for the signal's own networks. Typical: 1e-5 to 1e-3."""
 
 
 class GAILConfig(IntrinsicConfig, FromDemonstrations):
     """Reward for behaving like demonstrations, as a discriminator judges (GAIL, Ho & Ermon 2016)."""
 
-    gamma: Real = Field(default=0.99, ge=0, le=1, description="Discount factor per decision. Typical: 0.8 to 0.9.")
-    strength: Real = Field(
-        default=1.0,
-        description="Factor on this signal's rewards; below 0.1 beside the game's own if demonstrations are not "
-        "optimal. Typical: 0.01 to 1.",
-    )
-    use_actions: Flag = Field(
-        default=False, description="The discriminator sees observations together with actions, not alone."
-    )
-    use_vail: Flag = Field(
-        default=False,
-        description="Limit the discriminator's information by a variational bottleneck (VAIL, Peng et al. 2019).",
-    )
-    ignore_done: Flag = Field(
-        default=False,
-        description="Continue this signal's returns after a termination, with the mean value of the beginnings of "
-        "episodes. False, as in ML-Agents: returns end there. The reward is never negative, so with "
-        "false the policy is rewarded for surviving, whether or not it resembles the expert, and for "
-        "delaying a success that ends the episode. True removes this survivor bias, for games whose "
-        "episodes differ in length.",
-        json_schema_extra=OWN,
-    )
+    gamma: Real = Field(default=0.99, ge=0, le=1)
+    """Discount factor per decision. Typical: 0.8 to 0.9."""
+    strength: Real = 1.0
+    """Factor on this signal's rewards; below 0.1 beside the game's own if demonstrations are not optimal. Typical: 0.01
+    to 1.
+    """
+    use_actions: Flag = False
+    """The discriminator sees observations together with actions, not alone."""
+    use_vail: Flag = False
+    """Limit the discriminator's information by a variational bottleneck (VAIL, Peng et al. 2019)."""
+    ignore_done: Flag = Field(default=False, json_schema_extra=OWN)
+    """Continue this signal's returns after a termination, with the mean value of the beginnings of episodes. False, as
+    in ML-Agents: returns end there. The reward is never negative, so with false the policy is rewarded for surviving,
+    whether or not it resembles the expert, and for delaying a success that ends the episode. True removes this survivor
+    bias, for games whose episodes differ in length.
+    """
 
 
 class NoveltyConfig(RewardSignalConfig):
     """Reward for observations that were seldom seen: `1 / sqrt(1 + count)`. For discrete observations."""
 
-    strength: Real = Field(
-        default=1.0,
-        description="Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. "
-        "Typical: 0.001 to 0.1.",
-    )
-    resolution: Real = Field(
-        default=1.0,
-        gt=0,
-        le=1e6,
-        description="Numbers of observations are rounded to multiples of it before they are compared. Typical: 1 for "
-        "cells and choices, 0.1 for coordinates.",
-    )
-    table_size: Whole = Field(
-        default=65_536,
-        ge=1_024,
-        le=16_777_216,
-        description="Counts that are kept; make it ten times the number of different observations.",
-    )
+    strength: Real = 1.0
+    """Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. Typical: 0.001 to
+    0.1.
+    """
+    resolution: Real = Field(default=1.0, gt=0, le=1e6)
+    """Numbers of observations are rounded to multiples of it before they are compared. Typical: 1 for cells and
+    choices, 0.1 for coordinates.
+    """
+    table_size: Whole = Field(default=65_536, ge=1_024, le=16_777_216)
+    """Counts that are kept; make it ten times the number of different observations."""
 
 
 SignalConfig: TypeAlias = ExtrinsicConfig | CuriosityConfig | GAILConfig | RNDConfig | NoveltyConfig
@@ -136,12 +104,10 @@ def _how_many(value: Any) -> str:
 class RewardSignals(Section):
     """The sources of reward, each with its own discount factor and value head; at least one."""
 
-    extrinsic: ExtrinsicConfig | None = Field(
-        default=None, description="The game's own rewards; `{}` = all defaults, null = none."
-    )
-    curiosity: CuriosityConfig | None = Field(
-        default=None, description="Reward for surprise; `{}` = all defaults, null = none."
-    )
+    extrinsic: ExtrinsicConfig | None = None
+    """The game's own rewards; `{}` = all defaults, null = none."""
+    curiosity: CuriosityConfig | None = None
+    """Reward for surprise; `{}` = all defaults, null = none."""
     gail: (
         Annotated[
             Annotated[GAILConfig, Tag("one")]
@@ -149,17 +115,14 @@ class RewardSignals(Section):
             Discriminator(_how_many),
         ]
         | None
-    ) = Field(
-        default=None,
-        description="Reward for resembling demonstrations; a list makes several such signals (Ludus' own), named "
-        "gail, gail_2, gail_3, ...; null = none.",
-    )
-    rnd: RNDConfig | None = Field(default=None, description="Reward for novelty; `{}` = all defaults, null = none.")
-    novelty: NoveltyConfig | None = Field(
-        default=None,
-        description="Reward for observations that were seldom seen; `{}` = all defaults, null = none.",
-        json_schema_extra=OWN,
-    )
+    ) = None
+    """Reward for resembling demonstrations; a list makes several such signals (Ludus' own), named gail, gail_2, gail_3,
+    ...; null = none.
+    """
+    rnd: RNDConfig | None = None
+    """Reward for novelty; `{}` = all defaults, null = none."""
+    novelty: NoveltyConfig | None = Field(default=None, json_schema_extra=OWN)
+    """Reward for observations that were seldom seen; `{}` = all defaults, null = none."""
 
     @model_validator(mode="after")
     def _some(self) -> "RewardSignals":

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from ludus.protocol.environment_parameters import ParameterValue
+from ludus.schemas.states import RunKind
 from server.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from server.config.behavior import BehaviorConfig, FromDemonstrations, ReinforcementConfig
+from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from server.config.builds import EngineSettings, EnvironmentSettings
 from server.config.document import Path
 from server.config.environment_parameters import (
@@ -19,51 +20,34 @@ from server.config.environment_parameters import (
     lessons_of,
     seeded,
 )
+from server.config.imitation import FromDemonstrations
 from server.config.selfplay import RANDOM, parse_opponent
 from server.config.values import OWN, BehaviorName, Flag, PositiveReal, Section, Seed, Text, Whole, config_error
-from server.kit.states import RunKind
 
 
 class SimulatorsConfig(Section):
     """Time-outs of the trainer for simulators."""
 
-    grace_seconds: PositiveReal = Field(
-        default=60.0,
-        description="Seconds without any simulator, after there was one, before the run pauses.",
-        json_schema_extra=OWN,
-    )
-    startup_grace_seconds: PositiveReal | None = Field(
-        default=600.0,
-        description="Seconds that a run waits for its first simulator, in each attempt, before it pauses; null = no "
-        "limit, for an Editor in which a person presses Play later.",
-        json_schema_extra=OWN,
-    )
-    auto_resume: Flag = Field(
-        default=True,
-        description="Whether a run that has paused because it had no simulator (`simulators_lost`) resumes by itself "
-        "when one joins. A run that a user has paused never does.",
-        json_schema_extra=OWN,
-    )
-    startup_timeout_seconds: PositiveReal | None = Field(
-        default=600.0,
-        description="Seconds that a connected simulator may take for its first step (games load for minutes); "
-        "null = no limit.",
-        json_schema_extra=OWN,
-    )
-    step_timeout_seconds: PositiveReal = Field(
-        default=60.0,
-        description="Seconds that a simulator may take for any later step before its session ends. Default: "
-        "`env_settings.timeout_wait`.",
-        json_schema_extra=OWN,
-    )
-    unity_port: Whole | None = Field(
-        default=None,
-        ge=1,
-        le=65_535,
-        description="Port on the worker's own host to which Unity builds connect without a bridge, as with ML-Agents "
-        "(the Editor: 5004); null = builds connect through `ludus unity`.",
-        json_schema_extra=OWN,
-    )
+    grace_seconds: PositiveReal = Field(default=60.0, json_schema_extra=OWN)
+    """Seconds without any simulator, after there was one, before the run pauses."""
+    startup_grace_seconds: PositiveReal | None = Field(default=600.0, json_schema_extra=OWN)
+    """Seconds that a run waits for its first simulator, in each attempt, before it pauses; null = no limit, for an
+    Editor in which a person presses Play later.
+    """
+    auto_resume: Flag = Field(default=True, json_schema_extra=OWN)
+    """Whether a run that has paused because it had no simulator (`simulators_lost`) resumes by itself when one joins. A
+    run that a user has paused never does.
+    """
+    startup_timeout_seconds: PositiveReal | None = Field(default=600.0, json_schema_extra=OWN)
+    """Seconds that a connected simulator may take for its first step (games load for minutes); null = no limit."""
+    step_timeout_seconds: PositiveReal = Field(default=60.0, json_schema_extra=OWN)
+    """Seconds that a simulator may take for any later step before its session ends. Default:
+    `env_settings.timeout_wait`.
+    """
+    unity_port: Whole | None = Field(default=None, ge=1, le=65_535, json_schema_extra=OWN)
+    """Port on the worker's own host to which Unity builds connect without a bridge, as with ML-Agents (the Editor:
+    5004); null = builds connect through `ludus unity`.
+    """
 
 
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
@@ -72,19 +56,10 @@ Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,
 class Resources(Section):
     """The run's requirements on its worker's slot."""
 
-    gpu: Whole = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="GPUs that the slot must have; 0 = any slot is enough, and a GPU is used if the slot has one.",
-        json_schema_extra=OWN,
-    )
-    labels: list[Label] = Field(
-        default=[],
-        max_length=8,
-        description="Labels that the worker must have, all of them (`LUDUS_WORKER__LABELS`).",
-        json_schema_extra=OWN,
-    )
+    gpu: Whole = Field(default=0, ge=0, le=64, json_schema_extra=OWN)
+    """GPUs that the slot must have; 0 = any slot is enough, and a GPU is used if the slot has one."""
+    labels: list[Label] = Field(default=[], max_length=8, json_schema_extra=OWN)
+    """Labels that the worker must have, all of them (`LUDUS_WORKER__LABELS`)."""
 
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -96,158 +71,114 @@ Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")
 class TorchSettings(Section):
     """Devices of PyTorch."""
 
-    device: Device | None = Field(
-        default=None, description="`cpu`, `cuda` or `cuda:N`; null = cuda if the worker has it, else cpu."
-    )
-    collector_device: Device | None = Field(
-        default=None,
-        description="Device of the collectors' policies: `cpu`, `cuda` or `cuda:N`; null = cpu. A GPU is for "
-        "pictures, entities, memories and goals; policies with only vectors always act in numpy on the "
-        "CPU. Each collector uses some of the GPU's memory.",
-        json_schema_extra=OWN,
-    )
-    bf16: Flag = Field(
-        default=False,
-        description="Compute visual networks in bfloat16 on a GPU: faster, about 3 digits; weights stay float32. On a "
-        "CPU nothing changes, and an event says so.",
-        json_schema_extra=OWN,
-    )
-    compile: Flag = Field(
-        default=False,
-        description="Let `torch.compile` fuse the operations of PPO's update, in the background while training "
-        "continues. With other trainers, with several `processes`, or without a C++ compiler on the "
-        "worker nothing changes, and an event says so.",
-        json_schema_extra=OWN,
-    )
-    processes: Whole = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first "
-        "four). Each computes a shard of every minibatch, so the result is that of one process. Under "
-        "SAC each holds the whole replay buffer.",
-        json_schema_extra=OWN,
-    )
+    device: Device | None = None
+    """`cpu`, `cuda` or `cuda:N`; null = cuda if the worker has it, else cpu."""
+    collector_device: Device | None = Field(default=None, json_schema_extra=OWN)
+    """Device of the collectors' policies: `cpu`, `cuda` or `cuda:N`; null = cpu. A GPU is for pictures, entities,
+    memories and goals; policies with only vectors always act in numpy on the CPU. Each collector uses some of the GPU's
+    memory.
+    """
+    bf16: Flag = Field(default=False, json_schema_extra=OWN)
+    """Compute visual networks in bfloat16 on a GPU: faster, about 3 digits; weights stay float32. On a CPU nothing
+    changes, and an event says so.
+    """
+    compile: Flag = Field(default=False, json_schema_extra=OWN)
+    """Let `torch.compile` fuse the operations of PPO's update, in the background while training continues. With other
+    trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, and an event says so.
+    """
+    processes: Whole = Field(default=1, ge=1, le=64, json_schema_extra=OWN)
+    """Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). Each computes a
+    shard of every minibatch, so the result is that of one process. Under SAC each holds the whole replay buffer.
+    """
 
 
 class KeepBest(Section):
     """The metric that compares checkpoints, and the number of best ones to keep beside the newest."""
 
     metric: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
-        default="Environment/Cumulative Reward",
-        description="A metric of the run, with its last value before the checkpoint; or a score that an evaluation "
-        "stores afterwards under a name of your choice (`ludus checkpoint score`).",
-        json_schema_extra=OWN,
+        default="Environment/Cumulative Reward", json_schema_extra=OWN
     )
-    mode: Literal["max", "min"] = Field(
-        default="max", description="Whether higher values are better, or lower.", json_schema_extra=OWN
-    )
-    behavior: BehaviorName | None = Field(
-        default=None,
-        description="The behavior whose metric counts; null = the mean of all that have it.",
-        json_schema_extra=OWN,
-    )
-    count: Whole = Field(
-        default=1, ge=1, le=100_000, description="Number of best checkpoints to keep.", json_schema_extra=OWN
-    )
+    """A metric of the run, with its last value before the checkpoint; or a score that an evaluation stores afterwards
+    under a name of your choice (`ludus checkpoint score`).
+    """
+    mode: Literal["max", "min"] = Field(default="max", json_schema_extra=OWN)
+    """Whether higher values are better, or lower."""
+    behavior: BehaviorName | None = Field(default=None, json_schema_extra=OWN)
+    """The behavior whose metric counts; null = the mean of all that have it."""
+    count: Whole = Field(default=1, ge=1, le=100_000, json_schema_extra=OWN)
+    """Number of best checkpoints to keep."""
 
 
 class CheckpointSettings(Section):
     """The run's name, the run that it continues, and the checkpoints to keep beside the newest."""
 
-    run_id: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = Field(
-        default="ppo", description="The run's name, if the request has none; `ppo` means no name."
-    )
-    initialize_from: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = Field(
-        default=None, description="Folder in `results_dir` of a run to start from. A path, which a server refuses."
-    )
-    load_model: Flag = Field(default=False, description="The former name of `resume`.")
-    resume: Flag = Field(default=False, description="Continue the run of this `run_id`.")
-    force: Flag = Field(
-        default=False, description="Overwrite an earlier run. On a server nothing is overwritten: runs have ids."
-    )
-    train_model: Flag = Field(default=False, description="Without effect, here and in ML-Agents.")
-    inference: Flag = Field(
-        default=False,
-        description="Play without learning, until the run is stopped or all simulators have left: summaries are "
-        "written, checkpoints are not. Use it with `resume_from`; otherwise the policy is untrained.",
-    )
-    results_dir: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = Field(
-        default="results", description="Folder of the results. A path, which a server refuses."
-    )
+    run_id: Annotated[Text, StringConstraints(min_length=1, max_length=200)] = "ppo"
+    """The run's name, if the request has none; `ppo` means no name."""
+    initialize_from: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """Folder in `results_dir` of a run to start from. A path, which a server refuses."""
+    load_model: Flag = False
+    """The former name of `resume`."""
+    resume: Flag = False
+    """Continue the run of this `run_id`."""
+    force: Flag = False
+    """Overwrite an earlier run. On a server nothing is overwritten: runs have ids."""
+    train_model: Flag = False
+    """Without effect, here and in ML-Agents."""
+    inference: Flag = False
+    """Play without learning, until the run is stopped or all simulators have left: summaries are written, checkpoints
+    are not. Use it with `resume_from`; otherwise the policy is untrained.
+    """
+    results_dir: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = "results"
+    """Folder of the results. A path, which a server refuses."""
     resume_from: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
-        default=None,
-        description="Continue exactly where this checkpoint of another run was taken, at its step and with its "
-        "complete state. Behaviors that it does not have start as configured.",
-        json_schema_extra=OWN,
+        default=None, json_schema_extra=OWN
     )
-    keep_best: KeepBest | None = Field(
-        default=None,
-        description="Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none, and `best` is "
-        "the one with the highest mean episode return.",
-        json_schema_extra=OWN,
-    )
+    """Continue exactly where this checkpoint of another run was taken, at its step and with its complete state.
+    Behaviors that it does not have start as configured.
+    """
+    keep_best: KeepBest | None = Field(default=None, json_schema_extra=OWN)
+    """Keep the best checkpoints, too; `keep_checkpoints` keeps the newest. null = none, and `best` is the one with the
+    highest mean episode return.
+    """
 
 
 class RunConfig(Section):
     """A run's configuration with every default filled in: what is stored with the run and what the worker reads."""
 
-    schema_version: Literal[1] = Field(
-        default=1, description="Version of this format; raised when a key changes its meaning.", json_schema_extra=OWN
-    )
-    default_settings: BehaviorConfig | None = Field(
-        default=None,
-        description="Template: each behavior starts from it, maps merged key by key, a signal set to null dropped. "
-        "It also trains behaviors that a simulator announces and `behaviors` does not name.",
-    )
-    behaviors: dict[BehaviorName, BehaviorConfig] = Field(
-        min_length=1,
-        max_length=256,
-        description="The behaviors to train, by their names in the game (without `?team=`); `Name: {}` = all defaults.",
-    )
-    env_settings: EnvironmentSettings = Field(
-        default=EnvironmentSettings(), description="The Unity build, and the number of copies."
-    )
-    engine_settings: EngineSettings = Field(default=EngineSettings(), description="Engine options of Unity builds.")
-    environment_parameters: dict[ParameterName, EnvironmentParameter] = Field(
-        default={},
-        max_length=1000,
-        description="Numbers that every simulator receives when it connects and resets: fixed, drawn, or by lessons.",
-    )
-    checkpoint_settings: CheckpointSettings = Field(
-        default=CheckpointSettings(), description="The run's name, the run that it continues, and its checkpoints."
-    )
-    torch_settings: TorchSettings = Field(default=TorchSettings(), description="Devices of PyTorch.")
-    debug: Flag = Field(
-        default=False,
-        description="Log every step of the trainer in the attempts' logs (`ludus run logs`): granted and collected "
-        "rounds, each update with its measurements, published policies, reports of collectors, commands, "
-        "checkpoints.",
-    )
-    seed: Seed | None = Field(
-        default=None,
-        description="Seed of everything random; simulator number n gets seed + n. Default: `env_settings.seed`. Null "
-        "= drawn at creation.",
-        json_schema_extra=OWN,
-    )
-    simulators: SimulatorsConfig = Field(
-        default=SimulatorsConfig(), description="Time-outs of the trainer for simulators.", json_schema_extra=OWN
-    )
-    resources: Resources = Field(
-        default=Resources(), description="The run's requirements on its worker.", json_schema_extra=OWN
-    )
-    match: MatchSettings | None = Field(
-        default=None,
-        description="Evaluate without learning: two checkpoints play against each other. `behaviors` may then be "
-        "left out.",
-        json_schema_extra=OWN,
-    )
-    evaluate: EvaluateSettings | None = Field(
-        default=None,
-        description="Evaluate without learning: a checkpoint plays a number of episodes. `behaviors` may then be "
-        "left out.",
-        json_schema_extra=OWN,
-    )
+    schema_version: Literal[1] = Field(default=1, json_schema_extra=OWN)
+    """Version of this format; raised when a key changes its meaning."""
+    default_settings: BehaviorConfig | None = None
+    """Template: each behavior starts from it, maps merged key by key, a signal set to null dropped. It also trains
+    behaviors that a simulator announces and `behaviors` does not name.
+    """
+    behaviors: dict[BehaviorName, BehaviorConfig] = Field(min_length=1, max_length=256)
+    """The behaviors to train, by their names in the game (without `?team=`); `Name: {}` = all defaults."""
+    env_settings: EnvironmentSettings = EnvironmentSettings()
+    """The Unity build, and the number of copies."""
+    engine_settings: EngineSettings = EngineSettings()
+    """Engine options of Unity builds."""
+    environment_parameters: dict[ParameterName, EnvironmentParameter] = Field(default={}, max_length=1000)
+    """Numbers that every simulator receives when it connects and resets: fixed, drawn, or by lessons."""
+    checkpoint_settings: CheckpointSettings = CheckpointSettings()
+    """The run's name, the run that it continues, and its checkpoints."""
+    torch_settings: TorchSettings = TorchSettings()
+    """Devices of PyTorch."""
+    debug: Flag = False
+    """Log every step of the trainer in the attempts' logs (`ludus run logs`): granted and collected rounds, each update
+    with its measurements, published policies, reports of collectors, commands, checkpoints.
+    """
+    seed: Seed | None = Field(default=None, json_schema_extra=OWN)
+    """Seed of everything random; simulator number n gets seed + n. Default: `env_settings.seed`. Null = drawn at
+    creation.
+    """
+    simulators: SimulatorsConfig = Field(default=SimulatorsConfig(), json_schema_extra=OWN)
+    """Time-outs of the trainer for simulators."""
+    resources: Resources = Field(default=Resources(), json_schema_extra=OWN)
+    """The run's requirements on its worker."""
+    match: MatchSettings | None = Field(default=None, json_schema_extra=OWN)
+    """Evaluate without learning: two checkpoints play against each other. `behaviors` may then be left out."""
+    evaluate: EvaluateSettings | None = Field(default=None, json_schema_extra=OWN)
+    """Evaluate without learning: a checkpoint plays a number of episodes. `behaviors` may then be left out."""
 
     @field_validator("evaluate")
     @classmethod

@@ -35,67 +35,41 @@ def _team_change(section: dict[str, Any]) -> Any:
 class SelfPlaySettings(Section):
     """One team learns, the others play earlier versions of the policy; `self_play: {}` = all defaults."""
 
-    save_steps: Whole = Field(
-        default=20_000,
-        ge=1,
-        le=MAX_COUNT,
-        description="Agent steps between versions that are kept as opponents; a larger number makes opponents differ "
-        "more. Typical: 10,000 to 100,000.",
-    )
-    team_change: Whole = Field(
-        default_factory=_team_change,
-        ge=1,
-        le=5 * MAX_COUNT,
-        description="Agent steps after which another team learns. Default: 5 x `save_steps`. Typical: 4 to 10 x "
-        "`save_steps`.",
-    )
-    swap_steps: Whole = Field(
-        default=2000,
-        ge=0,
-        le=MAX_COUNT,
-        description="Steps of the teams that do not learn between exchanges of their policies. For x exchanges in "
-        "each turn of a team, if the learning team has n agents and the others have m: (m / n) * "
-        "(team_change / x). Typical: 10,000 to 100,000.",
-    )
-    window: Whole = Field(
-        default=10,
-        ge=1,
-        le=100_000,
-        description="Number of newest versions that are kept as opponents. Typical: 5 to 30.",
-    )
-    play_against_latest_model_ratio: Real = Field(
-        default=0.5,
-        description="Probability that the opponent is the newest policy instead of one of the window. Typical: 0 to "
-        "1; lower is more stable.",
-    )
-    initial_elo: Real = Field(default=1200.0, description="Initial Elo rating.")
+    save_steps: Whole = Field(default=20_000, ge=1, le=MAX_COUNT)
+    """Agent steps between versions that are kept as opponents; a larger number makes opponents differ more. Typical:
+    10,000 to 100,000.
+    """
+    team_change: Whole = Field(default_factory=_team_change, ge=1, le=5 * MAX_COUNT)
+    """Agent steps after which another team learns. Default: 5 x `save_steps`. Typical: 4 to 10 x `save_steps`."""
+    swap_steps: Whole = Field(default=2000, ge=0, le=MAX_COUNT)
+    """Steps of the teams that do not learn between exchanges of their policies. For x exchanges in each turn of a team,
+    if the learning team has n agents and the others have m: (m / n) * (team_change / x). Typical: 10,000 to 100,000.
+    """
+    window: Whole = Field(default=10, ge=1, le=100_000)
+    """Number of newest versions that are kept as opponents. Typical: 5 to 30."""
+    play_against_latest_model_ratio: Real = 0.5
+    """Probability that the opponent is the newest policy instead of one of the window. Typical: 0 to 1; lower is more
+    stable.
+    """
+    initial_elo: Real = 1200.0
+    """Initial Elo rating."""
     ladder: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")] | None = Field(
-        default=None,
-        description="Name of a ladder that this run shares with others (`ludus ladder create`). Default: a ladder of "
-        "its own.",
-        json_schema_extra=OWN,
+        default=None, json_schema_extra=OWN
     )
-    opponents: list[Opponent] = Field(
-        default=[],
-        max_length=MAX_OPPONENTS,
-        description="Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of "
-        "checkpoints, or `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must have "
-        "the same observations, actions and networks. Of a checkpoint the behavior of the same name is "
-        "used, or the only one. `random` is a scripted opponent with random actions.",
-        json_schema_extra=OWN,
-    )
-    opponent_selection: OpponentSelection = Field(
-        default="uniform",
-        description="How an opponent is drawn from the window and `opponents`: uniformly (`uniform`, as in "
-        "ML-Agents), or by the policy's share of points p against each: `pfsp_hard` prefers opponents "
-        "that beat it, (1 - p)^2, `pfsp_variance` its equals, p (1 - p).",
-        json_schema_extra=OWN,
-    )
-    interrupted_games: InterruptedGames = Field(
-        default="ignore",
-        description="Result of a game that a time limit ended, not its rules: ignored (as in ML-Agents), or a draw.",
-        json_schema_extra=OWN,
-    )
+    """Name of a ladder that this run shares with others (`ludus ladder create`). Default: a ladder of its own."""
+    opponents: list[Opponent] = Field(default=[], max_length=MAX_OPPONENTS, json_schema_extra=OWN)
+    """Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of checkpoints, or
+    `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must have the same observations, actions and
+    networks. Of a checkpoint the behavior of the same name is used, or the only one. `random` is a scripted opponent
+    with random actions.
+    """
+    opponent_selection: OpponentSelection = Field(default="uniform", json_schema_extra=OWN)
+    """How an opponent is drawn from the window and `opponents`: uniformly (`uniform`, as in ML-Agents), or by the
+    policy's share of points p against each: `pfsp_hard` prefers opponents that beat it, (1 - p)^2, `pfsp_variance` its
+    equals, p (1 - p).
+    """
+    interrupted_games: InterruptedGames = Field(default="ignore", json_schema_extra=OWN)
+    """Result of a game that a time limit ended, not its rules: ignored (as in ML-Agents), or a draw."""
 
     @field_validator("opponents")
     @classmethod

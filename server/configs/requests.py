@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import StringConstraints
 
 from server.kit.http.fields import Text, Write
 
@@ -13,17 +13,18 @@ Document = dict[str, Any] | Annotated[str, StringConstraints(max_length=2**21)]
 class ConfigUpgradeRequest(Write):
     """A configuration of an older release of ML-Agents."""
 
-    config: Document = Field(description="The file of the trainers: an object, or its text as YAML or JSON.")
-    curriculum: Document | None = Field(
-        default=None, description="The file of curricula that releases up to 0.16 had beside it, by behavior."
-    )
-    sampler: Document | None = Field(
-        default=None, description="The file of samplers that releases up to 0.16 had beside it."
-    )
+    config: Document
+    """The file of the trainers: an object, or its text as YAML or JSON."""
+    curriculum: Document | None = None
+    """The file of curricula that releases up to 0.16 had beside it, by behavior."""
+    sampler: Document | None = None
+    """The file of samplers that releases up to 0.16 had beside it."""
 
 
 class ConfigCreate(Write):
     """A configuration to be stored."""
 
-    config: Document = Field(description="An object, or its text as YAML or JSON, which is stored unchanged.")
-    description: Text = Field(default="", description="Description.")
+    config: Document
+    """An object, or its text as YAML or JSON, which is stored unchanged."""
+    description: Text = ""
+    """Description."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from server.config.config import Change, RunConfig, apply_overrides, diff, parse_document, resolve, review
+from server.config.document import parse_document
+from server.config.resolution import Change, apply_overrides, diff, resolve, review
+from server.config.run import RunConfig
 from server.config.unsupported import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
 from server.configs.models import ConfigVersion

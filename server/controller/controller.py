@@ -22,6 +22,7 @@ from typing import Protocol
 
 import structlog
 
+from ludus.schemas.states import RunState
 from server.access.audit.repository import AuditRepository
 from server.checkpoints.retention.job import RetentionJob
 from server.controller.notifier import WakeUpNotifier
@@ -32,7 +33,6 @@ from server.kit.errors import Unavailable
 from server.kit.http.repository import IdempotencyRepository
 from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import Settings
-from server.kit.states import RunState
 from server.kit.telemetry import ControllerTelemetry, serve_metrics
 from server.kit.wake_up import WakeUp
 from server.ladders.ratings.job import RatingJob

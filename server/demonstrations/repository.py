@@ -1,6 +1,7 @@
 """Reads and keeps the rows of demonstrations, and of their use by runs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from sqlalchemy import delete, select
@@ -10,7 +11,7 @@ from server.demonstrations.files import Inspected
 from server.demonstrations.models import Demonstration, RunDemonstration
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.specs import spec_to_json
-from server.kit.artifacts import Stored
+from server.kit.artifacts.publication import Stored
 from server.kit.db.clock import now
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable, storable_json
@@ -70,7 +71,7 @@ class DemonstrationRepository:
             transitions=found.summary.transitions,
             episodes=found.summary.episodes,
             mean_return=None if found.summary.returns is None else found.summary.returns.mean,
-            summary=storable_json(found.summary.to_json()),
+            summary=storable_json(asdict(found.summary)),
             origin=dict(origin),
             created_at=now(),
         )

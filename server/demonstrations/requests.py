@@ -12,32 +12,25 @@ DemonstrationId = Annotated[str, StringConstraints(pattern=r"^dem_[0-9a-z]{26}$"
 class DemonstrationMerge(Write):
     """Several demonstrations to become one."""
 
-    demonstrations: list[DemonstrationId] = Field(min_length=1, max_length=1000, description="Ids, in their order.")
-    name: Name | None = Field(default=None, description="Name of the new one; default: its id.")
+    demonstrations: list[DemonstrationId] = Field(min_length=1, max_length=1000)
+    """Ids, in their order."""
+    name: Name | None = None
+    """Name of the new one; default: its id."""
 
 
 class DemonstrationSubsample(Write):
     """Some episodes of a demonstration, some of its transitions, or some transitions of some episodes."""
 
-    count: int | None = Field(
-        default=None, ge=1, le=100_000_000, description="How many transitions, drawn without replacement."
-    )
-    episodes: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000_000,
-        description="How many complete episodes: the first ones, or drawn by `seed`.",
-    )
-    every: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000_000,
-        description="Keep every n-th transition of each episode: from its first one on, or from one drawn by `seed`.",
-    )
-    seed: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="Equal seeds draw equally; 0 for `count` if not given."
-    )
-    name: Name | None = Field(default=None, description="Name of the new one; default: its id.")
+    count: int | None = Field(default=None, ge=1, le=100_000_000)
+    """How many transitions, drawn without replacement."""
+    episodes: int | None = Field(default=None, ge=1, le=100_000_000)
+    """How many complete episodes: the first ones, or drawn by `seed`."""
+    every: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Keep every n-th transition of each episode: from its first one on, or from one drawn by `seed`."""
+    seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    """Equal seeds draw equally; 0 for `count` if not given."""
+    name: Name | None = None
+    """Name of the new one; default: its id."""
 
     @model_validator(mode="after")
     def _says_what(self) -> Self:

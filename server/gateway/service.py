@@ -22,6 +22,7 @@ from ludus.protocol.codec import PROTOCOL_VERSION
 from ludus.protocol.contract import MAX_JOIN_BYTES, Problem, join_problem, report_problem
 from ludus.protocol.options import EXCHANGE, REASON_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
+from ludus.schemas.tokens import Scope
 from server.access.tokens.checker import TokenChecker, watch_tokens
 from server.gateway.balancer import Balancer
 from server.gateway.calls import CallRelay
@@ -41,7 +42,7 @@ from server.gateway.relay import CollectorLine, Context, Relay
 from server.kit.db.projects import EVERY
 from server.kit.errors import LudusError, RunNotFound
 from server.kit.errors import TokenRefused as Refused
-from server.kit.principal import ANONYMOUS, Principal, Scope, everything
+from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
 from server.kit.settings import GatewaySettings
 from server.kit.telemetry import GatewayTelemetry

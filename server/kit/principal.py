@@ -7,8 +7,6 @@ from typing import Final
 from ludus.schemas.tokens import Scope
 from server.kit.db.projects import DEFAULT, EVERY
 
-__all__ = ["ANONYMOUS", "CONFIGURED", "Principal", "Scope", "everything", "including"]
-
 _INCLUDED: Final = {
     Scope.SIMULATE: frozenset({Scope.SIMULATE}),
     Scope.READ: frozenset({Scope.READ}),

@@ -4,7 +4,7 @@
 
 Only the `main`s construct `Settings()`; everything else is handed the part that it needs. Without any variable the
 embedded stack results: SQLite, Celery's file transport and a folder of artifacts, all inside `home`.
-What users decide about a training run is not here but in `server.config.config`.
+What users decide about a training run is not here but in `server.config`.
 """
 
 import math
@@ -45,37 +45,31 @@ class Group(BaseModel):
 class DatabaseSettings(Group):
     """The system of record."""
 
-    url: SecretStr = Field(
-        default=SecretStr(""),
-        description="SQLAlchemy address: `sqlite:///file` or `postgresql+psycopg://user:password@host/name`. "
-        "Default: `ludus.db` in `home`.",
-    )
-    synchronous: Literal["FULL", "NORMAL"] = Field(
-        default="FULL",
-        description="SQLite only. FULL syncs each commit to disk: acknowledged commits survive a power failure. With "
-        "NORMAL they survive the death of any process, but a power failure can lose the last ones.",
-    )
-    busy_seconds: Seconds = Field(
-        default=15,
-        description="How long a writer waits for another one (SQLite's busy time-out, PostgreSQL's lock_timeout).",
-    )
-    statement_seconds: Seconds = Field(default=30, description="PostgreSQL's statement_timeout.")
-    pool_size: int = Field(
-        default=48, ge=1, description="Maximum number of connections of one process, for reading and for writing each."
-    )
+    url: SecretStr = SecretStr("")
+    """SQLAlchemy address: `sqlite:///file` or `postgresql+psycopg://user:password@host/name`. Default: `ludus.db` in
+    `home`.
+    """
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    """SQLite only. FULL syncs each commit to disk: acknowledged commits survive a power failure. With NORMAL they
+    survive the death of any process, but a power failure can lose the last ones.
+    """
+    busy_seconds: Seconds = 15
+    """How long a writer waits for another one (SQLite's busy time-out, PostgreSQL's lock_timeout)."""
+    statement_seconds: Seconds = 30
+    """PostgreSQL's statement_timeout."""
+    pool_size: int = Field(default=48, ge=1)
+    """Maximum number of connections of one process, for reading and for writing each."""
 
 
 class QueueSettings(Group):
     """Celery, which wakes workers. Its messages carry run ids and no state."""
 
-    broker_url: SecretStr = Field(
-        default=SecretStr(""),
-        description="`redis://host:6379/0` (a database of its own), or empty for the file transport in `folder`.",
-    )
-    folder: Path = Field(
-        default=Path(), description="Folder of the file transport, on a local disk. Default: `queue` in `home`."
-    )
-    polling_seconds: Seconds = Field(default=0.05, description="How often an idle worker looks into the folder.")
+    broker_url: SecretStr = SecretStr("")
+    """`redis://host:6379/0` (a database of its own), or empty for the file transport in `folder`."""
+    folder: Path = Path()
+    """Folder of the file transport, on a local disk. Default: `queue` in `home`."""
+    polling_seconds: Seconds = 0.05
+    """How often an idle worker looks into the folder."""
 
 
 class SchedulingSettings(Group):
@@ -83,32 +77,22 @@ class SchedulingSettings(Group):
     one with the highest priority, then of the token and the owner with the fewest, then the oldest.
     """
 
-    aging_seconds: Seconds = Field(
-        default=3600,
-        description="A waiting run gains one step of priority each time this number of seconds passes, so no run "
-        "waits for ever.",
-    )
-    runs_per_project: int | None = Field(
-        default=None, ge=0, description="Maximum number of runs of one project in training at once. Default: no limit."
-    )
-    project_quotas: dict[str, NonNegativeInt] = Field(
-        default={}, description='The same for projects by name, before `runs_per_project`, as JSON: `{"bots": 4}`.'
-    )
-    runs_per_token: int | None = Field(
-        default=None,
-        ge=0,
-        description="Maximum number of runs of one token in training at once. Runs that no token of the database "
-        "created (the server demands none, or the request came with `LUDUS_API__TOKEN`) count as those "
-        "of one token. Default: no limit.",
-    )
-    token_quotas: dict[str, NonNegativeInt] = Field(
-        default={},
-        description='The same for tokens by id, before `runs_per_token`, as JSON: `{"tok_01k...": 4, "": 1}`; the '
-        "empty id stands for runs without a token.",
-    )
-    explain_seconds: Seconds = Field(
-        default=10, description="After this time of waiting, a run that no live worker can serve says so."
-    )
+    aging_seconds: Seconds = 3600
+    """A waiting run gains one step of priority each time this number of seconds passes, so no run waits for ever."""
+    runs_per_project: int | None = Field(default=None, ge=0)
+    """Maximum number of runs of one project in training at once. Default: no limit."""
+    project_quotas: dict[str, NonNegativeInt] = {}
+    """The same for projects by name, before `runs_per_project`, as JSON: `{"bots": 4}`."""
+    runs_per_token: int | None = Field(default=None, ge=0)
+    """Maximum number of runs of one token in training at once. Runs that no token of the database created (the server
+    demands none, or the request came with `LUDUS_API__TOKEN`) count as those of one token. Default: no limit.
+    """
+    token_quotas: dict[str, NonNegativeInt] = {}
+    """The same for tokens by id, before `runs_per_token`, as JSON: `{"tok_01k...": 4, "": 1}`; the empty id stands for
+    runs without a token.
+    """
+    explain_seconds: Seconds = 10
+    """After this time of waiting, a run that no live worker can serve says so."""
 
     @model_validator(mode="before")
     @classmethod
@@ -135,52 +119,41 @@ class SchedulingSettings(Group):
 class StorageSettings(Group):
     """Artifacts: checkpoints, models, logs, demonstrations."""
 
-    root: Path = Field(default=Path(), description="Folder of the artifact store. Default: `artifacts` in `home`.")
-    url: str | None = Field(
-        default=None,
-        description="S3 or a server that speaks its protocol, instead of the folder: "
-        "`s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1`. The bucket must exist; prefix, "
-        "endpoint (AWS needs none) and region are optional.",
-    )
-    access_key: SecretStr | None = Field(
-        default=None,
-        description="Access key for `url`. Without one boto3 uses its own sources: `AWS_...` variables, its shared "
-        "files, the machine's role.",
-    )
-    secret_key: SecretStr | None = Field(default=None, description="Secret key for `url`.")
-    timeout_seconds: Seconds = Field(
-        default=30, description="How long the server of `url` may be silent before a request counts as failed."
-    )
-    tries: int = Field(default=5, ge=1, description="Maximum number of attempts of a request to the server of `url`.")
-    retention_seconds: Seconds | None = Field(
-        default=None,
-        description="Age at which checkpoints of runs are deleted, except the newest good one of each run, the best "
-        "ones, and pinned or used ones. Default: no limit.",
-    )
-    retention_bytes: int | None = Field(
-        default=None,
-        ge=0,
-        description="Total size of the checkpoints of all runs beyond which the oldest are deleted, with the same "
-        "exceptions as `retention_seconds`. Default: no limit.",
-    )
-    orphan_seconds: Seconds = Field(
-        default=86400,
-        ge=600,
-        description="Age at which files without a row in the database are deleted (a process was killed between "
-        "writing the file and the row).",
-    )
-    demonstration_bytes: int = Field(
-        default=256 << 20, ge=1, description="Largest file of a demonstration that can be uploaded."
-    )
-    demonstration_decoded_bytes: int = Field(
-        default=1 << 30,
-        ge=1,
-        description="Maximum memory of one decoded demonstration, or of all demonstrations to be merged: files are "
-        "compressed.",
-    )
-    checkpoint_bytes: int = Field(
-        default=1 << 30, ge=1, description="Largest file of another program's checkpoint that can be uploaded."
-    )
+    root: Path = Path()
+    """Folder of the artifact store. Default: `artifacts` in `home`."""
+    url: str | None = None
+    """S3 or a server that speaks its protocol, instead of the folder:
+    `s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1`. The bucket must exist; prefix, endpoint (AWS needs
+    none) and region are optional.
+    """
+    access_key: SecretStr | None = None
+    """Access key for `url`. Without one boto3 uses its own sources: `AWS_...` variables, its shared files, the
+    machine's role.
+    """
+    secret_key: SecretStr | None = None
+    """Secret key for `url`."""
+    timeout_seconds: Seconds = 30
+    """How long the server of `url` may be silent before a request counts as failed."""
+    tries: int = Field(default=5, ge=1)
+    """Maximum number of attempts of a request to the server of `url`."""
+    retention_seconds: Seconds | None = None
+    """Age at which checkpoints of runs are deleted, except the newest good one of each run, the best ones, and pinned
+    or used ones. Default: no limit.
+    """
+    retention_bytes: int | None = Field(default=None, ge=0)
+    """Total size of the checkpoints of all runs beyond which the oldest are deleted, with the same exceptions as
+    `retention_seconds`. Default: no limit.
+    """
+    orphan_seconds: Seconds = Field(default=86400, ge=600)
+    """Age at which files without a row in the database are deleted (a process was killed between writing the file and
+    the row).
+    """
+    demonstration_bytes: int = Field(default=256 << 20, ge=1)
+    """Largest file of a demonstration that can be uploaded."""
+    demonstration_decoded_bytes: int = Field(default=1 << 30, ge=1)
+    """Maximum memory of one decoded demonstration, or of all demonstrations to be merged: files are compressed."""
+    checkpoint_bytes: int = Field(default=1 << 30, ge=1)
+    """Largest file of another program's checkpoint that can be uploaded."""
 
     @field_validator("url", "access_key", "secret_key", mode="before")
     @classmethod
@@ -201,20 +174,18 @@ class StorageSettings(Group):
 class Listening(Group):
     """Parent of the groups of those who listen: with or without TLS, and who is let in without a token."""
 
-    require_token: bool = Field(
-        default=False,
-        description="Demand a token also on loopback. This allows other addresses without a configured token, "
-        "because tokens of `ludus token create` exist.",
-    )
-    tls_certificate: Path | None = Field(
-        default=None, description="PEM file of the certificate, with its chain. With `tls_key` it turns TLS on."
-    )
-    tls_key: Path | None = Field(default=None, description="PEM file of the certificate's private key.")
-    tls_client_ca: Path | None = Field(
-        default=None,
-        description="PEM file of the authority that signs clients' certificates. If set, clients without a "
-        "certificate are refused (mTLS).",
-    )
+    require_token: bool = False
+    """Demand a token also on loopback. This allows other addresses without a configured token, because tokens of `ludus
+    token create` exist.
+    """
+    tls_certificate: Path | None = None
+    """PEM file of the certificate, with its chain. With `tls_key` it turns TLS on."""
+    tls_key: Path | None = None
+    """PEM file of the certificate's private key."""
+    tls_client_ca: Path | None = None
+    """PEM file of the authority that signs clients' certificates. If set, clients without a certificate are refused
+    (mTLS).
+    """
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -239,33 +210,26 @@ class Listening(Group):
 class ApiSettings(Listening):
     """The HTTP API."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: Port = Field(default=8080, description="Port to listen on; 0 lets the system choose.")
-    token: SecretStr | None = Field(
-        default=None,
-        description="Bearer token that may do everything in all projects. Without one, and without `require_token`, "
-        "the API listens on loopback only and demands no token.",
-    )
-    requests_per_minute: int = Field(
-        default=6000, ge=0, description="Requests of one token, or of one address, in a minute; 0: no limit."
-    )
-    failures_per_minute: int = Field(
-        default=20,
-        ge=0,
-        description="Failed authentications of one address in a minute, after which its requests are refused; 0: no "
-        "limit.",
-    )
-    head_seconds: Seconds = Field(
-        default=20, description="How long a request line and its headers may take; then the connection is closed."
-    )
-    body_seconds: Seconds = Field(
-        default=30, description="How long a body may take, and as long again for each MiB of it."
-    )
-    proxies: str = Field(
-        default="",
-        description="Addresses or networks of reverse proxies, separated by commas, whose `X-Forwarded-For` is "
-        "accepted: limits and audit log then use the address in it. Default: none.",
-    )
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8080
+    """Port to listen on; 0 lets the system choose."""
+    token: SecretStr | None = None
+    """Bearer token that may do everything in all projects. Without one, and without `require_token`, the API listens on
+    loopback only and demands no token.
+    """
+    requests_per_minute: int = Field(default=6000, ge=0)
+    """Requests of one token, or of one address, in a minute; 0: no limit."""
+    failures_per_minute: int = Field(default=20, ge=0)
+    """Failed authentications of one address in a minute, after which its requests are refused; 0: no limit."""
+    head_seconds: Seconds = 20
+    """How long a request line and its headers may take; then the connection is closed."""
+    body_seconds: Seconds = 30
+    """How long a body may take, and as long again for each MiB of it."""
+    proxies: str = ""
+    """Addresses or networks of reverse proxies, separated by commas, whose `X-Forwarded-For` is accepted: limits and
+    audit log then use the address in it. Default: none.
+    """
 
     @field_validator("proxies")
     @classmethod
@@ -286,28 +250,26 @@ class ApiSettings(Listening):
 class GatewaySettings(Listening):
     """The gRPC front door of simulators."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: Port = Field(default=7070, description="Port to listen on; 0 lets the system choose.")
-    advertise: str | None = Field(
-        default=None, description="`host:port` of the gateway for simulators outside, if it differs."
-    )
-    token: SecretStr | None = Field(
-        default=None,
-        description="Bearer token with which simulators may play in any run. Without one, and without `require_token`, "
-        "the gateway listens on loopback only and demands no token.",
-    )
-    tls_ca: Path | None = Field(
-        default=None,
-        description="PEM file of the authority that signs collectors' certificates, for relayed simulators. Default: "
-        "the authorities that the system trusts. Collectors serve the TLS of this group.",
-    )
-    ticket_key: SecretStr | None = Field(
-        default=None,
-        description="Secret, at least 32 bytes, with which gateways sign tickets and collectors verify them; the "
-        "same for all of them. Without it collectors accept connections without tickets and listen on "
-        "loopback only.",
-    )
-    ticket_seconds: int = Field(default=120, ge=1, description="How long a ticket opens a session.")
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 7070
+    """Port to listen on; 0 lets the system choose."""
+    advertise: str | None = None
+    """`host:port` of the gateway for simulators outside, if it differs."""
+    token: SecretStr | None = None
+    """Bearer token with which simulators may play in any run. Without one, and without `require_token`, the gateway
+    listens on loopback only and demands no token.
+    """
+    tls_ca: Path | None = None
+    """PEM file of the authority that signs collectors' certificates, for relayed simulators. Default: the authorities
+    that the system trusts. Collectors serve the TLS of this group.
+    """
+    ticket_key: SecretStr | None = None
+    """Secret, at least 32 bytes, with which gateways sign tickets and collectors verify them; the same for all of them.
+    Without it collectors accept connections without tickets and listen on loopback only.
+    """
+    ticket_seconds: int = Field(default=120, ge=1)
+    """How long a ticket opens a session."""
 
     @model_validator(mode="after")
     def _tls_ca_is_of_use(self) -> Self:
@@ -327,71 +289,53 @@ class GatewaySettings(Listening):
 class WorkerSettings(Group):
     """A worker host: the supervisors and trainers on it."""
 
-    slots: int | None = Field(
-        default=None,
-        ge=1,
-        description="Runs in training at once on this host. Default: one per GPU, or one without GPUs.",
-    )
-    gpus: list[int | str] | None = Field(
-        default=None,
-        description="The GPUs that this worker uses, as JSON: numbers or UUIDs of `nvidia-smi -L`, or `[]`. They are "
-        "assigned to the slots evenly, and a trainer sees only the GPUs of its slot. Default: all of the "
-        "host, or those in CUDA_VISIBLE_DEVICES.",
-    )
-    share_gpus: bool = Field(
-        default=False, description="Let other workers of this host use the same GPUs. Otherwise each GPU is locked."
-    )
-    labels: list[Label] = Field(
-        default=[],
-        description='Labels that runs can demand in `resources.labels`, as JSON: `["a100", "linux"]`.',
-    )
-    commit: str = Field(
-        default="",
-        max_length=100,
-        description="Commit of this installation, for the fingerprints of runs. Default: the commit of the "
-        "repository, if it runs from one.",
-    )
-    outage_seconds: Seconds = Field(
-        default=300,
-        description="How long a run continues while its worker cannot reach the database. Its reports wait. If "
-        "another worker has taken the run meanwhile, the attempt ends when the database answers again.",
-    )
-    trainer_memory_bytes: int | None = Field(
-        default=None,
-        ge=1,
-        description="A trainer that uses more memory than this, with its collectors, saves a checkpoint and is "
-        "replaced by a new one. Default: no limit.",
-    )
-    startup_seconds: Seconds = Field(
-        default=300, description="How long a trainer may take until its collectors listen, before it is replaced."
-    )
-    silence_seconds: Seconds = Field(
-        default=600,
-        description="A trainer without a report for this time counts as hung and is replaced; an update of the "
-        "largest models takes minutes.",
-    )
-    stall_seconds: Seconds = Field(
-        default=20,
-        description="A worker with an idle slot that receives no waiting message for this time has lost its queue, "
-        "and restarts.",
-    )
-    collectors: int = Field(default=1, ge=1, description="Collector processes of each attempt.")
-    advertise_host: str = Field(default="127.0.0.1", description="Host name of this host for simulators.")
-    bind_host: str = Field(default="127.0.0.1", description="Address that collectors listen on.")
-    port_range: tuple[Port, Port] | None = Field(
-        default=None,
-        description="First and last port for collectors, as JSON: `[7100, 7199]`. Default: any free port.",
-    )
-    lease_seconds: Seconds = Field(
-        default=10, description="A run whose supervisor is silent for this long goes to another worker."
-    )
-    heartbeat_seconds: Seconds = Field(
-        default=2, description="How often a supervisor renews its lease; at most a third of it."
-    )
-    stop_seconds: Seconds = Field(
-        default=60, description="How long a trainer may take for its final checkpoint before it is killed."
-    )
-    scratch: Path = Field(default=Path(), description="Folder for unfinished files. Default: `scratch` in `home`.")
+    slots: int | None = Field(default=None, ge=1)
+    """Runs in training at once on this host. Default: one per GPU, or one without GPUs."""
+    gpus: list[int | str] | None = None
+    """The GPUs that this worker uses, as JSON: numbers or UUIDs of `nvidia-smi -L`, or `[]`. They are assigned to the
+    slots evenly, and a trainer sees only the GPUs of its slot. Default: all of the host, or those in
+    CUDA_VISIBLE_DEVICES.
+    """
+    share_gpus: bool = False
+    """Let other workers of this host use the same GPUs. Otherwise each GPU is locked."""
+    labels: list[Label] = []
+    """Labels that runs can demand in `resources.labels`, as JSON: `["a100", "linux"]`."""
+    commit: str = Field(default="", max_length=100)
+    """Commit of this installation, for the fingerprints of runs. Default: the commit of the repository, if it runs from
+    one.
+    """
+    outage_seconds: Seconds = 300
+    """How long a run continues while its worker cannot reach the database. Its reports wait. If another worker has
+    taken the run meanwhile, the attempt ends when the database answers again.
+    """
+    trainer_memory_bytes: int | None = Field(default=None, ge=1)
+    """A trainer that uses more memory than this, with its collectors, saves a checkpoint and is replaced by a new one.
+    Default: no limit.
+    """
+    startup_seconds: Seconds = 300
+    """How long a trainer may take until its collectors listen, before it is replaced."""
+    silence_seconds: Seconds = 600
+    """A trainer without a report for this time counts as hung and is replaced; an update of the largest models takes
+    minutes.
+    """
+    stall_seconds: Seconds = 20
+    """A worker with an idle slot that receives no waiting message for this time has lost its queue, and restarts."""
+    collectors: int = Field(default=1, ge=1)
+    """Collector processes of each attempt."""
+    advertise_host: str = "127.0.0.1"
+    """Host name of this host for simulators."""
+    bind_host: str = "127.0.0.1"
+    """Address that collectors listen on."""
+    port_range: tuple[Port, Port] | None = None
+    """First and last port for collectors, as JSON: `[7100, 7199]`. Default: any free port."""
+    lease_seconds: Seconds = 10
+    """A run whose supervisor is silent for this long goes to another worker."""
+    heartbeat_seconds: Seconds = 2
+    """How often a supervisor renews its lease; at most a third of it."""
+    stop_seconds: Seconds = 60
+    """How long a trainer may take for its final checkpoint before it is killed."""
+    scratch: Path = Path()
+    """Folder for unfinished files. Default: `scratch` in `home`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -408,67 +352,61 @@ class WorkerSettings(Group):
 class ControllerSettings(Group):
     """The caretaker of the database: reaper, reconciler, retention."""
 
-    interval_seconds: Seconds = Field(
-        default=1, description="Pause between two rounds; for the controller's own, a quarter of a lease at most."
-    )
-    wake_seconds: Seconds = Field(
-        default=4, le=5, description="After this time of waiting, the controller wakes the workers again for a run."
-    )
-    restart_budget: int = Field(
-        default=3,
-        ge=0,
-        description="Restarts of a run without a new checkpoint in between, before it counts as FAILED.",
-    )
-    idempotency_seconds: Seconds = Field(
-        default=86400, description="How long the answer to an idempotent request is kept."
-    )
-    audit_days: float = Field(default=90, gt=0, description="How long entries of the audit log are kept.")
-    worker_seconds: Seconds = Field(default=86400, description="How long a silent or stopped worker stays in the list.")
+    interval_seconds: Seconds = 1
+    """Pause between two rounds; for the controller's own, a quarter of a lease at most."""
+    wake_seconds: Seconds = Field(default=4, le=5)
+    """After this time of waiting, the controller wakes the workers again for a run."""
+    restart_budget: int = Field(default=3, ge=0)
+    """Restarts of a run without a new checkpoint in between, before it counts as FAILED."""
+    idempotency_seconds: Seconds = 86400
+    """How long the answer to an idempotent request is kept."""
+    audit_days: float = Field(default=90, gt=0)
+    """How long entries of the audit log are kept."""
+    worker_seconds: Seconds = 86400
+    """How long a silent or stopped worker stays in the list."""
 
 
 class WebhookSettings(Group):
     """Webhooks: how messages about events are sent. Read by the api and the controller."""
 
-    private_addresses: bool = Field(
-        default=False,
-        description="Allow receivers in the server's own network (loopback, private and link-local addresses) and "
-        "without TLS. `ludus up` allows it while its API listens on loopback and demands no token.",
-    )
-    timeout_seconds: Seconds = Field(default=15, le=60, description="Longest exchange with a receiver.")
-    retry_seconds: tuple[Seconds, ...] = Field(
-        default=(5, 300, 1800, 7200, 18000, 36000, 36000),
-        max_length=30,
-        description="Pauses between the attempts to deliver a message, as JSON; each is longer by up to a fifth, at "
-        "random. After the last attempt it is given up.",
-    )
-    interval_seconds: Seconds = Field(default=0.5, description="Pause between two checks for new events.")
-    concurrency: int = Field(default=32, ge=1, le=256, description="Messages that one controller sends at once.")
-    retention_seconds: Seconds = Field(
-        default=30 * 86400, description="How long deliveries and their attempts stay in the log."
-    )
+    private_addresses: bool = False
+    """Allow receivers in the server's own network (loopback, private and link-local addresses) and without TLS. `ludus
+    up` allows it while its API listens on loopback and demands no token.
+    """
+    timeout_seconds: Seconds = Field(default=15, le=60)
+    """Longest exchange with a receiver."""
+    retry_seconds: tuple[Seconds, ...] = Field(default=(5, 300, 1800, 7200, 18000, 36000, 36000), max_length=30)
+    """Pauses between the attempts to deliver a message, as JSON; each is longer by up to a fifth, at random. After the
+    last attempt it is given up.
+    """
+    interval_seconds: Seconds = 0.5
+    """Pause between two checks for new events."""
+    concurrency: int = Field(default=32, ge=1, le=256)
+    """Messages that one controller sends at once."""
+    retention_seconds: Seconds = 30 * 86400
+    """How long deliveries and their attempts stay in the log."""
 
 
 class TelemetrySettings(Group):
     """Operational metrics for Prometheus of the roles without an HTTP API. The api has `/metrics` on its own port."""
 
-    host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on. No token is needed: keep it in a private network.",
-    )
-    gateway_port: Port = Field(default=0, description="Port of a gateway's metrics; 0: none are served.")
-    controller_port: Port = Field(default=0, description="Port of a controller's metrics; 0: none are served.")
-    worker_port: Port = Field(default=0, description="Port of a worker host's metrics; 0: none are served.")
+    host: str = "127.0.0.1"
+    """Address to listen on. No token is needed: keep it in a private network."""
+    gateway_port: Port = 0
+    """Port of a gateway's metrics; 0: none are served."""
+    controller_port: Port = 0
+    """Port of a controller's metrics; 0: none are served."""
+    worker_port: Port = 0
+    """Port of a worker host's metrics; 0: none are served."""
 
 
 class LogSettings(Group):
     """The log that the processes write to standard error."""
 
-    format: Literal["json", "console"] = Field(
-        default="json", description="One JSON object per line, or lines for people."
-    )
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Lowest level that is written."
-    )
+    format: Literal["json", "console"] = "json"
+    """One JSON object per line, or lines for people."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is written."""
 
 
 class Settings(BaseSettings):
@@ -483,7 +421,8 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=False,
     )
 
-    home: Path = Field(default=Path(".ludus"), description="Folder of all data of the embedded stack.")
+    home: Path = Path(".ludus")
+    """Folder of all data of the embedded stack."""
     database: DatabaseSettings = DatabaseSettings()
     queue: QueueSettings = QueueSettings()
     scheduling: SchedulingSettings = SchedulingSettings()

@@ -6,9 +6,7 @@ In-flight states end in -ING, finished ones in -ED. `RECOVERING` lies between tw
 from collections.abc import Mapping
 from enum import StrEnum
 
-from ludus.schemas.states import RunKind, RunState, StopReason
-
-__all__ = ["CLAIMABLE", "EVENT_OF", "LEASED", "TERMINAL", "TRANSITIONS", "Intent", "RunKind", "RunState", "StopReason"]
+from ludus.schemas.states import RunState
 
 S = RunState
 

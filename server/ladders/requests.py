@@ -18,7 +18,8 @@ class LadderCreate(Write):
 
     name: Name
     description: Text = ""
-    initial_elo: Number | None = Field(default=None, description="Of players for whom nothing else is said; 1200.")
+    initial_elo: Number | None = None
+    """Of players for whom nothing else is said; 1200."""
 
 
 class PlayerCreate(Write):
@@ -26,30 +27,37 @@ class PlayerCreate(Write):
 
     name: Name
     kind: Literal["scripted", "human", "checkpoint"]
-    checkpoint_id: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = Field(
-        default=None, description="Of any run, or uploaded; for kind `checkpoint`."
-    )
-    behavior: Text | None = Field(default=None, description="Whose policy of the checkpoint it is.")
-    elo: Number | None = Field(default=None, description="To begin with; the ladder's `initial_elo`.")
-    mu: Number = Field(default=INITIAL_MU, description="To begin with.")
-    sigma: float = Field(default=INITIAL_SIGMA, gt=0, le=1e9, description="To begin with.")
-    fixed: bool = Field(default=False, description="Its ratings stay what they are at the beginning.")
+    checkpoint_id: Annotated[str, StringConstraints(pattern=r"^ckpt_[0-9a-z]{26}$")] | None = None
+    """Of any run, or uploaded; for kind `checkpoint`."""
+    behavior: Text | None = None
+    """Whose policy of the checkpoint it is."""
+    elo: Number | None = None
+    """To begin with; the ladder's `initial_elo`."""
+    mu: Number = INITIAL_MU
+    """To begin with."""
+    sigma: float = Field(default=INITIAL_SIGMA, gt=0, le=1e9)
+    """To begin with."""
+    fixed: bool = False
+    """Its ratings stay what they are at the beginning."""
 
 
 class ParticipantReport(Write):
     """One side of a match."""
 
-    player: PlayerNumber | Name = Field(description="Its number, or the name that it was registered by.")
+    player: PlayerNumber | Name
+    """Its number, or the name that it was registered by."""
     team: int = Field(default=0, ge=0, le=2**31 - 1)
-    score: float | None = Field(
-        default=None, allow_inf_nan=True, description="The higher, the better; equal ones drew. A finite number."
-    )
+    score: float | None = Field(default=None, allow_inf_nan=True)
+    """The higher, the better; equal ones drew. A finite number."""
 
 
 class MatchReport(Write):
     """A match that was played elsewhere: either every participant has a score, or the first one an outcome."""
 
-    participants: list[ParticipantReport] = Field(max_length=100, description="At least two, of different players.")
-    outcome: Outcome | None = Field(default=None, description="Of the first participant against all others.")
-    at: datetime | None = Field(default=None, description="When it ended; now if not given.")
+    participants: list[ParticipantReport] = Field(max_length=100)
+    """At least two, of different players."""
+    outcome: Outcome | None = None
+    """Of the first participant against all others."""
+    at: datetime | None = None
+    """When it ended; now if not given."""
     truncated: bool = False

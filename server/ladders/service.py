@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from server.checkpoints.repository import InitialCheckpoints
 from server.config.behavior import BehaviorConfig, ReinforcementConfig
-from server.config.config import RunConfig
 from server.config.document import Path
 from server.config.problems import join_path
+from server.config.run import RunConfig
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, LadderInUse, PlayerExists, Problem
 from server.ladders.matches.repository import MatchLedger, MatchRepository, MatchWithParticipants

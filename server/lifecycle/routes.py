@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import StringConstraints
 
 from ludus import schemas
+from ludus.schemas.states import RunKind, RunState, StopReason
 from server.assessments.service import AssessmentService
 from server.checkpoints.service import CheckpointService
 from server.configs.repository import ConfigRepository
@@ -39,7 +40,6 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, Services, ServicesDep, shared
 from server.kit.listing import ListQuery, Order, Page
-from server.kit.states import RunKind, RunState, StopReason
 from server.ladders.service import LadderService
 from server.lifecycle.blocked.repository import BlockedRepository
 from server.lifecycle.deletion.service import DeletionService

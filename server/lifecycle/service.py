@@ -7,13 +7,14 @@ ends the run itself; a waiting run is paused or ended at once.
 import secrets
 from dataclasses import asdict, replace
 
+from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.repository import InitialCheckpoints
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.demonstrations.repository import DemonstrationRepository
 from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import DEFAULT, project_of
 from server.kit.errors import IllegalTransition, RunEnding, RunNotPaused
-from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent, RunState, StopReason
+from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.kit.wake_up import WakeUp
 from server.ladders.service import LadderService
 from server.runs.amendments.requests import RunChanges

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from sqlalchemy import ColumnElement, Select, Subquery, delete, exists, func, not_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
+from ludus.schemas.states import RunState
 from server.config.run import RunConfig
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
@@ -14,7 +15,7 @@ from server.kit.db.keyset import Columns, compare, opaque, select_page
 from server.kit.db.projects import project_of
 from server.kit.errors import LogNotFound, Problem, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
-from server.kit.states import Intent, RunState
+from server.kit.states import Intent
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import BEHIND, Attempt, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand

@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Collection
 
+from ludus.schemas.states import RunState
 from server.kit.http.errors import TooManyWaiters
 from server.kit.http.telemetry import HttpTelemetry
-from server.kit.states import TERMINAL, RunState
+from server.kit.states import TERMINAL
 from server.kit.token_watcher import TokenWatcher
 from server.runs.events.tailer import Tailer
 

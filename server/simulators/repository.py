@@ -8,13 +8,14 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, defer
 
+from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import now
 from server.kit.db.database import Database, after_commit
 from server.kit.db.keyset import Columns, select_page
 from server.kit.db.texts import storable
 from server.kit.errors import SimulatorNotFound
 from server.kit.listing import ListQuery, Order, Page
-from server.kit.states import LEASED, TERMINAL, RunState, StopReason
+from server.kit.states import LEASED, TERMINAL
 from server.kit.wake_up import WakeUp
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Attempt, Run

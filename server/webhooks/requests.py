@@ -22,11 +22,14 @@ Patterns = Annotated[
 class WebhookCreate(Write):
     """A webhook that is to be made."""
 
-    url: Url = Field(description="Where messages are sent: `https://...`.")
+    url: Url
+    """Where messages are sent: `https://...`."""
     events: Patterns = Field(default=["*"])
     description: Text = ""
-    run: Name | None = Field(default=None, description="Id or name of a run: only its events.")
-    tag: Tag | None = Field(default=None, description="Only events of runs with this tag.")
+    run: Name | None = None
+    """Id or name of a run: only its events."""
+    tag: Tag | None = None
+    """Only events of runs with this tag."""
 
 
 class WebhookUpdate(Write):
@@ -35,15 +38,12 @@ class WebhookUpdate(Write):
     url: Url | None = None
     events: Patterns | None = None
     description: Text | None = None
-    run: Name | Annotated[str, StringConstraints(max_length=0)] | None = Field(
-        default=None, description="Id or name of a run; the empty text: all runs."
-    )
-    tag: Tag | Annotated[str, StringConstraints(max_length=0)] | None = Field(
-        default=None, description="A tag; the empty text: whatever the tags."
-    )
-    enabled: bool | None = Field(
-        default=None, description="Enabled again, a webhook is told of what happens from then on."
-    )
+    run: Name | Annotated[str, StringConstraints(max_length=0)] | None = None
+    """Id or name of a run; the empty text: all runs."""
+    tag: Tag | Annotated[str, StringConstraints(max_length=0)] | None = None
+    """A tag; the empty text: whatever the tags."""
+    enabled: bool | None = None
+    """Enabled again, a webhook is told of what happens from then on."""
 
     @model_validator(mode="after")
     def _says_something(self) -> "WebhookUpdate":
@@ -55,6 +55,5 @@ class WebhookUpdate(Write):
 class SecretRotation(Write):
     """How a secret is replaced."""
 
-    overlap_seconds: float = Field(
-        default=86400, ge=0, le=30 * 86400, description="For so long messages are signed with the old secret, too."
-    )
+    overlap_seconds: float = Field(default=86400, ge=0, le=30 * 86400)
+    """For so long messages are signed with the old secret, too."""

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from ludus import schemas
+from ludus.schemas.tokens import Scope
 from server.kit.http import filters
 from server.kit.http.auth import needs
 from server.kit.http.errors import problems
@@ -12,7 +13,6 @@ from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.services import DatabaseDep
 from server.kit.listing import Order
-from server.kit.principal import Scope
 from server.workers.repository import WorkerRepository
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])

@@ -14,8 +14,8 @@ from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import resolve
 from server.config.presets import read_preset
+from server.config.resolution import resolve
 from tests.worker.selfplay.match_day import train
 
 GAME = "classic.connect_four_v3"

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from ludus.demonstrations import write
-from server.config.config import CloneConfig
+from server.config.behavior import CloneConfig
 from tests.toys.pendulum import Pendulum, let_go, shown_by, swing_up
 from tests.toys.playing import training
 from worker.learning.build import Demonstrations, build_clone

@@ -13,8 +13,9 @@ import torch
 
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.config import CloneConfig, POCAConfig, resolve
+from server.config.behavior import CloneConfig, POCAConfig
 from server.config.presets import read_preset
+from server.config.resolution import resolve
 from tests.toys.corridor import Corridor
 from tests.toys.playing import Arcade, Training
 from worker.learning.build import Demonstrations, build_algorithm, build_clone

@@ -7,7 +7,8 @@ from types import ModuleType
 import pytest
 
 from ludus.sdk import connect
-from server.config.config import parse_document, resolve
+from server.config.document import parse_document
+from server.config.resolution import resolve
 from tests.fakes import FakeServer, finish_after
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -19,7 +19,7 @@ from ludus.collector.segments import Segments
 from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import POCAConfig, PPOConfig, SACConfig
+from server.config.behavior import POCAConfig, PPOConfig, SACConfig
 from tests.segments import Segment, columns_of, rows_of
 from tests.toys.shapes import shapes_checked_now_and_then
 from worker.collectors.acting import POLICIES
@@ -85,10 +85,9 @@ class Arcade:
             behavior=spec.behavior,
             policy=policy,
             recorder=recorder,
-            quota=self.quota,
             rng=np.random.default_rng(self.seed),
             low_blocks=0,
-            schedule=lambda: None,
+            request_turn=lambda _: None,
         )
 
     def collect(self, weights: Array, version: int) -> Rollout:

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.demonstrations import write
 from server.config.amendment import MUTABLE, amend
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from tests.worker.test_variants import CPU, DEMONSTRATION, Cell, demonstrate, differences, play
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.trainer import checkpoint

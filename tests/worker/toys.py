@@ -10,7 +10,7 @@ import torch
 from ludus.collector.policy import Acted, ActingPolicy, Policy
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import PPOConfig
+from server.config.behavior import PPOConfig
 from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.rollouts import make_rollout, make_spec, random_masks
 from worker.learning.algorithms.algorithm import Algorithm
@@ -123,7 +123,7 @@ def play(
         policy.load(algorithm.flat_weights())
         joined = toy.observe(rng, agents)
         masks = toy.masks(rng, joined)
-        observations = split_observations(joined, policy.layout.observation_sizes)
+        observations = split_observations(joined, [item.size for item in policy.layout.body.observations])
         acted = policy.act(observations, masks, None, rng)
         rewards = toy.rewards(joined, acted)
         means.append(float(rewards.mean()))

@@ -17,15 +17,8 @@ import torch
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.protocol.spec import BehaviorSpec
-from server.config.behavior import (
-    CloneConfig,
-    DQNConfig,
-    FromDemonstrations,
-    LearningConfig,
-    POCAConfig,
-    PPOConfig,
-    SACConfig,
-)
+from server.config.behavior import CloneConfig, DQNConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
+from server.config.imitation import FromDemonstrations
 from server.config.rewards import (
     CuriosityConfig,
     ExtrinsicConfig,

@@ -5,7 +5,7 @@ from typing import Any
 
 from ludus.collector.settings import CollectorSettings
 from ludus.protocol.side_channels import EngineConfiguration
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from worker.collectors.pool import CollectorPool
 from worker.trainer.checkpoint import behavior_states
 from worker.trainer.learner import Learner

@@ -70,7 +70,7 @@ _SELF_PLAY: Final = (
 )
 _CLONING: Final = ("demo_path", "steps", "strength", "samples_per_update", "num_epoch", "batch_size")
 _PATHS: Final = frozenset({"demo_path", "init_path"})
-"""Keys that a server is not told: files are uploaded, and have ids there."""
+"""Keys that are not sent to a server: files are uploaded, and have ids there."""
 _PLAIN_NETWORK: Final = {
     "normalize": False,
     "hidden_units": 128,
@@ -80,7 +80,7 @@ _PLAIN_NETWORK: Final = {
     "goal_conditioning_type": "hyper",
     "deterministic": False,
 }
-"""What ML-Agents prints for the extrinsic signal, which has no network."""
+"""ML-Agents' values for the extrinsic signal, which has no network."""
 _OWN_CRITERIA: Final = {"count_all_episodes": False, "fall_back_below": None}
 """Ludus' own keys of `completion_criteria`, with their defaults."""
 _SECTIONS: Final = ("env_settings", "engine_settings", "checkpoint_settings")

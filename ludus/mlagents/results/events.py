@@ -1,9 +1,9 @@
 """TensorBoard's event files, as ML-Agents writes them: one per behavior, scalars and the hyperparameters as text.
 
 Written with TensorBoard's own records and messages (`pip install tensorboard`; neither torch nor TensorFlow). Appending
-is synchronous: `sync` has everything on the disk and answers the file's size, with which the journal can tell what a
-crash left half done. Points that a later attempt of the run supersedes are hidden by TensorBoard's own means, an event
-that says that the run was started again at a step.
+is synchronous: `sync` writes everything to the disk and returns the file's size, so that the journal knows the points
+that a crash left incomplete. TensorBoard's own means, an event that says that the run was started again at a step,
+hides the points that a later attempt of the run supersedes.
 """
 
 import itertools

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from ludus import schemas
+from ludus.schemas.tokens import Scope
 from server.access.audit.repository import AuditRepository
 from server.kit.http import filters
 from server.kit.http.auth import needs
@@ -13,7 +14,6 @@ from server.kit.http.filters import EQUALITY, Field
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.services import DatabaseDep
 from server.kit.listing import Order
-from server.kit.principal import Scope
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from ludus.schemas.tokens import Scope
 from server.access.tokens.requests import TokenCreate
 from server.access.tokens.service import TokenService
 from server.kit.db import migrate
 from server.kit.db.database import Database
 from server.kit.db.projects import EVERY
 from server.kit.errors import Invalid
-from server.kit.principal import Scope, everything
+from server.kit.principal import everything
 from server.kit.settings import Settings
 
 ACTOR = "ludus admin"

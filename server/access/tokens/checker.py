@@ -14,11 +14,12 @@ from typing import Final
 
 import structlog
 
+from ludus.schemas.tokens import Scope
 from server.access.tokens.repository import USE_SECONDS, Known, TokenRepository
 from server.access.tokens.secrets import parse, same
 from server.kit.db.database import Database
 from server.kit.errors import TokenRefused, Unavailable
-from server.kit.principal import CONFIGURED, Principal, Scope, everything, including
+from server.kit.principal import CONFIGURED, Principal, everything, including
 from server.kit.token_watcher import TokenWatcher
 
 REMEMBERED_SECONDS: Final = 5.0

@@ -7,6 +7,7 @@ from typing import ClassVar
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
+from ludus.schemas.tokens import Scope
 from server.access.tokens.models import Token
 from server.access.tokens.secrets import NewToken
 from server.kit.db.clock import now
@@ -14,7 +15,6 @@ from server.kit.db.keyset import Columns, select_page
 from server.kit.db.projects import project_of
 from server.kit.errors import TokenNotFound
 from server.kit.listing import ListQuery, Order, Page
-from server.kit.principal import Scope
 
 NEWEST_FIRST = ListQuery(Order("created_at"))
 USE_SECONDS = 60.0

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from ludus.schemas.tokens import Scope
 from server.kit.http.fields import Name, Write
-from server.kit.principal import Scope
 
 MAX_SECONDS = 10 * 365 * 86400.0
 Project = Annotated[str, StringConstraints(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*|\*)$")]
@@ -15,23 +15,24 @@ Lifetime = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 class TokenCreate(Write):
     """A token that is to be made."""
 
-    name: Name = Field(description="For people: its user or purpose.")
-    scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))] = Field(
-        description="`read`: read the project; `run`: also create, change and end its contents, and join its runs as "
-        "a simulator; `admin`: also its tokens and its audit log; `simulate`: only join its runs as a "
-        "simulator."
-    )
-    project: Project | None = Field(
-        default=None, description="The project that it is bound to: that of this request; `*` for all projects."
-    )
-    run: Name | None = Field(
-        default=None, description="Id or name of the only run in which it may play; for `simulate` alone."
-    )
-    expires_in_seconds: Lifetime | None = Field(default=None, description="Not given, it holds until it is revoked.")
+    name: Name
+    """For people: its user or purpose."""
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))]
+    """`read`: read the project; `run`: also create, change and end its contents, and join its runs as a simulator;
+    `admin`: also its tokens and its audit log; `simulate`: only join its runs as a simulator.
+    """
+    project: Project | None = None
+    """The project that it is bound to: that of this request; `*` for all projects."""
+    run: Name | None = None
+    """Id or name of the only run in which it may play; for `simulate` alone."""
+    expires_in_seconds: Lifetime | None = None
+    """Not given, it holds until it is revoked."""
 
 
 class SimulatorTokenCreate(Write):
     """A token for the simulators of one run."""
 
-    name: Name | None = Field(default=None, description="For people; default: a name with the run in it.")
-    expires_in_seconds: Lifetime | None = Field(default=None, description="Not given, it holds until it is revoked.")
+    name: Name | None = None
+    """For people; default: a name with the run in it."""
+    expires_in_seconds: Lifetime | None = None
+    """Not given, it holds until it is revoked."""

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Response
 
 from ludus import schemas
+from ludus.schemas.tokens import Scope
 from server.access.tokens.checker import TokenChecker
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.requests import SimulatorTokenCreate, TokenCreate
@@ -22,7 +23,6 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, shared
 from server.kit.listing import Order
-from server.kit.principal import Scope
 from server.kit.token_watcher import TokenWatcher
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])

@@ -5,12 +5,12 @@ between two updates, and the row is answered in the transaction that enters the 
 worker: the next attempt answers it. A run that pauses or ends answers it with its last checkpoint.
 """
 
+from ludus.schemas.states import RunState
 from server.checkpoints.repository import CheckpointRepository
 from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.kit.db.database import Session
 from server.kit.errors import RunNotRunning
-from server.kit.states import RunState
 from server.runs.events.repository import Note, record
 from server.runs.repository import RunRepository
 

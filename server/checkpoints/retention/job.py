@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from server.checkpoints.retention.repository import Limits, RetentionRepository, by_run
-from server.kit.artifacts import ArtifactStore, StoredFile
+from server.kit.artifacts.store import ArtifactStore, StoredFile
 from server.kit.db.database import Database
 from server.kit.errors import LudusError, StorageRefused
 from server.kit.settings import StorageSettings

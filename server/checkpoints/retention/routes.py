@@ -19,19 +19,12 @@ router = APIRouter(prefix="/v1", tags=["checkpoints"])
 class PruneWrite(Write):
     """Limits by which checkpoints are deleted."""
 
-    older_than_seconds: float | None = Field(
-        default=None,
-        gt=0,
-        description="Age at which checkpoints are deleted. Default: the server's `retention_seconds`.",
-    )
-    max_bytes: int | None = Field(
-        default=None,
-        ge=0,
-        le=2**63 - 1,
-        description="Size of all checkpoints together beyond which the oldest are deleted. Default: the server's "
-        "`retention_bytes`.",
-    )
-    dry_run: bool = Field(default=False, description="Only say what would be deleted.")
+    older_than_seconds: float | None = Field(default=None, gt=0)
+    """Age at which checkpoints are deleted. Default: the server's `retention_seconds`."""
+    max_bytes: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    """Size of all checkpoints together beyond which the oldest are deleted. Default: the server's `retention_bytes`."""
+    dry_run: bool = False
+    """Only say what would be deleted."""
 
 
 @router.post(

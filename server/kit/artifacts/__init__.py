@@ -5,20 +5,3 @@ A path in the store is relative, with `/` between plain segments, and carries th
 a folder (`folder`), and a bucket of S3 or of a server that speaks its protocol (`s3`). `opening` takes the one that the
 settings name.
 """
-
-from server.kit.artifacts.folder import FolderStore
-from server.kit.artifacts.publication import Stored, published
-from server.kit.artifacts.store import BLOCK, ArtifactStore, FileRef, StoredFile, check_path, digest_of, fetch
-
-__all__ = [
-    "BLOCK",
-    "ArtifactStore",
-    "FileRef",
-    "FolderStore",
-    "Stored",
-    "StoredFile",
-    "check_path",
-    "digest_of",
-    "fetch",
-    "published",
-]

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 
+from ludus.schemas.tokens import Scope
 from server.kit.db.database import Session
 from server.kit.db.projects import EVERY
-from server.kit.principal import Principal, Scope
+from server.kit.principal import Principal
 
 NEED: Final = "x-ludus-scope"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -14,7 +14,7 @@ from fastapi import Depends, Header, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server.kit.artifacts import ArtifactStore
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.http.errors import RangeNotSatisfiable, Responses
 from server.kit.http.uploads import MEDIA_TYPE
 

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -46,26 +46,35 @@ STATUS: Mapping[ErrorKind, int] = {
 class ProblemItem(BaseModel):
     """One mistake among several."""
 
-    path: str = Field(description="Where: dotted keys, for instance `behaviors.CartPole.hyperparameters.batch_size`.")
-    code: str = Field(description="Stable name of the mistake.")
-    message: str = Field(description="The mistake and its correction.")
-    location: str = Field(
-        description="The part of the request that `path` refers to: `config`, `body`, `query`, `path`, `header` or "
-        "`server`."
-    )
+    path: str
+    """Where: dotted keys, for instance `behaviors.CartPole.hyperparameters.batch_size`."""
+    code: str
+    """Stable name of the mistake."""
+    message: str
+    """The mistake and its correction."""
+    location: str
+    """The part of the request that `path` refers to: `config`, `body`, `query`, `path`, `header` or `server`."""
 
 
 class Problem(BaseModel):
     """RFC 9457 problem details."""
 
-    type: str = Field(description="`urn:ludus:problem:` and the code.")
-    title: str = Field(description="The code in words.")
-    status: int = Field(description="HTTP status.")
-    detail: str = Field(description="What happened, then what to do.")
-    instance: str = Field(description="Path of the request.")
-    code: str = Field(description="Stable name for programs.")
-    request_id: str = Field(description="Names the request in the server's log.")
-    errors: list[ProblemItem] = Field(default=[], description="All mistakes, where there can be several.")
+    type: str
+    """`urn:ludus:problem:` and the code."""
+    title: str
+    """The code in words."""
+    status: int
+    """HTTP status."""
+    detail: str
+    """What happened, then what to do."""
+    instance: str
+    """Path of the request."""
+    code: str
+    """Stable name for programs."""
+    request_id: str
+    """Names the request in the server's log."""
+    errors: list[ProblemItem] = []
+    """All mistakes, where there can be several."""
 
 
 class RequestError(LudusError):

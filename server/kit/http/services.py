@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header, Request
 
-from server.kit.artifacts import ArtifactStore
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database
 from server.kit.http.auth import AuthDep, AuthenticatedRequest
 from server.kit.http.bodies import BodyDep

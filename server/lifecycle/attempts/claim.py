@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ludus.schemas.states import RunKind
 from server.checkpoints.refs import CheckpointRef
-from server.kit.states import RunKind
 from server.runs.amendments.refs import AmendmentRef
 
 DEFAULT_RESTART_BUDGET = 3

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from ludus.schemas.states import RunKind, RunState, StopReason
 from server.assessments.writer import AssessmentWriter
 from server.checkpoints.refs import CheckpointRef
 from server.checkpoints.repository import CheckpointRepository, InitialCheckpoints, ref
@@ -19,7 +20,7 @@ from server.kit.db.database import Database
 from server.kit.db.texts import storable_json
 from server.kit.errors import IllegalTransition, LeaseLost
 from server.kit.settings import SchedulingSettings
-from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent, RunKind, RunState, StopReason
+from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.ladders.matches.writer import MatchWriter
 from server.lifecycle.attempts.claim import DEFAULT_RESTART_BUDGET, Claim
 from server.lifecycle.leases.repository import apply_intent, end_attempt, end_without_result

@@ -7,11 +7,12 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
+from ludus.schemas.states import RunState
 from server.config.run import SimulatorsConfig
 from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.projects import project_of
-from server.kit.states import CLAIMABLE, RunState
+from server.kit.states import CLAIMABLE
 from server.lifecycle.blocked.reasons import (
     FAIR_CHANCE_SECONDS,
     Absence,

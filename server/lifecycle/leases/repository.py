@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.kit.db.clock import now
 from server.kit.db.texts import storable
-from server.kit.states import EVENT_OF, LEASED, Intent, RunState, StopReason
+from server.kit.states import EVENT_OF, LEASED, Intent
 from server.runs.events.repository import Note, lock_run, move
 from server.runs.models import CLAIMABLE_SQL, Attempt, Run
 from server.simulators.repository import SimulatorRepository

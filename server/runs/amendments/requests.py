@@ -15,23 +15,24 @@ class RunChanges(Write):
     behaviors: dict[str, dict[str, Any]] = Field(
         default={},
         max_length=256,
-        description="Parts of behaviors' sections, by the behaviors' names: `max_steps`, some of the "
-        "`hyperparameters`, and the limits of `divergence`. What cannot be changed is refused by name.",
         examples=[{"Walker": {"hyperparameters": {"learning_rate": 1e-4}, "max_steps": 800_000}}],
     )
-    environment_parameters: dict[ParameterName, EnvironmentParameterChange] = Field(
-        default={},
-        max_length=1000,
-        description="Another lesson or value, by the parameter's name, as `PATCH .../environment_parameters` takes it.",
-    )
+    """Parts of behaviors' sections, by the behaviors' names: `max_steps`, some of the `hyperparameters`, and the limits
+    of `divergence`. What cannot be changed is refused by name.
+    """
+    environment_parameters: dict[ParameterName, EnvironmentParameterChange] = Field(default={}, max_length=1000)
+    """Another lesson or value, by the parameter's name, as `PATCH .../environment_parameters` takes it."""
 
 
 class RunUpdate(RunChanges):
     """At least one change. Name and tags change in runs that have ended, too."""
 
-    name: RunName | None = Field(default=None, description="Another name.")
-    add_tags: list[Tag] = Field(default=[], max_length=50, description="Tags that the run shall have.")
-    remove_tags: list[Tag] = Field(default=[], max_length=50, description="Tags that it shall not have.")
+    name: RunName | None = None
+    """Another name."""
+    add_tags: list[Tag] = Field(default=[], max_length=50)
+    """Tags that the run shall have."""
+    remove_tags: list[Tag] = Field(default=[], max_length=50)
+    """Tags that it shall not have."""
 
     @model_validator(mode="after")
     def _wants_something(self) -> Self:

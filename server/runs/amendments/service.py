@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from server.config.amendment import amend
-from server.config.config import RunConfig
 from server.config.problems import show
+from server.config.run import RunConfig
 from server.kit.db.database import Session
 from server.kit.errors import RunEnded
 from server.kit.states import TERMINAL

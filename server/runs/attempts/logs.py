@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from server.kit.artifacts import ArtifactStore
+from server.kit.artifacts.store import ArtifactStore
 
 DEFAULT_BYTES = 64 * 1024
 MAX_BYTES = 1024 * 1024

@@ -11,12 +11,12 @@ from server.kit.http.fields import Write
 class EnvironmentParameterChange(Write):
     """Another lesson for a parameter, or another value for its present lesson, or both."""
 
-    lesson: LessonKey | None = Field(default=None, description="The lesson to begin: its name, or its number from 1.")
-    value: LessonValue | None = Field(
-        default=None,
-        description="A number or a sampler, in place of what the lesson has in the configuration; it stays the "
-        "lesson's. A sampler without a seed gets one of the run's.",
-    )
+    lesson: LessonKey | None = None
+    """The lesson to begin: its name, or its number from 1."""
+    value: LessonValue | None = None
+    """A number or a sampler, in place of what the lesson has in the configuration; it stays the lesson's. A sampler
+    without a seed gets one of the run's.
+    """
 
     @model_validator(mode="after")
     def _wants_something(self) -> Self:
@@ -29,8 +29,6 @@ class EnvironmentParametersUpdate(Write):
     """Changes of a run that has not ended."""
 
     parameters: dict[ParameterName, EnvironmentParameterChange] = Field(
-        min_length=1,
-        max_length=1000,
-        description="By the parameter's name.",
-        examples=[{"wall_height": {"lesson": "HighWall"}, "gravity": {"value": 9.81}}],
+        min_length=1, max_length=1000, examples=[{"wall_height": {"lesson": "HighWall"}, "gravity": {"value": 9.81}}]
     )
+    """By the parameter's name."""

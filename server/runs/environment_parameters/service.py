@@ -8,11 +8,11 @@ change is neither lost by a crash nor done twice.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.config.config import RunConfig
 from server.config.curriculum import ParameterStatus, after_end, status_of, value_to_plain
 from server.config.document import Path
 from server.config.environment_parameters import Lesson, LessonUnknown, describe, find_lesson, with_seed
 from server.config.problems import join_path, show
+from server.config.run import RunConfig
 from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, Problem, RunEnded
 from server.kit.states import TERMINAL

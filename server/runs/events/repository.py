@@ -12,10 +12,11 @@ from typing import Any, Literal, overload
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session, defer
 
+from ludus.schemas.states import RunState, StopReason
 from server.kit.db.clock import now
 from server.kit.db.texts import storable, storable_json
 from server.kit.errors import IllegalTransition, RunNotFound
-from server.kit.states import TERMINAL, TRANSITIONS, RunState, StopReason
+from server.kit.states import TERMINAL, TRANSITIONS
 from server.runs.events.tailer import Head
 from server.runs.models import BEHIND, Event, Run
 

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import structlog
 
+from ludus.schemas.states import RunState
 from server.kit.errors import LudusError
-from server.kit.states import RunState
 
 log = structlog.get_logger(__name__)
 

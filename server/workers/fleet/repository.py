@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from ludus.schemas.states import RunState
 from server.kit.db.clock import now
-from server.kit.states import TERMINAL, RunState
+from server.kit.states import TERMINAL
 from server.runs.models import CLAIMABLE_SQL, Attempt, Run
 from server.simulators.models import Simulator
 from server.webhooks.models import PENDING_SQL, Delivery, Webhook

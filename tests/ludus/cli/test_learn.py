@@ -14,7 +14,7 @@ from ludus.cli.learn_run import recordings, run_name, server_document
 from ludus.client import Client
 from ludus.demonstrations import write
 from ludus.mlagents.results.folder import pack
-from server.kit.states import RunState, StopReason
+from ludus.schemas.states import RunState, StopReason
 from tests.ludus.cli.conftest import Invoke
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.ludus.mlagents.results.reading import written

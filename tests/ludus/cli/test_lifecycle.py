@@ -9,7 +9,7 @@ import pytest
 
 from ludus.cli.exits import Exit
 from ludus.cli.lifecycle import nested
-from server.kit.states import RunState, StopReason
+from ludus.schemas.states import RunState, StopReason
 from tests.factories import make_checkpoint
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import Trainer, World

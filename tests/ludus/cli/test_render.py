@@ -9,7 +9,7 @@ import pytest
 
 from ludus.cli.exits import Exit
 from ludus.cli.render import LINES, printable
-from server.kit.states import RunState
+from ludus.schemas.states import RunState
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import CARTPOLE, World
 from tests.waiting import eventually

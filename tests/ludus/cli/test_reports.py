@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from ludus.cli import ludus
 from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.cli.reports import sparkline
-from server.kit.states import RunState, StopReason
+from ludus.schemas.states import RunState, StopReason
 from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke
 from tests.server.app.world import Trainer, World

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
-from server.kit.states import RunState, StopReason
+from ludus.schemas.states import RunState, StopReason
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
 from tests.waiting import eventually, never

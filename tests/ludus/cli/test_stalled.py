@@ -11,7 +11,7 @@ from sqlalchemy import text
 from ludus.cli.exits import Exit
 from ludus.client import Client, RunStalled, WaitTimedOut
 from ludus.client.runs import LONG_POLL_SECONDS
-from server.kit.states import RunState, StopReason
+from ludus.schemas.states import RunState, StopReason
 from server.runs.scheduling.order import Obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from server.workers.repository import WorkerInfo, WorkerRegistry

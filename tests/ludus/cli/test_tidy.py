@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ludus.cli.exits import INTERRUPTED, Exit
-from server.kit.states import RunState
+from ludus.schemas.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.metrics.points import MetricPoint
 from tests.ludus.cli.conftest import Invoke, as_json

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ludus.collector.exploration import PinkNoise
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.codec import CloseCode, ProtocolError
+from tests.examples import examples
 from tests.ludus.collector.world import FIRST_TICK, World
 from tests.segments import columns_of
 from worker.experience.rollout import gather
@@ -596,5 +597,5 @@ class LaneMachine(RuleBasedStateMachine):
         world.arena.close()
 
 
-LaneMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LaneMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestLaneMachine = LaneMachine.TestCase

@@ -10,7 +10,7 @@ from ludus.collector.settings import CollectorSettings
 from ludus.protocol.environment_parameters import Constant, MultiRangeUniform
 from ludus.protocol.server_tls import TlsFiles
 from ludus.protocol.side_channels import EngineConfiguration
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger

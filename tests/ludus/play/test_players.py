@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ludus.play.players import RandomPlayer, answer
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch
 from ludus.protocol.spec import ActionSpec
+from tests.examples import examples
 
 
 def asking(count: int, masks: np.ndarray | None = None) -> DecisionBatch:
@@ -20,7 +21,7 @@ def asking(count: int, masks: np.ndarray | None = None) -> DecisionBatch:
     count=st.integers(1, 8),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_random_player_never_does_what_is_masked(branches: list[int], count: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     starts = np.cumsum([0, *branches[:-1]])

@@ -9,10 +9,11 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from ludus.schemas.tokens import Scope
 from server.app.access import OPEN_PATHS
 from server.app.app import ROUTERS
 from server.kit.http.auth import READING, need_of
-from server.kit.principal import Scope, including
+from server.kit.principal import including
 from server.kit.settings import SchedulingSettings
 from server.lifecycle.attempts.repository import RunQueue
 from tests.server.app.world import CARTPOLE, World, build_services, serving

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.http.repository import IdempotencyRepository
-from server.kit.states import RunState
 from server.runs.events.repository import EventRepository
 from server.runs.events.tailer import Head
 from tests.factories import make_run

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.kit.states import RunState, StopReason
+from ludus.schemas.states import RunState, StopReason
 from tests.server.app.world import CARTPOLE, World
 from tests.server.demonstrations.recordings import stored
 from tests.waiting import eventually

@@ -19,14 +19,14 @@ from typing import Any
 import httpx
 import structlog
 
+from ludus.schemas.states import RunState
 from server.app.serve import ApiServer, uvicorn_config
 from server.app.services import Services
 from server.checkpoints.refs import NewCheckpoint
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
-from server.kit.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.metrics.points import MetricPoint
 from server.runs.events.streams import StreamLimits

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
+from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.repository import UploadedCheckpointRepository
 from server.checkpoints.retention.holds import held
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
-from server.config.config import RunConfig, resolve
-from server.kit.artifacts import FolderStore
+from server.config.resolution import resolve
+from server.config.run import RunConfig
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import CheckpointInUse, CheckpointNotFound, InvalidConfig
-from server.kit.states import RunState, StopReason
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from server.config.config import BehaviorConfig, PPOConfig, resolve
+from server.config.behavior import BehaviorConfig, PPOConfig
+from server.config.resolution import resolve
 from server.kit.errors import InvalidConfig, Problem
 
 

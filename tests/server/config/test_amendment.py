@@ -6,7 +6,8 @@ import pytest
 
 from server.config.amendment import MUTABLE, amend, apply_changes
 from server.config.behavior import BehaviorConfig
-from server.config.config import RunConfig, resolve
+from server.config.resolution import resolve
+from server.config.run import RunConfig
 from server.kit.errors import InvalidEdit, Problem
 
 DOCUMENT: dict[str, Any] = {

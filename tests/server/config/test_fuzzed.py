@@ -5,12 +5,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config.config import RunConfig, apply_overrides, parse_document, resolve
+from server.config.document import parse_document
 from server.config.mlagents_keys import KEYS
 from server.config.problems import CODES
 from server.config.reference import PATHS
+from server.config.resolution import apply_overrides, resolve
+from server.config.run import RunConfig
 from server.config.upgrade import upgrade
 from server.kit.errors import InvalidConfig
+from tests.examples import examples
 
 LEGAL = {key for section in PATHS for key in section.model_fields}
 FOREIGN = {key for keys in KEYS.values() for key in keys}
@@ -89,7 +92,7 @@ BESIDE = st.none() | st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(FLAT | DOCUMENT, BESIDE, BESIDE)
 def test_any_document_is_upgraded_or_refused(document: dict[str, Any], curriculum: Any, sampler: Any) -> None:
     problems = []
@@ -103,7 +106,7 @@ def test_any_document_is_upgraded_or_refused(document: dict[str, Any], curriculu
     assert {problem.code for problem in problems} <= CODES.keys()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(DOCUMENT, st.dictionaries(KEY | st.just("behaviors.A.max_steps"), VALUE, max_size=2))
 def test_any_document_is_resolved_or_refused(document: dict[str, Any], overrides: dict[str, Any]) -> None:
     problems = []

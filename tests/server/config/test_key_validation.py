@@ -6,13 +6,10 @@ from typing import Any
 import pytest
 
 from ludus.protocol.environment_parameters import Constant
-from server.config.config import (
-    PPOConfig,
-    parse_document,
-    resolve,
-    review,
-)
+from server.config.behavior import PPOConfig
+from server.config.document import parse_document
 from server.config.mlagents_keys import KEYS, PATHS
+from server.config.resolution import resolve, review
 from server.config.rewards import (
     GAILConfig,
 )

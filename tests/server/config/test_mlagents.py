@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.config.config import resolve
 from server.config.environment_parameters import ConstantSampler
+from server.config.resolution import resolve
 from server.config.run import RunConfig
 from server.config.values import OWN, Section
 from server.kit.errors import InvalidConfig

@@ -3,8 +3,8 @@
 import pytest
 
 from server.config.behavior import TRAINERS
-from server.config.config import resolve, review
 from server.config.presets import list_presets, read_preset
+from server.config.resolution import resolve, review
 
 
 def test_there_is_a_preset_for_the_first_run() -> None:

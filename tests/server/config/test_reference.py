@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from server.config.config import (
-    BehavioralCloningConfig,
+from server.config.hyperparameters import (
     CloneHyperparameters,
-    MemorySettings,
+    DQNHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
 )
-from server.config.hyperparameters import DQNHyperparameters
+from server.config.imitation import BehavioralCloningConfig
+from server.config.network import MemorySettings
 from server.config.problems import CODES
 from server.config.reference import PATHS, render
 from server.config.rewards import (
@@ -25,6 +25,7 @@ from server.config.rewards import (
 )
 from server.config.run import RunConfig
 from server.config.values import Section
+from server.kit.docstrings import field_texts
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -78,7 +79,7 @@ def test_every_number_that_is_tuned_has_a_typical_range() -> None:
         for section in [*tuned, *signals, BehavioralCloningConfig]
         for key, schema in section.model_json_schema()["properties"].items()
         if {"number", "integer"} & {each.get("type") for each in schema.get("anyOf", [schema])}
-        and "Typical: " not in schema["description"]
+        and "Typical: " not in field_texts(section)[key]
     ]
 
     # A length of time rather than a number to tune: how long imitation lasts.
@@ -89,8 +90,8 @@ def test_every_key_is_described() -> None:
     silent = [
         f"{section.__name__}.{key}"
         for section in PATHS
-        for key, field in section.model_fields.items()
-        if not field.description
+        for key in section.model_fields
+        if not field_texts(section).get(key)
     ]
 
     assert silent == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.config.config import resolve, review
+from server.config.resolution import resolve, review
 from tests.server.config.checks import behavior, codes_of, problem_of
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.config.config import resolve
+from server.config.resolution import resolve
 from server.config.unsupported import refuse_unsupported, unsupported
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import behavior

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from server.config.config import CloneConfig, PPOConfig, SACConfig, resolve, review
+from server.config.behavior import CloneConfig, PPOConfig, SACConfig
+from server.config.resolution import resolve, review
 from server.config.upgrade import Upgrade, upgrade
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import codes_of

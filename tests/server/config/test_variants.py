@@ -4,17 +4,18 @@ from typing import Any, get_args
 
 import pytest
 
-from server.config.behavior import TRAINERS, BehaviorConfig, DQNConfig
-from server.config.config import (
+from server.config.behavior import (
+    TRAINERS,
+    BehaviorConfig,
     CloneConfig,
-    NetworkSettings,
+    DQNConfig,
     POCAConfig,
     ReinforcementConfig,
     SACConfig,
-    resolve,
-    review,
 )
+from server.config.network import NetworkSettings
 from server.config.problems import WARNINGS
+from server.config.resolution import resolve, review
 from server.config.rewards import (
     ExtrinsicConfig,
     GAILConfig,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.config.config import Change, resolve
 from server.config.presets import read_preset
+from server.config.resolution import Change, resolve
 from server.configs.repository import ConfigRepository
 from server.configs.service import ConfigService, digest
 from server.kit.db.database import Database

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from ludus.schemas.states import RunState
 from server.controller.controller import Controller, ReadWindow
 from server.kit.db.clock import now
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.http.models import IdempotencyKey
 from server.kit.settings import Settings
-from server.kit.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.repository import WaitingRuns

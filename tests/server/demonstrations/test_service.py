@@ -7,11 +7,11 @@ import pytest
 
 from ludus.demonstrations import Demonstration as Shown
 from ludus.demonstrations import write
-from server.config.config import resolve
+from server.config.resolution import resolve
 from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.service import DemonstrationService
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import DemonstrationInUse, DemonstrationNotFound, InvalidConfig
 from server.lifecycle.service import RunService

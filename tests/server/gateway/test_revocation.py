@@ -12,6 +12,7 @@ import pytest
 from ludus.games.unity.bridge import BridgeSession
 from ludus.games.unity.messages import GOODBYE
 from ludus.protocol.options import TICKET_METADATA
+from ludus.schemas.tokens import Scope
 from ludus.sdk.connection import SimulatorConnection
 from ludus.sdk.errors import CannotConnect
 from ludus.sdk.join import Target
@@ -19,7 +20,7 @@ from server.access.tokens.repository import TokenRepository
 from server.access.tokens.service import TokenService
 from server.kit import token_watcher
 from server.kit.db.database import Database
-from server.kit.principal import Scope, everything
+from server.kit.principal import everything
 from tests.fakes import FakeServer, finish_after
 from tests.server.gateway.conftest import TOKEN, GatewayThread, add_run
 from tests.server.gateway.test_calls import Collector, call, until_over

@@ -10,12 +10,13 @@ from sqlalchemy import select, update
 
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import REASON_METADATA
+from ludus.schemas.tokens import Scope
 from server.access.tokens.models import Token
 from server.access.tokens.service import TokenService
 from server.gateway.main import CannotServe, check
 from server.gateway.service import FAILURES_PER_MINUTE, REPORTS_PER_MINUTE
 from server.kit.db.database import Database
-from server.kit.principal import Scope, everything
+from server.kit.principal import everything
 from server.kit.settings import GatewaySettings
 from server.runs.models import Event, Run
 from tests.server.gateway.conftest import KEY, GatewayThread, add_run

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from server.commands import load_settings
 from server.kit.artifacts.address import S3Address
+from server.kit.docstrings import field_texts
 from server.kit.settings import DatabaseSettings, Settings
 
 
@@ -149,7 +150,7 @@ def test_every_setting_is_described() -> None:
     for group in groups(Settings):
         for name, field in group.model_fields.items():
             nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-            assert nested or field.description, f"{group.__name__}.{name}"
+            assert nested or field_texts(group).get(name), f"{group.__name__}.{name}"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The table of moves is closed, and the words that depend on it are complete."""
 
-from server.kit.states import CLAIMABLE, EVENT_OF, LEASED, TERMINAL, TRANSITIONS, RunState
+from ludus.schemas.states import RunState
+from server.kit.states import CLAIMABLE, EVENT_OF, LEASED, TERMINAL, TRANSITIONS
 from server.runs.models import CLAIMABLE_SQL
 
 

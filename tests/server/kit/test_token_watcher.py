@@ -10,12 +10,13 @@ import pytest
 import structlog
 from sqlalchemy import event, text
 
+from ludus.schemas.tokens import Scope
 from server.access.tokens.checker import watch_tokens
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.service import TokenService
 from server.kit.db.base import Base
 from server.kit.db.database import Database
-from server.kit.principal import Scope, everything
+from server.kit.principal import everything
 from server.kit.token_watcher import TokenWatcher
 from tests.waiting import eventually, never
 

@@ -19,6 +19,7 @@ from server.ladders.rating_systems import (
     ranks,
     tally,
 )
+from tests.examples import examples
 
 PLAYERS = 6
 
@@ -53,7 +54,7 @@ def games(draw: st.DrawFn) -> list[Game]:
     return drawn
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(games())
 def test_elo_is_conserved(played: list[Game]) -> None:
     ours = book(*(standing(player, 1000.0 + 40 * player) for player in range(1, PLAYERS + 1)))
@@ -65,7 +66,7 @@ def test_elo_is_conserved(played: list[Game]) -> None:
     assert sum(each.rating.elo for each in ours.standings.values()) == pytest.approx(before, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(games())
 def test_no_game_moves_a_player_by_more_than_one_point(played: list[Game]) -> None:
     ours = book(*(standing(player, 1000.0 + 40 * player) for player in range(1, PLAYERS + 1)))
@@ -76,7 +77,7 @@ def test_no_game_moves_a_player_by_more_than_one_point(played: list[Game]) -> No
         assert all(abs(ours.standings[player].rating.elo - elo) <= 1 + 1e-9 for player, elo in before.items())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(games())
 def test_a_player_gains_a_point_of_history_with_each_of_its_games(played: list[Game]) -> None:
     ours = book(*(standing(player) for player in range(1, PLAYERS + 1)))

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from server.config.config import resolve
+from ludus.schemas.states import RunState
+from server.config.resolution import resolve
 from server.kit.db.database import Database
 from server.kit.errors import (
     CheckpointNotFound,
@@ -16,7 +17,6 @@ from server.kit.errors import (
     PlayerExists,
     Problem,
 )
-from server.kit.states import RunState
 from server.ladders.refs import PlayerKind
 from server.ladders.repository import LadderRepository
 from server.ladders.service import LadderService, NewPlayer

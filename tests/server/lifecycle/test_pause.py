@@ -2,9 +2,10 @@
 
 import pytest
 
+from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, RunEnding, RunNotPaused
-from server.kit.states import Intent, RunState, StopReason
+from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
@@ -135,7 +136,7 @@ def test_a_run_that_is_about_to_end_does_not_pause(database: Database, verb: str
     make_ledger(database, name="run")
     do(database, verb, "run")
 
-    with pytest.raises(RunEnding, match=f"asked to {verb} it"):
+    with pytest.raises(RunEnding, match=f"a request to {verb} it came before"):
         do(database, "pause", "run")
 
 

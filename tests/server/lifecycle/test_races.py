@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.requests.models import CheckpointRequest
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost, LudusError, RunEnding, RunNotPaused, RunNotRunning
-from server.kit.states import TRANSITIONS, Intent, RunState, StopReason
+from server.kit.states import TRANSITIONS, Intent
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.leases.repository import LeaseRepository

@@ -2,10 +2,11 @@
 
 import pytest
 
-from server.config.config import RunConfig
+from ludus.schemas.states import RunKind, RunState, StopReason
+from server.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, RunNotFound
-from server.kit.states import Intent, RunKind, RunState, StopReason
+from server.kit.states import Intent
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository

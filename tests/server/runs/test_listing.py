@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select
 from sqlalchemy.exc import InvalidRequestError
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.keyset import prefix
 from server.kit.errors import InvalidQuery
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.kit.states import RunState
 from server.runs import repository
 from server.runs.models import Run, RunTag
 from server.runs.repository import RunRepository
+from tests.examples import examples
 from tests.factories import make_run
 
 EQ, NE, LT, GE, GT = Operator.EQ, Operator.NE, Operator.LT, Operator.GE, Operator.GT
@@ -111,7 +112,7 @@ CONDITIONS = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.sampled_from(ORDERS + RARE_ORDERS),
     conditions=st.lists(st.sampled_from(CONDITIONS), max_size=3),

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event, insert, update
 
+from ludus.schemas.states import RunState
 from server.controller.controller import Controller
 from server.kit.db.database import Database
 from server.kit.listing import Condition, ListQuery, Operator, Order
 from server.kit.settings import Settings
-from server.kit.states import RunState
 from server.metrics.listed import ListedMetric
 from server.metrics.models import LatestMetric
 from server.metrics.points import MetricPoint

@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy import update
 
+from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import SimulatorNotFound
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.kit.states import RunState, StopReason
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run

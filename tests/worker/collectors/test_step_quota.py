@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ludus.collector import step_quota
+from tests.examples import examples
 from worker.collectors.step_quota import Grant, StepQuota
 
 SIZE = 200
@@ -286,5 +287,5 @@ class QuotaMachine(RuleBasedStateMachine):
             self.play_on(MESSAGE)
 
 
-QuotaMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+QuotaMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestQuotaMachine = QuotaMachine.TestCase

@@ -8,16 +8,13 @@ import torch
 
 from ludus.collector.layout import UnsupportedSpec
 from ludus.demonstrations import DemonstrationError, write
-from server.config.behavior import TRAINERS
-from server.config.config import (
-    CloneConfig,
-    TorchSettings,
-)
+from server.config.behavior import TRAINERS, CloneConfig
 from server.config.rewards import (
     GAILConfig,
     RewardSignals,
     SignalConfig,
 )
+from server.config.run import TorchSettings
 from tests.worker.rollouts import make_config, make_spec
 from tests.worker.test_variants import demonstrate
 from worker.learning.algorithms.algorithm import Compilable

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import POCAConfig, PPOConfig, SACConfig, resolve
+from server.config.behavior import POCAConfig, PPOConfig, SACConfig
+from server.config.resolution import resolve
 from server.demonstrations.specs import spec_from_json
 from worker.experience.transitions import Transitions
 from worker.mlagents.file import MLAgentsCheckpoint

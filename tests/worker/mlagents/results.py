@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import resolve
+from server.config.resolution import resolve
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.rollouts import make_spec
 from worker.learning.algorithms.algorithm import Algorithm

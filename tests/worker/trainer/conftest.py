@@ -18,7 +18,7 @@ import pytest
 import torch
 from structlog._config import BoundLoggerLazyProxy
 
-from server.config.config import review
+from server.config.resolution import review
 from worker.trainer.__main__ import _execute, main
 from worker.trainer.messages import (
     CheckpointCommitted,

@@ -9,7 +9,7 @@ import torch
 
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import POCAConfig, ReinforcementConfig
+from server.config.behavior import POCAConfig, ReinforcementConfig
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.config import BehaviorConfig, ReinforcementConfig
+from server.config.behavior import BehaviorConfig, ReinforcementConfig
 from tests.worker.test_variants import demonstrate
 from worker.trainer.divergence import CALM, DivergenceMonitor, LimitCrossed, whole_lengths
 

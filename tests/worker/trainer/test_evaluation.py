@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ludus.demonstrations import DemonstrationError
-from server.config.config import CloneConfig
+from server.config.behavior import CloneConfig
 from server.config.run import SimulatorsConfig
 from server.metrics.points import MetricPoint
 from tests.worker.learners import RecordingCollection

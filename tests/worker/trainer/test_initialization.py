@@ -11,7 +11,7 @@ import onnxruntime
 
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
-from server.config.config import resolve
+from server.config.resolution import resolve
 from tests.worker.mlagents.results import Result
 from tests.worker.trainer.conftest import StartTrainer, reports
 from tests.worker.trainer.supervisor_port import Supervisor

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ludus.demonstrations import write
-from server.config.config import resolve
+from server.config.resolution import resolve
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.mlagents.results import DEMONSTRATION, RESULTS, Result
 from tests.worker.rollouts import make_spec

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ludus.collector.arena import Arena
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from server.config.config import PPOConfig, SACConfig
+from server.config.behavior import PPOConfig, SACConfig
 from tests.segments import Segment, columns_of
 from tests.worker.learners import RecordingCollection, ScriptedAlgorithm
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from server.demonstrations.refs import DemonstrationRef
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from worker.trainer.restore import DemonstrationUnusable, fetch_demonstrations
 
 

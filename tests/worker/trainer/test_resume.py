@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from server.kit.states import StopReason
+from ludus.schemas.states import StopReason
 from tests.worker.trainer.supervisor_port import Supervisor
 from tests.worker.trainer.test_clone import show
 from worker.trainer import checkpoint

@@ -7,7 +7,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 
 from server.checkpoints.refs import NewCheckpoint
-from server.kit.artifacts import FileRef
+from server.kit.artifacts.store import FileRef
 from server.kit.errors import LudusError
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ludus.protocol.server_tls import TlsFiles
-from server.config.config import RunConfig
+from server.config.run import RunConfig
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger

@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from ludus.backoff import Backoff
-from server.kit.artifacts import ArtifactStore, FileRef
+from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.errors import StorageUnavailable
 from server.kit.states import Intent
 from worker.host.supervisor.lease import Lease

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import CloneConfig
+from server.config.behavior import CloneConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, Imitator
 from worker.learning.algorithms.training_state import Stored, TrainingState

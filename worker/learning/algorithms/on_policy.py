@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import POCAConfig, PPOConfig
+from server.config.behavior import POCAConfig, PPOConfig
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Transitions

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import SACConfig
+from server.config.behavior import SACConfig
 from worker.learning.fast.critics import build_critics
 from worker.learning.functional.distributions import Branch, branch_bounds, masked_logits
 from worker.learning.functional.squashed import Squashed, draw_squashed

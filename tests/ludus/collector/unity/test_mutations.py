@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ludus.collector.messages import SimulatorLeft
 from ludus.protocol.mlagents import agent_pb2, unity_pb2
 from ludus.protocol.options import SESSION_ID_METADATA
+from tests.examples import examples
 from tests.ludus.collector.stack import Learner, learner
 from tests.ludus.collector.unity.messages import brain, message, numbers
 from tests.ludus.collector.unity.players import Participant, number_of
@@ -20,7 +21,7 @@ from tests.unity.side_channels import STATS
 from tests.waiting import eventually
 from worker.collectors.events import CollectorDied
 
-EXAMPLES = 200
+EXAMPLES = examples(200)
 CALLS = 6
 """Mutated calls of each example, at most."""
 GROWTH = 24 << 20

@@ -10,9 +10,9 @@ import yaml
 
 from ludus.client import Client
 from ludus.mlagents.results import Folder, Mirror
+from ludus.schemas.states import RunState
 from server.config.curriculum import status_of
 from server.config.environment_parameters import Lesson
-from server.kit.states import RunState
 from server.metrics.points import MetricPoint
 from tests.factories import give_up
 from tests.ludus.mlagents.results.reading import events_in, shown, written

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
+from ludus.schemas.tokens import Scope
 from server.access.tokens.checker import REMEMBERED_SECONDS, TokenChecker
 from server.access.tokens.models import Token
 from server.access.tokens.repository import TokenRepository
 from server.access.tokens.service import Made, TokenService
 from server.kit.db.database import Database
 from server.kit.errors import TokenRefused
-from server.kit.principal import CONFIGURED, Scope, everything, including
+from server.kit.principal import CONFIGURED, everything, including
 
 
 class Clock:

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.kit.states import RunState, StopReason
+from ludus.schemas.states import RunState, StopReason
 from tests.factories import make_checkpoint
 from tests.server.app.world import Trainer, World
 

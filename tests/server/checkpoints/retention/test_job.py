@@ -10,8 +10,8 @@ import pytest
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import RetentionJob
 from server.checkpoints.service import CheckpointService
-from server.config.config import RunConfig
-from server.kit.artifacts import FolderStore
+from server.config.run import RunConfig
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.settings import StorageSettings

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from server.kit.artifacts import FileRef, FolderStore, check_path
 from server.kit.artifacts import folder as artifacts
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef, check_path
 from server.kit.errors import ArtifactNotFound, InvalidArtifactPath, StorageFull, StorageRefused, StorageUnavailable
 
 
@@ -195,19 +196,9 @@ def test_a_disk_that_fails_may_be_tried_again(
 def test_a_publication_that_is_killed_half_way_is_not_there_and_swept_away_later(
     store: FolderStore, source: Path, tmp_path: Path
 ) -> None:
-    publish = f"""
-import os, sys, time
-from pathlib import Path
-from server.kit.artifacts import FolderStore, folder
-
-def hang(descriptor):
-    print("in the middle", flush=True)
-    time.sleep(60)
-
-folder.os.fsync = hang
-FolderStore(Path({str(tmp_path / "store")!r})).publish(Path({str(source)!r}), "runs/a/1/checkpoints/100-1")
-"""
-    with subprocess.Popen([sys.executable, "-c", publish], stdout=subprocess.PIPE, text=True) as publishing:
+    stuck = "tests.server.kit.artifacts.stuck_publisher"
+    command = [sys.executable, "-m", stuck, str(tmp_path / "store"), str(source), "runs/a/1/checkpoints/100-1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as publishing:
         assert publishing.stdout is not None
         assert publishing.stdout.readline() == "in the middle\n"
         publishing.kill()

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.kit.artifacts import FolderStore, Stored, published
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.publication import Stored, published
 from server.kit.errors import ArtifactNotFound
 
 

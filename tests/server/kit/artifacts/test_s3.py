@@ -13,9 +13,9 @@ from typing import Any
 import botocore.auth
 import pytest
 
-from server.kit.artifacts import FileRef, digest_of, fetch
 from server.kit.artifacts.address import S3Address
 from server.kit.artifacts.s3 import PART, S3Store
+from server.kit.artifacts.store import FileRef, digest_of, fetch
 from server.kit.errors import ArtifactNotFound, InvalidArtifactPath, StorageRefused, StorageUnavailable
 from tests.s3 import ACCESS_KEY, SECRET_KEY, S3Server, needs_s3, serve_s3
 

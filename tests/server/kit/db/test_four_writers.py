@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
-from server.kit.states import RunState
 from server.metrics.repository import MetricRepository
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run

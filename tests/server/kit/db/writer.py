@@ -6,9 +6,9 @@
 import sys
 import time
 
+from ludus.schemas.states import RunKind
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.kit.states import RunKind
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ludus.schemas.states import RunState
 from server.kit.http import filters
 from server.kit.http.errors import FilterInvalid, OrderInvalid
 from server.kit.http.filters import EQUALITY, Field, parse_filter, parse_order
 from server.kit.listing import Condition, Operator, Order
-from server.kit.states import RunState
 
 FIELDS = {
     "state": Field(filters.choice(RunState), EQUALITY),

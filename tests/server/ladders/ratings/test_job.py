@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.ids import new_id
-from server.kit.states import RunState
 from server.ladders.models import LadderPlayer
 from server.ladders.rating_systems import RatingTable, Tally, tally
 from server.ladders.ratings.job import RatingJob
@@ -19,6 +19,7 @@ from server.ladders.refs import Outcome, PlayedMatch, PlayedParticipant, PlayerK
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.service import LadderService, NewPlayer
 from server.lifecycle.attempts.repository import AttemptLedger
+from tests.examples import examples
 from tests.factories import make_claim, make_run
 from tests.server.ladders.played import (
     SELF_PLAY,
@@ -111,7 +112,7 @@ Attempts = list[tuple[int, int, int]]
 """For each attempt: how many matches of the last one it plays again, how many it plays, how many it reports at once."""
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     attempts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 10), st.integers(2, 6)), min_size=2, max_size=3),
     seed=st.integers(0, 1000),

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from ludus.schemas.states import RunKind, RunState, StopReason
 from server.checkpoints.repository import CheckpointRepository
-from server.kit.artifacts import FileRef
+from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, LeaseLost, RunNotFound
-from server.kit.states import Intent, RunKind, RunState, StopReason
+from server.kit.states import Intent
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.leases.repository import LeaseRepository

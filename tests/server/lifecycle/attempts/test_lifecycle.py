@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import booleans, integers, sampled_from
 
+from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
 from server.controller.controller import Controller
@@ -25,7 +26,7 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.errors import IllegalTransition, LeaseLost, RunEnded, RunEnding, RunNotPaused, RunNotRunning
 from server.kit.settings import Settings
-from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent, RunState, StopReason
+from server.kit.states import LEASED, TERMINAL, TRANSITIONS, Intent
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService
@@ -36,6 +37,7 @@ from server.runs.models import Run
 from server.runs.repository import RunRepository
 from server.simulators.repository import Placement
 from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
+from tests.examples import examples
 from tests.factories import RecordingWakeUp, make_checkpoint, make_run
 
 MOVES = sorted(RunState)
@@ -351,8 +353,10 @@ class Life(RuleBasedStateMachine):
             return RunRepository(session).get(self._id)
 
 
-LIMITS = settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-FEWER = settings(LIMITS, max_examples=10)
+LIMITS = settings(
+    max_examples=examples(25), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+FEWER = settings(LIMITS, max_examples=examples(10))
 """Each run of the tests tries others."""
 
 

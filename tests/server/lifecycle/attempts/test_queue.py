@@ -3,9 +3,10 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from server.config.config import RunConfig, resolve
+from ludus.schemas.states import RunState
+from server.config.resolution import resolve
+from server.config.run import RunConfig
 from server.kit.db.database import Database
-from server.kit.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository

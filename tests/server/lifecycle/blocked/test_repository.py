@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
-from server.kit.states import RunState, StopReason
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.blocked.reasons import span
 from server.lifecycle.blocked.repository import BlockedRepository

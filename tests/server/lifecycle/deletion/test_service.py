@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
+from ludus.schemas.states import RunState
 from server.app.models import Base
 from server.checkpoints.aliases.service import AliasService
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.retention.job import RetentionJob
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import RunInUse, RunNotEnded, RunNotFound, StorageUnavailable
 from server.kit.settings import StorageSettings, WebhookSettings
-from server.kit.states import RunState
 from server.ladders.models import LadderPlayer
 from server.ladders.refs import PlayerKind
 from server.ladders.service import LadderService, NewPlayer
@@ -133,7 +133,7 @@ def test_a_run_that_judged_it_needs_it_even_after_its_end(database: Database) ->
     with database.write() as session:
         session.execute(update(Run).where(Run.id == evaluate.id).values(state=RunState.SUCCEEDED))
 
-    with pytest.raises(RunInUse, match=f"the evaluate run {evaluate.id} .judge. judges its checkpoint {checkpoint}"):
+    with pytest.raises(RunInUse, match=f"the evaluate run {evaluate.id} .evaluate. judges its checkpoint {checkpoint}"):
         delete(database, run_id)
 
     delete(database, evaluate.id)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost
-from server.kit.states import RunState, StopReason
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.lifecycle.service import RunService

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.kit.states import RunState
+from ludus.schemas.states import RunState
 from tests.server.app.world import CARTPOLE, World
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
+from ludus.schemas.states import RunState
 from server.config.curriculum import status_of
 from server.config.environment_parameters import Lesson
-from server.kit.states import RunState
 from tests.server.app.world import World
 
 CONFIG: dict[str, Any] = {

@@ -2,9 +2,9 @@
 
 import pytest
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import IllegalTransition, RunNotFound
-from server.kit.states import RunState
 from server.runs.events.repository import EventRepository, Note, lock_run, move, record
 from tests.factories import make_ledger, make_run, read_run
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from server.kit.states import RunState
+from ludus.schemas.states import RunState
 from server.runs.events.streams import PAGE_SIZE, StreamLimits
 from tests.server.app.world import Trainer, World, open_world, serving
 from tests.waiting import eventually

@@ -2,8 +2,8 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from ludus.schemas.states import RunState
 from server.kit.errors import DatabaseUnavailable
-from server.kit.states import RunState
 from server.runs.events.tailer import RING_SIZE, Entry, Feed, Head, Tailer
 from tests.waiting import eventually, never
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.listing import ListQuery, Order
 from server.kit.settings import WebhookSettings
-from server.kit.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger, RunQueue
 from server.runs.events.repository import Note, record
 from server.runs.models import Run

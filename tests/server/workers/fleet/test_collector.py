@@ -3,9 +3,9 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.kit.states import RunState
 from server.webhooks.service import Change, WebhookService
 from server.workers.fleet.collector import FleetMetrics
 from server.workers.fleet.repository import FleetRepository

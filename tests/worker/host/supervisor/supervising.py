@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import select
 
 from ludus.child_process import ChildProcess
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
 from server.lifecycle.attempts.repository import AttemptLedger

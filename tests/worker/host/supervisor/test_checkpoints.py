@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
-from server.kit.artifacts import FileRef, FolderStore
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable, StorageFull
-from server.kit.states import RunState
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository

@@ -11,11 +11,11 @@ import pytest
 import structlog
 from sqlalchemy import text
 
-from server.kit.artifacts import FolderStore
+from ludus.schemas.states import RunState
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, StorageFull, StorageRefused
 from server.kit.settings import WorkerSettings
-from server.kit.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.leases.repository import LeaseRepository
 from server.runs.events.repository import EventRepository

@@ -10,11 +10,12 @@ from typing import Any, BinaryIO
 import pytest
 from sqlalchemy import select
 
+from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
-from server.kit.artifacts import FileRef, FolderStore
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
-from server.kit.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.models import Event

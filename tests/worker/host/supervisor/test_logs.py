@@ -5,7 +5,8 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from server.kit.artifacts import FileRef, FolderStore
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
 from server.lifecycle.attempts.claim import Claim

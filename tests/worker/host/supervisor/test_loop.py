@@ -11,9 +11,9 @@ import psutil
 import pytest
 from sqlalchemy import select
 
+from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.kit.states import RunState
 from server.ladders.models import LadderMatch, LadderParticipant
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.leases.repository import LeaseRepository

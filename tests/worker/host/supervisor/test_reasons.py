@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from ludus.protocol.server_tls import TlsFiles
-from server.kit.artifacts import FolderStore
+from ludus.schemas.states import RunState
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
-from server.kit.states import RunState
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.runs.events.repository import EventRepository
 from tests.factories import make_claim, make_run, read_run

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.kit.states import RunState
 from tests.factories import read_run
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Threaded, messages_of, supervise, with_checkpoints

@@ -7,13 +7,13 @@ from typing import BinaryIO
 import pytest
 from sqlalchemy import select
 
+from ludus.schemas.states import RunKind, RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.requests.repository import CheckpointRequestRepository
 from server.checkpoints.requests.service import CheckpointRequestService
-from server.kit.artifacts import FolderStore
+from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
-from server.kit.states import RunKind, RunState
 from server.lifecycle.attempts.claim import Claim
 from server.lifecycle.attempts.repository import AttemptLedger
 from server.lifecycle.service import RunService

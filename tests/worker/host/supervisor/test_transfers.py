@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.kit.artifacts import FileRef, FolderStore
+from server.kit.artifacts.folder import FolderStore
+from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
 from server.lifecycle.leases.repository import LeaseRepository

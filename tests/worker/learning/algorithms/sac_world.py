@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions.transforms import TanhTransform
 
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import SACConfig
+from server.config.behavior import SACConfig
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.off_policy import Batch

@@ -8,7 +8,9 @@ import torch
 
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import BehavioralCloningConfig, CloneConfig, NetworkSettings
+from server.config.behavior import CloneConfig
+from server.config.imitation import BehavioralCloningConfig
+from server.config.network import NetworkSettings
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, picture, vector
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
@@ -135,10 +137,10 @@ def test_the_actor_comes_to_act_as_it_was_shown(kind: str, head: str) -> None:
     spec = VARIANTS[kind]
     expert = lesson(spec)
     actor = make_actor(spec, head=head)
-    cloning = make_cloning(actor, expert)
+    cloning = make_cloning(actor, expert, learning_rate=3e-2, batch_size=128)
 
     first = cloning.update(0)[LOSS]
-    for _ in range(40):
+    for _ in range(20):
         last = cloning.update(0)[LOSS]
 
     continuous, discrete, _ = actor.deterministic([torch.from_numpy(expert.observations[0])], None)
@@ -180,12 +182,12 @@ def test_a_memory_lets_the_clone_know_what_it_saw_before() -> None:
     before = np.roll(seen, 1)
     before[::8] = -1
     expert = make_demonstration(spec, lengths, observations=(seen,), discrete=(before > 0).astype(np.int32))
-    recurrent = make_actor(spec, memory={"sequence_length": 8, "memory_size": 32})
+    recurrent = make_actor(spec, memory={"sequence_length": 8, "memory_size": 16})
     blind = make_actor(spec)
 
     for actor in (recurrent, blind):
-        cloning = make_cloning(actor, expert, sequence_length=8)
-        for _ in range(40):
+        cloning = make_cloning(actor, expert, sequence_length=8, learning_rate=3e-2)
+        for _ in range(12):
             loss = cloning.update(0)[LOSS]
         if actor is recurrent:
             assert loss < 0.1

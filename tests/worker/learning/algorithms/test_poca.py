@@ -9,7 +9,7 @@ import torch
 
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import POCAConfig
+from server.config.behavior import POCAConfig
 from tests.toys.drills import Recall
 from tests.toys.playing import training
 from tests.worker.learning.algorithms.test_ppo import equal_states, poisoned

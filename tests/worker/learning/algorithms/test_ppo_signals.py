@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import PPOConfig
+from server.config.behavior import PPOConfig
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.learning.rewards.test_signals import NAMES, SPECS, equal, make_signals
 from tests.worker.rollouts import random_rollout
@@ -33,7 +33,13 @@ def make_ppo(
     seed: int = 1,
     **overrides: Any,
 ) -> PPO:
-    hyper = {"batch_size": 16, "buffer_size": 48, "learning_rate": 1e-3, "learning_rate_schedule": "constant"}
+    hyper = {
+        "batch_size": 16,
+        "buffer_size": 48,
+        "num_epoch": 1,
+        "learning_rate": 1e-3,
+        "learning_rate_schedule": "constant",
+    }
     network = {"hidden_units": 16, "num_layers": 1, "vis_encode_type": "fully_connected", "memory": memory}
     config = PPOConfig.model_validate(
         {"trainer_type": "ppo", "hyperparameters": {**hyper, **overrides}, "network_settings": network}
@@ -140,13 +146,13 @@ def test_without_a_finished_episode_there_is_no_reward_metric() -> None:
 
 
 def test_signals_learn_on_every_minibatch_of_every_epoch() -> None:
-    ppo = make_ppo(num_epoch=4)
+    ppo = make_ppo(num_epoch=2)
 
     ppo.update(make_steps(), step=0)
 
-    # 48 steps are 3 minibatches of 16; 4 passes.
+    # 48 steps are 3 minibatches of 16; 2 passes.
     state = ppo.state_dict()["signals"]
-    assert [int(state[name]["optimizer"]["steps"]) for name in NAMES[1:]] == [12] * 4
+    assert [int(state[name]["optimizer"]["steps"]) for name in NAMES[1:]] == [6] * 4
 
 
 @pytest.mark.parametrize("memory", [None, MEMORY], ids=["plain", "memory"])
@@ -174,7 +180,7 @@ def without_generators(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_a_signal_that_breaks_takes_everything_back_and_is_named(name: str) -> None:
-    ppo = make_ppo()
+    ppo = make_ppo(batch_size=24)
     ppo.update(make_steps(), step=0)
     before = ppo.state_dict()
     signal: Any = next(item.signal for item in ppo._signals._signals if item.name == name)
@@ -245,8 +251,8 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize("names", [("extrinsic",), NAMES], ids=["extrinsic", "all"])
 def test_no_minibatch_waits_for_the_device(names: tuple[str, ...]) -> None:
     counts = []
-    for epochs in (1, 3):
-        ppo, rollout = make_ppo(names, num_epoch=epochs), make_steps()
+    for epochs in (1, 2):
+        ppo, rollout = make_ppo(names, num_epoch=epochs, batch_size=48), make_steps()
         with Waits() as waits:
             ppo.update(rollout, step=0)
         counts.append(waits.count)

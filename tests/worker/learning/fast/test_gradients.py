@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ludus.collector.layout import ActorLayout
 from ludus.protocol.spec import BehaviorSpec
-from server.config.config import PPOConfig, SACConfig
+from server.config.behavior import PPOConfig, SACConfig
+from tests.examples import examples
 from tests.worker.learning.algorithms.sac_world import make_sac_config, random_round
 from tests.worker.rollouts import make_config, make_spec, random_rollout
 from worker.learning.algorithms.ppo import PPO
@@ -69,7 +70,7 @@ def differentiated_ppo(config: PPOConfig, setting: Setting) -> tuple[dict[str, T
     return terms, log_ratio, ppo._optimizer.gradient.clone()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(covered(), st.booleans(), st.booleans())
 def test_ppo(setting: Setting, shared: bool, clip: bool) -> None:
     hyper = {"shared_critic": shared, "clip_value_loss": clip, "batch_size": 8, "beta": 0.1, "num_epoch": 1}
@@ -105,7 +106,7 @@ def stepped_sac(config: SACConfig, setting: Setting) -> tuple[Tensor, Tensor]:
     return measured, sac._optimizer.gradient.clone()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(covered())
 def test_sac(setting: Setting) -> None:
     config = make_sac_config(network=setting.network, signals=TWO_SIGNALS if setting.signals == 2 else None)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.examples import examples
 from worker.learning.functional.returns import (
     beyond_termination,
     explained_variance,
@@ -215,7 +216,7 @@ def test_order_of_segments_does_not_matter(data: dict[str, Tensor], random: obje
     torch.testing.assert_close(gae(permuted, GAMMA, 0.95), reordered(gae(data, GAMMA, 0.95)))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(1, 300))
 def test_any_length_is_summed_whole(length: int) -> None:
     # Rewards 1, values 0, gamma * lambda = 1, terminated: the advantage of step t is the number of steps from t on.

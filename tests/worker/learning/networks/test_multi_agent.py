@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ludus.collector.layout import UnsupportedSpec
 from ludus.protocol.spec import ActionSpec, BehaviorSpec
-from server.config.config import NetworkSettings
+from server.config.network import NetworkSettings
 from tests.worker.rollouts import make_spec
 from worker.learning.networks.multi_agent import Members, TeamCritic
 

@@ -1,4 +1,7 @@
-"""Builds resources from their JSON form."""
+"""Builds dataclasses from their JSON form: resources of the HTTP API, and messages of a collector.
+
+It is no module of `ludus.schemas`, because a collector does not need the resources, which take long to import.
+"""
 
 import dataclasses
 from collections.abc import Mapping

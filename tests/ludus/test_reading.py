@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ludus import schemas as records
-from ludus.schemas import ConfigProblem, ConfigUpgrade, Event, PlannedRun, Series, read_record
+from ludus.reading import read_record
+from ludus.schemas import ConfigProblem, ConfigUpgrade, Event, PlannedRun, Series
 
 EVENT = {"seq": 1, "at": "2026-01-02T03:04:05Z", "type": "run_created", "level": "info", "message": "Created."}
 
