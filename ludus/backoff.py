@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STEADY_SECONDS: Final = 60.0
-"""After it has worked for so long, the earlier failures of a process are forgotten."""
+"""After this time without a failure, the earlier failures are cleared."""
 
 
 @dataclass

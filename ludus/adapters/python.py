@@ -116,7 +116,7 @@ def own_traceback(error: BaseException) -> str | None:
 
 
 def _find(name: str) -> tuple[Callable[..., Any], str]:
-    """Return what makes a game, and the name of its behavior."""
+    """Return the factory of a game, and the name of its behavior."""
     path, attribute = split_name(name)
     module = _import_file(path) if path.endswith(".py") else _import_module(path)
     stem = Path(path).stem if path.endswith(".py") else path.rpartition(".")[2]

@@ -69,7 +69,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         fields = json.loads(text)
         scripted = {int(team): player for team, player in fields["scripted"].items()}
         return cls(**{**fields, "source": Source(**fields["source"]), "scripted": scripted})

@@ -198,7 +198,7 @@ class Build:
             await self._port.close()
 
     def _given_up(self, problem: Failure) -> GivenUp:
-        """Report to the run what the caller raises and logs."""
+        """Report a problem to the run; the caller raises and logs it."""
         self._reporter.report(problem)
         return GivenUp(problem)
 
@@ -383,7 +383,7 @@ def _interpreted(outcome: RunEnd | SimulatorError) -> RunEnd | Failure:
 
 
 async def _ended(player: Player, seconds: float) -> None:
-    """Wait until a process has ended, at most so long."""
+    """Wait at most `seconds` for the end of a process."""
     deadline = time.monotonic() + seconds
     while player.exit_code() is None and time.monotonic() < deadline:
         await asyncio.sleep(TICK_SECONDS)

@@ -1,7 +1,7 @@
 """The rules of `ludus.v1` that a server checks in a client's messages, beside those of a single step (`codec`).
 
 The collector and the gateway check with these functions, and so does the fake server for client authors
-(`ludus.sdk.fake_server`): what passes there passes here, and each violation has the same code and sentence.
+(`ludus.sdk.fake_server`): a message that passes there passes here, and each violation has the same code and sentence.
 """
 
 import re
@@ -36,11 +36,11 @@ HELLO_SECONDS: Final = 30.0
 """Time from the stream's opening to Hello."""
 
 Problem = tuple[str, str]
-"""A field of a unary request, and what is wrong with it: the rest of a sentence that begins with the field."""
+"""A field of a unary request, and its error: the rest of a sentence that begins with the field."""
 
 
 def join_problem(message: pb.JoinRequest) -> Problem | None:
-    """Return what is wrong with the fields of a JoinRequest whose protocol version is right."""
+    """Return the first invalid field of a JoinRequest whose protocol version is right."""
     problem = identity_problem(message)
     if problem is not None:
         return problem
@@ -51,7 +51,7 @@ def join_problem(message: pb.JoinRequest) -> Problem | None:
 
 
 def report_problem(message: pb.ReportRequest) -> Problem | None:
-    """Return what is wrong with a ReportRequest."""
+    """Return the first invalid field of a ReportRequest."""
     problem = identity_problem(message)
     if problem is not None:
         return problem
@@ -63,7 +63,7 @@ def report_problem(message: pb.ReportRequest) -> Problem | None:
 
 
 def identity_problem(message: pb.JoinRequest | pb.ReportRequest) -> Problem | None:
-    """Return what is wrong with the run and the session id that a request names."""
+    """Return the first invalid one of a request's run and session id."""
     if not message.run:
         return "run", "is missing; name a run or give its id"
     if len(message.run.encode()) > MAX_RUN or not message.run.isprintable():

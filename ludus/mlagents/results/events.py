@@ -44,7 +44,7 @@ class EventWriter:
     """Appends to one event file."""
 
     def __init__(self, path: Path, size: int | None = None) -> None:
-        """Create a file; or open one that has `size` good bytes, and cut off what lies behind them.
+        """Create a file; or open one that has `size` good bytes, and cut off the bytes after them.
 
         Raises TensorBoardMissing, and OSError where the file can't be written or is shorter than that.
         """
